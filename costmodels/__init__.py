@@ -1,0 +1,1 @@
+"""What a choice costs: pure functions from a workload and a layout to seconds, bytes, watts and degrees."""

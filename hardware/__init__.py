@@ -1,0 +1,1 @@
+"""What the machine is: accelerators, links, nodes, clusters, topology and cooling."""
