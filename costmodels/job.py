@@ -1,0 +1,84 @@
+"""The training job and the software that runs it, as frozen values."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Dispatcher(StrEnum):
+    """How tokens reach their experts."""
+
+    ALLTOALL = "alltoall"
+    ALLGATHER = "allgather"
+    DEEPEP = "deepep"
+    HYBRIDEP = "hybridep"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Precision:
+    """Number formats of one training recipe; loaded from ``precision.toml`` by :mod:`costmodels.precision`.
+
+    ``gemm`` names the field of :class:`hardware.cluster.PeakRates` for the layers' GEMMs, ``attention`` the one for attention.
+    Byte counts are per parameter or per element.
+    """
+
+    name: str
+    gemm: str
+    attention: str
+    weight_bytes: float  # working copy of the weights
+    extra_weight_bytes: float  # further resident copies (transposed fp8, ...)
+    gradient_bytes: float  # accumulation buffer
+    master_bytes: float  # fp32 master weights held by the optimizer; 0.0 when the working copy is the master
+    activation_bytes: float  # an element kept for backward, default
+    gemm_activation_bytes: float  # an element kept as the input of a low-precision GEMM
+    gather_bytes: float  # per parameter in a weight all-gather
+    reduce_bytes: float  # per parameter in a gradient reduction
+    source: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Software:
+    """What the framework of a run can do; loaded from ``software.toml`` by :mod:`costmodels.software`.
+
+    Flags say what is *used*, so that a row of an old framework is priced with what it had.
+    """
+
+    name: str
+    framework: str
+    flash_attention: bool = True
+    fused_kernels: bool = True  # bias-dropout-add, softmax, rotary, SwiGLU
+    tp_overlap: bool = False  # TP collectives overlap GEMMs (userbuffers)
+    grad_overlap: bool = True  # gradient reduction hides behind backward
+    param_overlap: bool = True  # weight all-gather hides behind forward
+    p2p_overlap: bool = True  # interleaved sends overlap compute
+    expert_overlap: bool = False  # expert all-to-all hides behind compute of another micro-batch
+    cuda_graphs: bool = False
+    fused_loss: bool = False  # cross-entropy without a second copy of the logits
+    grouped_gemm: bool = True
+    compiled: bool = False  # torch.compile or XLA fuses memory-bound ops
+    dispatcher: Dispatcher = Dispatcher.ALLTOALL
+    cp_comm: str = "p2p"  # p2p, a2a, allgather
+    capacity_factor: float = (
+        0.0  # tokens per expert over the even share when tokens are dropped or padded; 0.0: dropless
+    )
+    routing_imbalance: float = 1.0  # busiest expert rank over the mean
+    gradient_bytes: float = 0.0  # overrides the recipe's; 0.0: as the recipe
+    main_params_in_optimizer: bool = True
+    optimizer_offload: bool = False
+    activation_offload_layers: int = 0
+    dropout: bool = False  # masks are kept
+    source: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingJob:
+    """What is trained: batch, sequence, precision, optimizer, software.
+
+    ``optimizer_bytes`` is the size of the optimizer's states per parameter besides master weights (8.0: Adam in fp32).
+    """
+
+    global_batch: int
+    seq: int
+    precision: Precision
+    software: Software
+    optimizer_bytes: float = 8.0
+    power_cap_w: float = 0.0  # per GPU; 0.0: the part's own limit

@@ -1,0 +1,98 @@
+"""What the cost models answer, as frozen, printable values."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTime:
+    """Seconds of one optimizer step on the critical path; the five parts sum to ``total_s`` exactly.
+
+    ``details`` refines the parts (name, seconds), such as ``("tp_exchange", 0.12)``; each detail belongs to one part.
+    """
+
+    compute_s: float
+    exposed_comm_s: float
+    bubble_s: float
+    sync_s: float
+    io_s: float
+    details: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def total_s(self) -> float:
+        """Step time."""
+        return self.compute_s + self.exposed_comm_s + self.bubble_s + self.sync_s + self.io_s
+
+
+class Verdict(StrEnum):
+    """Whether the heaviest rank fits."""
+
+    FITS = "fits"
+    RISKY = "risky"
+    OOM = "oom"
+
+
+class Moment(StrEnum):
+    """When a job that does not fit fails."""
+
+    NONE = "none"
+    LOAD = "load"
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    OPTIMIZER = "optimizer creation"
+    FIRST_STEP = "first step"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryUse:
+    """Bytes on one rank; ``components`` sum to ``total_bytes``."""
+
+    stage: int
+    components: tuple[tuple[str, float], ...]
+    usable_bytes: float
+    verdict: Verdict
+    moment: Moment = Moment.NONE
+
+    @property
+    def total_bytes(self) -> float:
+        """Bytes of all components."""
+        return sum(size for _, size in self.components)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PowerState:
+    """Steady power, clock and temperature of the accelerators over a step."""
+
+    gpu_w: float
+    peak_gpu_w: float
+    clock_hz: float
+    limited_by: str  # power, heat, none
+    energy_j_per_token: float
+    max_temp_c: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """How near a request is to something measured: a label, the nearest source, and the interval around the prediction."""
+
+    label: str
+    nearest: str
+    low_s: float
+    high_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayoutCost:
+    """Everything the cost models say about one layout."""
+
+    step: StepTime
+    memory: tuple[MemoryUse, ...]  # the heaviest rank of each stage, in stage order
+    power: PowerState
+    stage_times_s: tuple[float, ...]  # forward and backward of one micro-batch, per stage
+    tokens_per_s: float
+    mfu: float
+
+    @property
+    def heaviest(self) -> MemoryUse:
+        """Memory of the stage nearest to (or furthest over) its limit; ties go to the earliest stage."""
+        return max(self.memory, key=lambda use: (use.total_bytes - use.usable_bytes, -use.stage))

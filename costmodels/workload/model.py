@@ -1,0 +1,174 @@
+"""A model as frozen values: kinds of layers and runs of equal layers.
+
+The unit is the layer as frameworks count it (a transformer block; in hybrid models each mixer or feed-forward block is a
+layer of its own). A layer has a token mixer, a feed-forward part, or both.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class AttentionKind(StrEnum):
+    """How queries, keys and values are projected."""
+
+    GROUPED = "grouped"  # multi-head, grouped-query and multi-query attention
+    LATENT = "latent"  # multi-head latent attention (DeepSeek-V2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attention:
+    """Softmax attention. For latent attention ``qk_dim`` = nope + rope and the ranks are set; ``q_rank`` 0 means none.
+
+    ``window`` 0 means the whole sequence.
+    """
+
+    kind: AttentionKind = AttentionKind.GROUPED
+    heads: int
+    kv_heads: int
+    qk_dim: int
+    v_dim: int
+    q_rank: int = 0
+    kv_rank: int = 0
+    rope_dim: int = 0
+    window: int = 0
+    qkv_bias: bool = False
+    out_bias: bool = False
+    qk_norm: bool = False
+    output_gate: bool = False
+    sinks: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateSpace:
+    """A Mamba-2 mixer (state space duality)."""
+
+    heads: int
+    head_dim: int
+    state: int
+    groups: int
+    conv_width: int = 4
+    conv_bias: bool = True
+    projection_bias: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeltaNet:
+    """A gated delta-rule linear-attention mixer (Qwen3-Next)."""
+
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    conv_width: int = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseFfn:
+    """A dense feed-forward block; ``gated`` has two input projections (SwiGLU, GeGLU)."""
+
+    hidden: int
+    gated: bool
+    bias: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoeFfn:
+    """A mixture of experts. ``hidden`` is the width of one expert, ``shared_hidden`` of all shared experts together.
+
+    ``latent`` is the width that tokens are projected to before dispatch (0: the model's width).
+    """
+
+    experts: int
+    top_k: int
+    hidden: int
+    gated: bool
+    bias: bool = False
+    router_bias: bool = False
+    shared_hidden: int = 0
+    shared_gate: bool = False
+    latent: int = 0
+
+
+Mixer = Attention | StateSpace | DeltaNet
+Ffn = DenseFfn | MoeFfn
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerKind:
+    """One kind of block. ``norm_parameters`` counts every norm's weights and biases of the block (with qk norms)."""
+
+    name: str
+    mixer: Mixer | None
+    ffn: Ffn | None
+    norm_parameters: int
+    norm_count: int = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpaqueLayer:
+    """A layer known only by its totals, as in a plain layer list (convolutions, unknown blocks).
+
+    Per *sample*: one item of the batch. ``shardable`` names the axes that may divide it, of ``tp``, ``cp``, ``ep``;
+    ``tp_exchange_bytes_per_sample`` is what sharding over tp all-reduces, forward, per sample.
+    """
+
+    name: str
+    forward_flops_per_sample: float
+    parameters: int
+    activation_bytes_per_sample: float
+    output_bytes_per_sample: float
+    shardable: tuple[str, ...] = ()
+    tp_exchange_bytes_per_sample: float = 0.0
+    forward_bytes_per_sample: float = 0.0  # memory traffic; 0.0: activation + weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerRun:
+    """``count`` equal layers in a row."""
+
+    kind: LayerKind | OpaqueLayer
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSpec:
+    """A model: embedding, runs of layers, multi-token-prediction layers, final norm and head.
+
+    ``vocab`` is the tokenizer's size; training frameworks pad it to a multiple of ``vocab_multiple * tp``.
+    A model of opaque layers has ``hidden`` 0 and ``vocab`` 0 and no embedding or head.
+    """
+
+    name: str
+    family: str
+    hidden: int
+    vocab: int
+    runs: tuple[LayerRun, ...]
+    vocab_multiple: int = 128
+    tied_embeddings: bool = False
+    learned_positions: int = 0  # rows of a learned position table
+    max_positions: int = 0  # longest sequence the configuration allows; 0: not stated
+    embedding_norm_parameters: int = 0
+    final_norm_parameters: int = 0
+    head_bias: bool = False
+    mtp_layers: int = 0
+    mtp_kind: LayerKind | None = None
+    causal: bool = True
+    fixed_seq: int = 0  # opaque models: a sample has this many tokens (0: sequences have no meaning)
+    sources: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def layers(self) -> int:
+        """Number of layers, without multi-token-prediction layers."""
+        return sum(run.count for run in self.runs)
+
+    def kinds(self) -> tuple[LayerKind | OpaqueLayer, ...]:
+        """Return the distinct kinds in order of first use."""
+        return tuple(dict.fromkeys(run.kind for run in self.runs))
+
+    def layer_kinds(self) -> Iterator[LayerKind | OpaqueLayer]:
+        """Yield the kind of every layer in order."""
+        for run in self.runs:
+            for _ in range(run.count):
+                yield run.kind

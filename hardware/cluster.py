@@ -1,0 +1,214 @@
+"""The machine as frozen values: accelerators, fabrics, nodes, islands and clusters.
+
+All quantities are SI (bytes, bytes per second and direction, seconds, watts, degrees Celsius, hertz);
+catalogue files are converted once, in :mod:`hardware.catalog`.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class LinkKind(StrEnum):
+    """What a link is made of; decides its protocol overhead and which in-network features exist."""
+
+    NVLINK = "nvlink"
+    XGMI = "xgmi"
+    PCIE = "pcie"
+    ICI = "ici"
+    UALINK = "ualink"
+    INFINIBAND = "infiniband"
+    ROCE = "roce"
+    ULTRA_ETHERNET = "ultra-ethernet"
+    EFA = "efa"
+    SLINGSHOT = "slingshot"
+    ETHERNET = "ethernet"
+
+
+class FabricShape(StrEnum):
+    """How the accelerators of one scale-up domain are joined."""
+
+    SWITCH = "switch"  # any pair at full rate (NVSwitch)
+    MESH = "mesh"  # every pair has a link of its own (MI300X, Gaudi)
+    CUBE_MESH = "cube-mesh"  # DGX-1 hybrid cube mesh
+    TORUS = "torus"  # TPU pods
+    TREE = "tree"  # PCIe switches below host bridges
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeakRates:
+    """Dense peak arithmetic rates in FLOP/s per accelerator; 0.0 where the hardware lacks the type.
+
+    ``vector`` is the fp32 rate outside the matrix units.
+    """
+
+    fp32: float = 0.0
+    tf32: float = 0.0
+    fp16: float = 0.0
+    bf16: float = 0.0
+    fp8: float = 0.0
+    fp4: float = 0.0
+    vector: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accelerator:
+    """One schedulable device (a GPU, a GCD of a two-die part, a TPU chip).
+
+    ``peak_clock_hz`` is the clock at which ``peak`` is quoted; ``max_clock_hz`` the highest the part can run.
+    Temperatures are those of the die; 0.0 where the vendor states none.
+    """
+
+    name: str
+    vendor: str
+    peak: PeakRates
+    memory_bytes: float
+    memory_bytes_per_s: float
+    l2_bytes: float = 0.0
+    multiprocessors: int = 0
+    base_clock_hz: float = 0.0
+    peak_clock_hz: float = 0.0
+    max_clock_hz: float = 0.0
+    tdp_w: float = 0.0
+    idle_w: float = 0.0
+    min_power_limit_w: float = 0.0
+    max_power_limit_w: float = 0.0
+    max_operating_c: float = 0.0
+    slowdown_c: float = 0.0
+    shutdown_c: float = 0.0
+    sources: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScaleUp:
+    """The fast fabric that joins ``domain_gpus`` accelerators (possibly of several nodes).
+
+    ``bytes_per_s`` is what one accelerator can send in total, ``pair_bytes_per_s`` to one peer.
+    """
+
+    kind: LinkKind
+    shape: FabricShape
+    domain_gpus: int
+    bytes_per_s: float
+    pair_bytes_per_s: float
+    latency_s: float
+    in_network_reduction: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nics:
+    """The scale-out adapters of one node, all alike; ``count`` 0 means the node stands alone."""
+
+    kind: LinkKind
+    count: int
+    bytes_per_s: float
+    latency_s: float
+    gpudirect: bool = True
+    in_network_reduction: bool = False
+
+    @property
+    def node_bytes_per_s(self) -> float:
+        """All adapters of the node together, one direction."""
+        return self.count * self.bytes_per_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """What surrounds the accelerators of a node."""
+
+    memory_bytes: float = 0.0
+    pcie_bytes_per_s_per_gpu: float = 0.0
+    idle_w: float = 0.0
+    cpu_w: float = 0.0
+
+
+class CoolingKind(StrEnum):
+    """What carries the heat away."""
+
+    AIR = "air"
+    LIQUID = "liquid"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cooling:
+    """Airflow of one node type: ``rows`` lists the local GPU indices from the coolest row to the hottest.
+
+    ``resistance_c_per_w`` and ``coupling_c_per_w`` are 0.0 where the machine is not characterised; the
+    thermal model then uses its default for the kind of cooling and says so.
+    """
+
+    kind: CoolingKind = CoolingKind.AIR
+    rows: tuple[tuple[int, ...], ...] = ()
+    inlet_c: float = 25.0
+    resistance_c_per_w: float = 0.0
+    coupling_c_per_w: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeType:
+    """One kind of server."""
+
+    name: str
+    accelerator: Accelerator
+    gpus: int
+    scale_up: ScaleUp
+    nics: Nics
+    host: Host = field(default_factory=Host)
+    cooling: Cooling = field(default_factory=Cooling)
+    power_cap_w: float = 0.0  # of the whole node; 0.0 means none
+    price_per_hour: float = 0.0  # of the whole node, in the currency of the file
+    sources: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FabricTier:
+    """One switch tier of the scale-out network: ``nodes`` share a switch (group) of this tier.
+
+    ``oversubscription`` is downlink over uplink capacity of the group (1.0: full bisection). The last tier of an
+    island spans it whole and may state 0 nodes for "all".
+    """
+
+    name: str
+    nodes: int
+    oversubscription: float = 1.0
+    latency_s: float = 0.0  # added to the adapter's latency when a path climbs to this tier
+
+
+@dataclass(frozen=True, kw_only=True)
+class Island:
+    """``nodes`` equal nodes behind one scale-out network."""
+
+    node: NodeType
+    nodes: int
+    fabric: tuple[FabricTier, ...] = ()
+
+    @property
+    def gpus(self) -> int:
+        """Accelerators of the island."""
+        return self.node.gpus * self.nodes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """Everything a job may run on; several islands when the machines differ.
+
+    ``inter_island_bytes_per_s`` is what one node reaches in another island, one direction; 0.0 with one island.
+    """
+
+    name: str
+    islands: tuple[Island, ...]
+    inter_island_bytes_per_s: float = 0.0
+    inter_island_latency_s: float = 0.0
+    storage_bytes_per_s: float = 0.0
+    electricity_per_kwh: float = 0.0
+    pue: float = 1.0
+    sources: tuple[str, ...] = ()
+
+    @property
+    def gpus(self) -> int:
+        """Accelerators of all islands."""
+        return sum(island.gpus for island in self.islands)
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of all islands."""
+        return sum(island.nodes for island in self.islands)
