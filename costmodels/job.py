@@ -17,8 +17,8 @@ class Dispatcher(StrEnum):
 class Precision:
     """Number formats of one training recipe; loaded from ``precision.toml`` by :mod:`costmodels.precision`.
 
-    ``gemm`` names the field of :class:`hardware.cluster.PeakRates` for the layers' GEMMs, ``attention`` the one for attention.
-    Byte counts are per parameter or per element.
+    ``gemm`` names the field of :class:`hardware.cluster.PeakRates` for the layers' GEMMs, ``attention``
+    the one for attention. Byte counts are per parameter or per element.
     """
 
     name: str

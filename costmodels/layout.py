@@ -98,7 +98,8 @@ class Layout:
     """A complete answer: stages in order, batch split, schedule.
 
     Chunk ``c`` of stage ``s`` is pipeline position ``c * pp + s``; layers are numbered along positions.
-    The embedding sits on the first position, the head and loss on the last; multi-token-prediction layers with the head.
+    The embedding sits on the first position, the head and loss on the last;
+    multi-token-prediction layers with the head.
     """
 
     stages: tuple[Stage, ...]

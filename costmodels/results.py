@@ -73,7 +73,7 @@ class PowerState:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """How near a request is to something measured: a label, the nearest source, and the interval around the prediction."""
+    """How near a request is to something measured: a label, its source, and an interval."""
 
     label: str
     nearest: str

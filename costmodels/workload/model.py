@@ -1,7 +1,7 @@
 """A model as frozen values: kinds of layers and runs of equal layers.
 
-The unit is the layer as frameworks count it (a transformer block; in hybrid models each mixer or feed-forward block is a
-layer of its own). A layer has a token mixer, a feed-forward part, or both.
+The unit is the layer as frameworks count it (a transformer block; in hybrid models each mixer or feed-forward block
+is a layer of its own). A layer has a token mixer, a feed-forward part, or both.
 """
 
 from collections.abc import Iterator

@@ -21,17 +21,11 @@ class Split(StrEnum):
     ROW = "row"  # weight rows (k) over tp
     HEADS = "heads"  # heads over tp (attention and scans)
     TENSOR = "tensor"  # activations inside the tensor-parallel region: features over tp
-    SEQUENCE = (
-        "sequence"  # outside it: tokens over tp under sequence parallelism, else repeated on every tp rank
-    )
+    SEQUENCE = "sequence"  # outside it: tokens over tp under sequence parallelism, else repeated on every tp rank
     EXPERT_COLUMN = "expert-column"  # experts over ep, each expert's columns over etp
     EXPERT_ROW = "expert-row"  # experts over ep, each expert's rows over etp
-    EXPERT_TENSOR = (
-        "expert-tensor"  # activations inside the experts: routed tokens over ep, features over etp
-    )
-    EXPERT_TOKENS = (
-        "expert-tokens"  # routed copies of tokens outside the experts' tensor region (dispatch, combine)
-    )
+    EXPERT_TENSOR = "expert-tensor"  # activations inside the experts: routed tokens over ep, features over etp
+    EXPERT_TOKENS = "expert-tokens"  # routed copies of tokens outside the experts' tensor region (dispatch, combine)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +37,9 @@ class Op:
     Attributes
     ----------
     module : str
-        Recompute module that contains it: ``core_attn``, ``attn`` (projections), ``layernorm``, ``mlp``, ``mlp_act``, ``moe``
-        (router, dispatch, experts), ``moe_act``, ``shared_experts``, ``mla_up_proj``, ``mamba``, ``embedding``, ``head``.
+        Recompute module that contains it: ``core_attn``, ``attn`` (projections), ``layernorm``, ``mlp``, ``mlp_act``,
+        ``moe`` (router, dispatch, experts), ``moe_act``, ``shared_experts``, ``mla_up_proj``, ``mamba``,
+        ``embedding``, ``head``.
     k, n : int
         Weight shape of a GEMM.
     heads, kv_heads, qk_dim, v_dim, window : int
@@ -54,8 +49,8 @@ class Op:
     traffic_elements_per_token : float
         Elements read and written by a MEMORY or SCAN op, forward, in activation precision.
     saved_elements_per_token : float
-        Elements in activation precision kept from forward to backward *because of this op* (its input, if no earlier op of
-        the layer already keeps the same tensor).
+        Elements in activation precision kept from forward to backward *because of this op* (its input, if no
+        earlier op of the layer already keeps the same tensor).
     saved_bytes_per_token : float
         Kept bytes of fixed width (masks, fp32 statistics, fp32 probabilities).
     saved_split : Split or None
