@@ -1,0 +1,209 @@
+"""Enumeration of the uniform grids tp x cp x pp x dp with their expert grids, micro-batches and ZeRO stages.
+
+The space is finite and stated: every divisor is tried, not only powers of two, and clusters may be used in part.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from costmodels.layout import NO_RECOMPUTE
+from costmodels.table import Ints, StrategyTable
+from costmodels.workload.model import Attention, LayerKind, ModelSpec, MoeFfn, OpaqueLayer
+from hardware.cluster import Cluster
+from planner.request import Framework, PlanRequest
+
+MAX_TP: Final = 64
+MAX_CP: Final = 64
+MAX_MICRO_BATCH: Final = 512
+SHORTEST_CP_SHARD: Final = 512  # tokens of a context-parallel rank below which no framework gains
+LARGEST_IDLE_SHARE: Final = 0.5  # at most half of the GPUs may be left idle
+
+_ZERO_STAGES: Final = {
+    Framework.MEGATRON: (1, 3),
+    Framework.BRIDGE: (1, 3),
+    Framework.NEMO: (1, 3),
+    Framework.TORCHTITAN: (2, 3),
+    Framework.DEEPSPEED: (0, 1, 2, 3),
+    Framework.GALVATRON: (0, 2, 3),
+    Framework.NONE: (0, 1, 2, 3),
+}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Grids:
+    """Candidate grids, one per row; arrays of shape (S,). Recompute and virtual stages are chosen later.
+
+    ``gpus`` is the number of GPUs that a row uses.
+    """
+
+    table: StrategyTable
+    num_microbatches: Ints
+    gpus: Ints
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.table)
+
+    def take(self, index: Ints) -> "Grids":
+        """Rows ``index`` as new grids."""
+        return Grids(table=self.table.take(index), num_microbatches=self.num_microbatches[index], gpus=self.gpus[index])
+
+
+def divisors(number: int) -> tuple[int, ...]:
+    """Every divisor of a positive integer, rising."""
+    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    return tuple(small + [number // d for d in reversed(small) if d * d != number])
+
+
+def world_sizes(cluster: Cluster) -> tuple[int, ...]:
+    """GPU counts worth planning: all, and fewer (whole nodes; single GPUs within one node) down to one half.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        One or several islands. With several, only the whole cluster and each island alone are offered.
+
+    Returns
+    -------
+    tuple of int
+        Falling.
+    """
+    if len(cluster.islands) > 1:
+        return tuple(sorted({cluster.gpus, *(island.gpus for island in cluster.islands)}, reverse=True))
+    island = cluster.islands[0]
+    step = 1 if island.nodes == 1 else island.node.gpus
+    lowest = max(1, int(np.ceil(island.gpus * LARGEST_IDLE_SHARE)))
+    return tuple(range(island.gpus, lowest - 1, -step))
+
+
+def enumerate_grids(request: PlanRequest, world: int) -> Grids:
+    """All grids over exactly ``world`` GPUs that multiply out, before any rule of legality.
+
+    Parameters
+    ----------
+    request : PlanRequest
+        Gives the model's divisibility, the batch, the framework's ZeRO stages and the pinned degrees.
+    world : int
+        GPUs to use.
+
+    Returns
+    -------
+    Grids
+        Rows in a fixed order; may be empty.
+    """
+    rows = list(_grid_rows(request, world))
+    columns = np.array(rows, dtype=np.int64).reshape(-1, 8).T
+    tp, cp, pp, dp, ep, etp, micro_batch, zero = columns
+    table = StrategyTable(
+        tp=tp,
+        cp=cp,
+        dp=dp,
+        ep=ep,
+        etp=etp,
+        pp=pp,
+        zero=zero,
+        shard_group=np.zeros_like(tp),
+        sequence_parallel=(tp > 1) & (request.framework not in (Framework.DEEPSPEED,)),
+        recompute=np.zeros_like(tp),
+        micro_batch=micro_batch,
+        recomputes=(NO_RECOMPUTE,),
+    )
+    return Grids(
+        table=table,
+        num_microbatches=request.job.global_batch // np.maximum(1, dp * micro_batch),
+        gpus=np.full(len(tp), world, dtype=np.int64),
+    )
+
+
+def _grid_rows(request: PlanRequest, world: int) -> Iterator[tuple[int, ...]]:
+    model = request.model
+    for tp in _choices(request, "tp", _tp_degrees(model, world)):
+        if world % tp:
+            continue
+        for cp in _choices(request, "cp", _cp_degrees(model, request.job.seq, world // tp)):
+            if (world // tp) % cp:
+                continue
+            rest = world // (tp * cp)
+            for pp in _choices(request, "pp", tuple(d for d in divisors(rest) if d <= model.layers)):
+                if rest % pp or not _allows(request, "dp", rest // pp):
+                    continue
+                yield from _batch_rows(request, tp, cp, pp, rest // pp)
+
+
+def _batch_rows(request: PlanRequest, tp: int, cp: int, pp: int, dp: int) -> Iterator[tuple[int, ...]]:
+    """Rows of one dense grid: micro-batches, ZeRO stages and expert grids."""
+    if request.job.global_batch % dp:
+        return
+    per_replica = request.job.global_batch // dp
+    sizes = tuple(d for d in divisors(per_replica) if d <= MAX_MICRO_BATCH)
+    stages = _ZERO_STAGES[request.framework] if dp * cp > 1 else (0,)
+    experts = tuple(_expert_grids(request, tp, tp * cp * dp))
+    for micro_batch in _choices(request, "micro_batch", sizes):
+        if per_replica % micro_batch:
+            continue
+        for zero in _choices(request, "zero", stages):
+            for ep, etp in experts:
+                yield tp, cp, pp, dp, ep, etp, micro_batch, zero
+
+
+def _expert_grids(request: PlanRequest, tp: int, stage_gpus: int) -> Iterator[tuple[int, int]]:
+    experts = expert_count(request.model)
+    if not experts:
+        if _allows(request, "ep", 1) and _allows(request, "etp", 1):
+            yield 1, 1
+        return
+    for etp in _choices(request, "etp", tuple(d for d in divisors(tp) if d in (1, tp))):
+        if stage_gpus % etp:
+            continue
+        for ep in _choices(request, "ep", divisors(experts)):
+            if (stage_gpus // etp) % ep == 0:
+                yield ep, etp
+
+
+def expert_count(model: ModelSpec) -> int:
+    """Experts of the model's MoE layers; 0 for a dense model."""
+    counts = [
+        kind.ffn.experts for kind in model.kinds() if isinstance(kind, LayerKind) and isinstance(kind.ffn, MoeFfn)
+    ]
+    return max(counts, default=0)
+
+
+def attention_heads(model: ModelSpec) -> int:
+    """Greatest number that every attention layer's head count is a multiple of; 0 without attention."""
+    heads = [
+        kind.mixer.heads for kind in model.kinds() if isinstance(kind, LayerKind) and isinstance(kind.mixer, Attention)
+    ]
+    return int(np.gcd.reduce(heads)) if heads else 0
+
+
+def _tp_degrees(model: ModelSpec, world: int) -> tuple[int, ...]:
+    heads = attention_heads(model)
+    if heads:
+        degrees = divisors(heads)
+    elif any(isinstance(kind, OpaqueLayer) and "tp" in kind.shardable for kind in model.kinds()):
+        degrees = divisors(world)
+    else:
+        degrees = tuple(d for d in (1, 2, 4, 8) if d <= world)
+    if any(isinstance(kind, OpaqueLayer) and "tp" not in kind.shardable for kind in model.kinds()):
+        degrees = (1,)
+    return tuple(d for d in degrees if d <= min(MAX_TP, world))
+
+
+def _cp_degrees(model: ModelSpec, seq: int, limit: int) -> tuple[int, ...]:
+    if not model.hidden:
+        return (1,)
+    fits = (d for d in divisors(seq) if d <= min(MAX_CP, limit) and seq % (2 * d) == 0)
+    return tuple(d for d in fits if d == 1 or seq // d >= SHORTEST_CP_SHARD) or (1,)
+
+
+def _choices(request: PlanRequest, name: str, free: tuple[int, ...]) -> tuple[int, ...]:
+    pinned = request.fixed_degree(name)
+    return free if pinned is None else (pinned,)
+
+
+def _allows(request: PlanRequest, name: str, value: int) -> bool:
+    pinned = request.fixed_degree(name)
+    return pinned is None or pinned == value
