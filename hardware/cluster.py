@@ -29,7 +29,7 @@ class FabricShape(StrEnum):
 
     SWITCH = "switch"  # any pair at full rate (NVSwitch)
     MESH = "mesh"  # every pair has a link of its own (MI300X, Gaudi)
-    CUBE_MESH = "cube-mesh"  # DGX-1 hybrid cube mesh
+    CUBE_MESH = "cube-mesh"  # some pairs have links, listed in ScaleUp.links (DGX-1, MI250X nodes)
     TORUS = "torus"  # TPU pods
     TREE = "tree"  # PCIe switches below host bridges
 
@@ -55,6 +55,8 @@ class Accelerator:
     """One schedulable device (a GPU, a GCD of a two-die part, a TPU chip).
 
     ``peak_clock_hz`` is the clock at which ``peak`` is quoted; ``max_clock_hz`` the highest the part can run.
+    ``memory_bytes`` is the total that the driver reports, ``allocatable_bytes`` the total that the runtime offers to a
+    process (``cudaMemGetInfo``); 0.0 where nobody published it: then it is ``memory_bytes``.
     Temperatures are those of the die; 0.0 where the vendor states none.
     """
 
@@ -63,6 +65,7 @@ class Accelerator:
     peak: PeakRates
     memory_bytes: float
     memory_bytes_per_s: float
+    allocatable_bytes: float = 0.0
     l2_bytes: float = 0.0
     multiprocessors: int = 0
     base_clock_hz: float = 0.0
@@ -82,7 +85,9 @@ class Accelerator:
 class ScaleUp:
     """The fast fabric that joins ``domain_gpus`` accelerators (possibly of several nodes).
 
-    ``bytes_per_s`` is what one accelerator can send in total, ``pair_bytes_per_s`` to one peer.
+    ``bytes_per_s`` is what one accelerator can send in total, ``pair_bytes_per_s`` to one peer. ``links`` lists the
+    links of a partial mesh as (GPU, GPU, count), each of ``pair_bytes_per_s`` per direction; ``axes`` the lengths of
+    a torus.
     """
 
     kind: LinkKind
@@ -92,11 +97,16 @@ class ScaleUp:
     pair_bytes_per_s: float
     latency_s: float
     in_network_reduction: bool = False
+    links: tuple[tuple[int, int, int], ...] = ()
+    axes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Nics:
-    """The scale-out adapters of one node, all alike; ``count`` 0 means the node stands alone."""
+    """The scale-out adapters of one node, all alike; ``count`` 0 means the node stands alone.
+
+    ``gpu_bytes_per_s`` is what one accelerator can push towards the adapters (its PCIe link); 0.0: no limit of its own.
+    """
 
     kind: LinkKind
     count: int
@@ -104,6 +114,7 @@ class Nics:
     latency_s: float
     gpudirect: bool = True
     in_network_reduction: bool = False
+    gpu_bytes_per_s: float = 0.0
 
     @property
     def node_bytes_per_s(self) -> float:
@@ -113,10 +124,16 @@ class Nics:
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """What surrounds the accelerators of a node."""
+    """What surrounds the accelerators of a node.
+
+    ``numa`` and ``pcie_switches`` group the local GPU indices by socket and by the PCIe switch that they share with an
+    adapter; empty where not known (then every GPU has a root port of its own).
+    """
 
     memory_bytes: float = 0.0
     pcie_bytes_per_s_per_gpu: float = 0.0
+    numa: tuple[tuple[int, ...], ...] = ()
+    pcie_switches: tuple[tuple[int, ...], ...] = ()
     idle_w: float = 0.0
     cpu_w: float = 0.0
 
@@ -145,7 +162,11 @@ class Cooling:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeType:
-    """One kind of server."""
+    """One kind of server.
+
+    Where the scale-up domain is smaller than the node (NVLink bridges between pairs of PCIe cards),
+    ``node_fabric`` is what joins the domains of a node.
+    """
 
     name: str
     accelerator: Accelerator
@@ -154,7 +175,9 @@ class NodeType:
     nics: Nics
     host: Host = field(default_factory=Host)
     cooling: Cooling = field(default_factory=Cooling)
+    node_fabric: ScaleUp | None = None
     power_cap_w: float = 0.0  # of the whole node; 0.0 means none
+    gpu_power_cap_w: float = 0.0  # of each accelerator; 0.0 means none
     price_per_hour: float = 0.0  # of the whole node, in the currency of the file
     sources: tuple[str, ...] = ()
 
@@ -201,6 +224,7 @@ class Cluster:
     storage_bytes_per_s: float = 0.0
     electricity_per_kwh: float = 0.0
     pue: float = 1.0
+    currency: str = "USD"
     sources: tuple[str, ...] = ()
 
     @property

@@ -6,7 +6,7 @@ and what one accelerator can send and at what latency when a transfer has to cro
 
 from dataclasses import dataclass
 
-from hardware.cluster import FabricShape, Island, LinkKind
+from hardware.cluster import FabricShape, Island, LinkKind, NodeType, ScaleUp
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,44 +42,83 @@ def island_tiers(island: Island) -> tuple[Tier, ...]:
         At least one tier; ``gpus`` rises strictly. Oversubscription multiplies from tier to tier.
     """
     node = island.node
-    up = node.scale_up
-    domain = min(up.domain_gpus, island.gpus)
-    tiers = [
-        Tier(
-            name="scale-up",
-            kind=up.kind,
-            shape=up.shape,
-            gpus=domain,
-            bytes_per_s=up.bytes_per_s,
-            pair_bytes_per_s=up.pair_bytes_per_s,
-            latency_s=up.latency_s,
-            in_network_reduction=up.in_network_reduction,
-        )
-    ]
-    if island.gpus <= domain:
-        return tuple(tiers)
-    nics = node.nics
-    share = nics.node_bytes_per_s / node.gpus
+    tiers = [_fabric_tier("scale-up", node.scale_up, min(node.scale_up.domain_gpus, island.gpus))]
+    if node.node_fabric is not None and node.gpus > tiers[-1].gpus:
+        tiers.append(_fabric_tier("node", node.node_fabric, min(node.gpus, island.gpus)))
+    share = reachable_nic_bytes_per_s(node) / node.gpus
     oversubscription = 1.0
     for level in island.fabric:
         gpus = island.gpus if level.nodes == 0 else min(level.nodes * node.gpus, island.gpus)
         if gpus > tiers[-1].gpus:
-            tiers.append(_network_tier(island, level.name, gpus, share / oversubscription, level.latency_s))
+            tiers.append(_network_tier(node, level.name, gpus, share / oversubscription, level.latency_s))
         oversubscription *= level.oversubscription
     if tiers[-1].gpus < island.gpus:
-        tiers.append(_network_tier(island, "network", island.gpus, share / oversubscription, 0.0))
+        tiers.append(_network_tier(node, "network", island.gpus, share / oversubscription, 0.0))
     return tuple(tiers)
 
 
-def _network_tier(island: Island, name: str, gpus: int, bytes_per_s: float, extra_latency_s: float) -> Tier:
-    nics = island.node.nics
+def reachable_nic_bytes_per_s(node: NodeType) -> float:
+    """Return what the accelerators of one node can send through its adapters together, one direction.
+
+    Three limits: the adapters; the accelerators' own links towards them (``Nics.gpu_bytes_per_s``), which bind when a
+    node has few accelerators; and, without GPUDirect RDMA, the detour through host memory. The detour costs nothing
+    where accelerator and adapter have root ports of their own, since each of their links still carries every byte once.
+    Where both sit below one PCIe switch, every byte climbs and descends the switch's uplink, and received bytes do so
+    too: each direction of the uplink carries twice the adapter's rate.
+
+    Parameters
+    ----------
+    node : NodeType
+        The server.
+
+    Returns
+    -------
+    float
+        Bytes per second; 0.0 for a node without adapters.
+
+    Notes
+    -----
+    The rule gives 6.2 GB/s for one 100 Gb/s adapter below a PCIe 3.0 x16 switch (12.3 GB/s usable); measured without
+    GPUDirect: 6 GB/s (NVIDIA/nccl issue 465, where NCCL's author states the same rule).
+    """
+    nics = node.nics
+    limits = [nics.node_bytes_per_s]
+    if nics.gpu_bytes_per_s > 0.0:
+        limits.append(node.gpus * nics.gpu_bytes_per_s)
+    uplink = node.host.pcie_bytes_per_s_per_gpu
+    if not nics.gpudirect and uplink > 0.0:
+        switches = len(node.host.pcie_switches)
+        limits.append(min(switches, nics.count) * uplink / 2.0 if switches else node.gpus * uplink)
+    return min(limits)
+
+
+def _fabric_tier(name: str, fabric: ScaleUp, gpus: int) -> Tier:
+    return Tier(
+        name=name,
+        kind=fabric.kind,
+        shape=fabric.shape,
+        gpus=gpus,
+        bytes_per_s=fabric.bytes_per_s,
+        pair_bytes_per_s=fabric.pair_bytes_per_s,
+        latency_s=fabric.latency_s,
+        in_network_reduction=fabric.in_network_reduction,
+    )
+
+
+def _network_tier(node: NodeType, name: str, gpus: int, bytes_per_s: float, extra_latency_s: float) -> Tier:
+    """Tier of the scale-out network; alone, an accelerator has its own share of the adapters or one adapter whole."""
+    nics = node.nics
+    reachable = reachable_nic_bytes_per_s(node)
+    per_nic = reachable / nics.count if nics.count else 0.0
+    if nics.gpu_bytes_per_s > 0.0:
+        per_nic = min(per_nic, nics.gpu_bytes_per_s)
     return Tier(
         name=name,
         kind=nics.kind,
         shape=FabricShape.SWITCH,
         gpus=gpus,
         bytes_per_s=bytes_per_s,
-        pair_bytes_per_s=max(bytes_per_s, min(nics.bytes_per_s, nics.node_bytes_per_s)),
+        pair_bytes_per_s=max(reachable / node.gpus, per_nic),
         latency_s=nics.latency_s + extra_latency_s,
         in_network_reduction=nics.in_network_reduction,
     )
