@@ -1,0 +1,60 @@
+"""How much of a transfer stays visible when it runs beside compute."""
+
+import tomllib
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+
+import numpy as np
+
+from costmodels.table import Floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overlap:
+    """Constants of overlap; values, sources and ranges stand in ``overlap.toml``.
+
+    ``window_share`` is the share of a compute window that hides a transfer (the rest is lost to shared multiprocessors
+    and
+    memory bandwidth); ``tp_chunks`` the pieces that a tensor-parallel exchange is cut into when it overlaps its GEMM;
+    ``bucket_bytes`` the size of a gradient or weight bucket, of which the last (first) one can hide behind nothing.
+    """
+
+    window_share: float
+    tp_chunks: int
+    bucket_bytes: float
+
+
+@lru_cache(maxsize=1)
+def default_overlap() -> Overlap:
+    """Return the constants of ``overlap.toml``."""
+    table = tomllib.loads(resources.files("costmodels").joinpath("overlap.toml").read_text(encoding="utf-8"))
+    return Overlap(
+        window_share=float(table["window_share"]["value"]),
+        tp_chunks=int(table["tp_chunks"]["value"]),
+        bucket_bytes=float(table["bucket_bytes"]["value"]),
+    )
+
+
+def exposed_s(transfer_s: Floats, window_s: Floats, *, window_share: float, least_share: Floats | float) -> Floats:
+    """Seconds of a transfer that outlast the compute beside it.
+
+    Parameters
+    ----------
+    transfer_s, window_s : array
+        The transfer alone, and the compute that may run beside it [s]; shapes broadcast.
+    window_share : float
+        Share of the window that hides the transfer [1].
+    least_share : array or float
+        Share of the transfer that hides behind nothing: its first or last piece [1].
+
+    Returns
+    -------
+    array
+        ``max(transfer - window_share * window, least_share * transfer)`` [s].
+
+    References
+    ----------
+    Chunked overlap: with k equal pieces all but one may hide, so the least share is 1 / k (docs/cost-models.md).
+    """
+    return np.maximum(transfer_s - window_share * window_s, least_share * transfer_s)

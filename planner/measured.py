@@ -1,0 +1,211 @@
+"""Measured runs as tables state them: one CSV row becomes one frozen value, or a reason why it cannot be priced.
+
+Understood columns: ``id, framework, source_version, date, model, layers, hidden_size, ffn_hidden_size, heads,
+kv_heads, vocab, experts,
+topk, hardware, gpus_per_node, n_gpus, scaleout_gbps_per_node, intra_node, precision, dtype, seq_len, global_batch_size,
+micro_batch_size, tp, pp, cp, vpp, ep, etp, dp, zero, fsdp, sequence_parallel, distributed_optimizer, recompute,
+schedule_kind,
+overlap, cuda_graphs, offload, moe_dispatcher, token_routing, step_time_s, peak_mem_gb, status``. Blank means not
+stated.
+"""
+
+import csv
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Granularity, Recompute
+from hardware.errors import InputError
+
+MAX_FILE_BYTES: Final = 256 * 1024 * 1024
+_NEEDED_COLUMNS: Final = ("id", "hardware", "n_gpus", "seq_len", "global_batch_size")
+_MODULES: Final = {
+    "core_attn": "core_attn",
+    "mla_up_proj": "mla_up_proj",
+    "layernorm": "layernorm",
+    "norm": "layernorm",
+    "moe_act": "moe_act",
+    "act": "moe_act",
+    "moe": "moe",
+    "mlp": "mlp",
+    "shared_experts": "shared_experts",
+    "shared_expert": "shared_experts",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunGrid:
+    """Degrees and batch of a measured run, complete."""
+
+    tp: int
+    pp: int
+    cp: int
+    vpp: int
+    ep: int
+    etp: int
+    dp: int
+    micro_batch: int
+    global_batch: int
+    seq: int
+
+    @property
+    def num_microbatches(self) -> int:
+        """Micro-batches of a step per data-parallel replica."""
+        return self.global_batch // (self.micro_batch * self.dp)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredRun:
+    """One row. ``skipped`` says why a row states too little (or nonsense) to be priced; then ``grid`` is None."""
+
+    id: str
+    row: Mapping[str, str]
+    grid: RunGrid | None
+    zero: int
+    shard_group: int
+    recompute: Recompute
+    step_time_s: float | None
+    peak_mem_gib: float | None
+    status: str
+    skipped: str | None
+
+    def text(self, column: str) -> str:
+        """Return a column's text, stripped; empty when absent."""
+        return (self.row.get(column) or "").strip()
+
+    def number(self, column: str) -> float | None:
+        """Return a column as a number, or None when blank or not a number."""
+        return number(self.row, column)
+
+
+def read_runs(path: Path) -> tuple[MeasuredRun, ...]:
+    """Read a CSV of measured runs.
+
+    Raises
+    ------
+    InputError
+        The file is missing, too large, not UTF-8 CSV, lacks a needed column, or repeats an id.
+    """
+    if not path.is_file():
+        raise InputError(f"no file {path}", allowed="a CSV of measured runs", where=str(path))
+    if path.stat().st_size > MAX_FILE_BYTES:
+        raise InputError(
+            f"{path.stat().st_size} bytes are too many", allowed=f"up to {MAX_FILE_BYTES}", where=str(path)
+        )
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as handle:
+            reader = csv.DictReader(handle)
+            missing = [name for name in _NEEDED_COLUMNS if name not in (reader.fieldnames or ())]
+            if missing:
+                raise InputError(
+                    f"lacks the column {', '.join(missing)}",
+                    allowed="a header with " + ", ".join(_NEEDED_COLUMNS),
+                    where=str(path),
+                )
+            return tuple(_unique(path, (parse_run(row) for row in reader)))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(
+            f"is not a UTF-8 CSV file ({error})", allowed="comma-separated text with a header", where=str(path)
+        ) from error
+
+
+def _unique(path: Path, runs: Iterator[MeasuredRun]) -> Iterator[MeasuredRun]:
+    seen: set[str] = set()
+    for line, run in enumerate(runs, start=2):
+        if run.id in seen:
+            raise InputError(f"the id {run.id!r} stands twice", allowed="one row per id", where=f"{path}: row {line}")
+        seen.add(run.id)
+        yield run
+
+
+def number(row: Mapping[str, str], column: str) -> float | None:
+    """Return a column as a finite number, or None."""
+    text = (row.get(column) or "").strip()
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def parse_run(row: Mapping[str, str]) -> MeasuredRun:
+    """Read one row; never raises for what the row says, but sets ``skipped``."""
+    grid, reason = _grid(row)
+    zero, shard_group = _zero(row)
+    return MeasuredRun(
+        id=(row.get("id") or "").strip(),
+        row=row,
+        grid=grid,
+        zero=zero,
+        shard_group=shard_group,
+        recompute=parse_recompute(row.get("recompute") or ""),
+        step_time_s=number(row, "step_time_s"),
+        peak_mem_gib=number(row, "peak_mem_gb"),
+        status=(row.get("status") or "ok").strip() or "ok",
+        skipped=reason,
+    )
+
+
+def _grid(row: Mapping[str, str]) -> tuple[RunGrid | None, str | None]:
+    def whole(column: str, default: int | None) -> int | None:
+        value = number(row, column)
+        return default if value is None or value < 1 or value != int(value) else int(value)
+
+    gpus, seq, batch = whole("n_gpus", None), whole("seq_len", None), whole("global_batch_size", None)
+    tp, pp, cp = whole("tp", None), whole("pp", None), whole("cp", 1)
+    if gpus is None or seq is None or batch is None:
+        return None, "GPUs, sequence or global batch not stated"
+    if tp is None or pp is None or cp is None:
+        return None, "layout not stated: tp or pp"
+    dp = whole("dp", gpus // (tp * pp * cp))
+    micro = whole("micro_batch_size", None)
+    if micro is None:
+        return None, "micro-batch not stated"
+    if not dp or tp * pp * cp * dp != gpus:
+        return None, "degrees do not multiply to the GPUs"
+    if batch % (micro * dp):
+        return None, "global batch is no multiple of micro-batch x dp"
+    grid = RunGrid(
+        tp=tp,
+        pp=pp,
+        cp=cp,
+        vpp=whole("vpp", 1) or 1,
+        ep=whole("ep", 1) or 1,
+        etp=whole("etp", 0) or 0,
+        dp=dp,
+        micro_batch=micro,
+        global_batch=batch,
+        seq=seq,
+    )
+    return grid, None
+
+
+def _zero(row: Mapping[str, str]) -> tuple[int, int]:
+    """ZeRO stage and shard group (0: all data-parallel ranks). FSDP counts as stage 3."""
+    fsdp = (row.get("fsdp") or "").strip().lower()
+    group = re.search(r"group (\d+)", fsdp)
+    if fsdp.startswith("1"):
+        return 3, int(group.group(1)) if group else 0
+    stage = number(row, "zero")
+    if stage is not None:
+        return min(3, max(0, int(stage))), 0
+    if (row.get("zero") or "").strip().lower() == "offload":
+        return 2, 0
+    return (1 if (row.get("distributed_optimizer") or "").strip() in ("1", "yes", "True", "true") else 0), 0
+
+
+def parse_recompute(text: str) -> Recompute:
+    """Read a recompute column: ``none``, ``full``, ``selective:module+module`` and free remarks behind them."""
+    words = text.strip().lower()
+    if words.startswith("full"):
+        return FULL_RECOMPUTE
+    if words.startswith("partial"):
+        return FULL_RECOMPUTE
+    if not words.startswith("selective"):
+        return NO_RECOMPUTE
+    named = re.match(r"selective:([a-z_+]+)", words)
+    modules = tuple(dict.fromkeys(_MODULES[m] for m in named.group(1).split("+") if m in _MODULES)) if named else ()
+    return Recompute(granularity=Granularity.SELECTIVE, modules=modules or ("core_attn",))

@@ -1,0 +1,76 @@
+"""What a search answers, as frozen values: ranked layouts, counts, bounds and proof."""
+
+from dataclasses import dataclass
+
+from costmodels.layout import Layout
+from costmodels.results import Evidence, LayoutCost
+from planner.request import PlanRequest
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankPlace:
+    """Where one rank runs."""
+
+    rank: int
+    host: str
+    gpu: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankedLayout:
+    """One layout with its price.
+
+    ``placement`` is empty for the identity placement (rank r on GPU r mod g of node r // g).
+    ``why`` says in one line what it loses to the layout before it.
+    """
+
+    layout: Layout
+    cost: LayoutCost
+    evidence: Evidence
+    why: str = ""
+    placement: tuple[RankPlace, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchProof:
+    """How the search came to its answer.
+
+    ``pruned`` counts candidates by the bound that removed them. ``lower_bound_s`` is below the step time of every
+    layout
+    of the space; ``gap`` is (best - lower bound) / best; ``proven_optimal`` holds when no layout of the space can be
+    faster than the best, under the model.
+    """
+
+    enumerated: int
+    pruned: tuple[tuple[str, int], ...]
+    solved: int
+    lower_bound_s: float
+    gap: float
+    proven_optimal: bool
+    wall_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Infeasibility:
+    """Why nothing is feasible: the tightest constraint in numbers, and the nearest change that makes it feasible."""
+
+    constraint: str
+    nearest_change: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanReport:
+    """The answer to a request. ``layouts`` is empty exactly when ``infeasible`` is set.
+
+    ``rejected`` counts candidates by the rule (with its numbers) that refused them. ``unconstrained_s`` is the step
+    time of the
+    best layout when the framework's constraints are lifted for the winner's pipeline; 0.0 when it was not asked for.
+    """
+
+    request: PlanRequest
+    layouts: tuple[RankedLayout, ...]
+    search: SearchProof
+    rejected: tuple[tuple[str, int], ...] = ()
+    infeasible: Infeasibility | None = None
+    unconstrained_s: float = 0.0
+    notes: tuple[str, ...] = ()
