@@ -37,6 +37,8 @@ class Attention:
     qk_norm: bool = False
     output_gate: bool = False
     sinks: bool = False
+    qk_norm_parameters: int = 0  # 0 with qk_norm: one weight per dimension of a query head and of a key head
+    rotary: bool = True  # rotary position embedding
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +56,7 @@ class StateSpace:
 
 @dataclass(frozen=True, kw_only=True)
 class DeltaNet:
-    """A gated delta-rule linear-attention mixer (Qwen3-Next)."""
+    """A gated delta-rule linear-attention mixer (Qwen3-Next); ``key_dim`` and ``value_dim`` are of one head."""
 
     key_heads: int
     value_heads: int
@@ -96,13 +98,18 @@ Ffn = DenseFfn | MoeFfn
 
 @dataclass(frozen=True, kw_only=True)
 class LayerKind:
-    """One kind of block. ``norm_parameters`` counts every norm's weights and biases of the block (with qk norms)."""
+    """One kind of block. ``norm_parameters`` counts every norm's weights and biases of the block (with qk norms).
+
+    ``norm_count`` counts the norms over the model's width: one before each part, further ones after the parts.
+    ``parallel``: the feed-forward part reads the same residual as the mixer; with one norm it reads the same input.
+    """
 
     name: str
     mixer: Mixer | None
     ffn: Ffn | None
     norm_parameters: int
     norm_count: int = 2
+    parallel: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,10 @@
 """The op: the smallest thing that is priced. Time, memory and recompute all derive from one op list per layer kind."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
 
 
 class OpKind(StrEnum):
@@ -12,6 +15,7 @@ class OpKind(StrEnum):
     ATTENTION = "attention"  # scores, softmax and weighted sum, fused or not
     SCAN = "scan"  # chunked state-space or linear-attention scan
     MEMORY = "memory"  # bound by memory traffic: norms, activations, rotary, residuals, permutation
+    OPAQUE = "opaque"  # a layer known by totals only: FLOPs and bytes; a token is a whole sample
 
 
 class Split(StrEnum):
@@ -26,36 +30,60 @@ class Split(StrEnum):
     EXPERT_ROW = "expert-row"  # experts over ep, each expert's rows over etp
     EXPERT_TENSOR = "expert-tensor"  # activations inside the experts: routed tokens over ep, features over etp
     EXPERT_TOKENS = "expert-tokens"  # routed copies of tokens outside the experts' tensor region (dispatch, combine)
+    REPLICATED = "replicated"  # repeated whole on every tp rank, with or without sequence parallelism
+
+
+SUBMODULES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "attn": ("core_attn", "mla_up_proj"),
+        "mlp": ("mlp_act",),
+        "moe": ("moe_act", "shared_experts"),
+    }
+)
+"""Recompute modules that lie inside another one: recomputing the outer one runs the inner ones again."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Op:
     """One op of a layer, per token of the rank's own sequence shard (before any division over tp, ep or etp).
 
-    Routed ops (``EXPERT_*``) state quantities per routed copy; a token makes ``top_k`` copies.
+    Routed ops (``EXPERT_*``) state quantities per routed copy; a token makes ``top_k`` copies. A *score* is one entry
+    of the attention matrix: a token has ``heads`` times as many as there are keys (the whole matrix, causal or not).
 
     Attributes
     ----------
     module : str
         Recompute module that contains it: ``core_attn``, ``attn`` (projections), ``layernorm``, ``mlp``, ``mlp_act``,
-        ``moe`` (router, dispatch, experts), ``moe_act``, ``shared_experts``, ``mla_up_proj``, ``mamba``,
-        ``embedding``, ``head``.
+        ``moe`` (router, dispatch, experts), ``moe_act``, ``shared_experts``, ``mla_up_proj``, ``mamba``, ``gdn``,
+        ``residual``, ``embedding``, ``head``, ``mtp``, ``opaque``. :data:`SUBMODULES` says which contain others.
     k, n : int
         Weight shape of a GEMM.
     heads, kv_heads, qk_dim, v_dim, window : int
         Shape of an attention op.
     flops_per_token : float
-        Forward FLOPs of a SCAN op (GEMM and attention derive theirs from the shape).
+        Forward FLOPs of a SCAN or OPAQUE op (GEMM and attention derive theirs from the shape).
     traffic_elements_per_token : float
         Elements read and written by a MEMORY or SCAN op, forward, in activation precision.
+    traffic_elements_per_score : float
+        The same per score: what attention that is not fused reads and writes of its matrix.
+    traffic_bytes_per_token : float
+        Bytes of fixed width read and written, forward (OPAQUE ops).
     saved_elements_per_token : float
         Elements in activation precision kept from forward to backward *because of this op* (its input, if no
         earlier op of the layer already keeps the same tensor).
     saved_bytes_per_token : float
-        Kept bytes of fixed width (masks, fp32 statistics, fp32 probabilities).
+        Kept bytes of fixed width (masks, fp32 statistics, fp32 probabilities). The op itself makes them, so they vanish
+        when the op runs again in the backward pass.
+    saved_elements_per_score, saved_bytes_per_score : float
+        The same per score; made by the op itself.
+    shared_input_elements_per_token : float
+        Elements of the op's input that another op of the layer already keeps in activation precision. A recipe that
+        quantises the GEMM's input keeps a second copy of them, at the width of its GEMM inputs; other recipes none.
     saved_split : Split or None
         How the kept tensor divides, where it differs from the op itself (a COLUMN GEMM keeps its input, which under
         sequence parallelism lies sharded: SEQUENCE).
+    dropped_by : tuple of str
+        Recompute modules that make the kept elements vanish, because the module computes that tensor again.
     parameters : int
         Trainable parameters that the op owns (whole, all experts).
     low_precision : bool
@@ -83,3 +111,66 @@ class Op:
     saved_split: Split | None = None
     parameters: int = 0
     low_precision: bool = True
+    traffic_elements_per_score: float = 0.0
+    traffic_bytes_per_token: float = 0.0
+    saved_elements_per_score: float = 0.0
+    saved_bytes_per_score: float = 0.0
+    shared_input_elements_per_token: float = 0.0
+    dropped_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """What an op keeps for the backward pass under a choice of recomputed modules; units as in :class:`Op`."""
+
+    elements_per_token: float
+    bytes_per_token: float
+    elements_per_score: float
+    bytes_per_score: float
+    shared_input_elements_per_token: float
+
+
+def runs_again(op: Op, modules: Sequence[str]) -> bool:
+    """Whether selective recompute of ``modules`` runs the op a second time, in the backward pass.
+
+    Parameters
+    ----------
+    op : Op
+        An op of a layer.
+    modules : sequence of str
+        Names of recompute modules.
+
+    Returns
+    -------
+    bool
+        True when the op's module, or one that contains it (:data:`SUBMODULES`), is recomputed.
+    """
+    return any(op.module == name or op.module in SUBMODULES.get(name, ()) for name in modules)
+
+
+def kept(op: Op, modules: Sequence[str] = ()) -> Kept:
+    """Return what the op keeps for the backward pass when ``modules`` are recomputed.
+
+    Full recompute of a layer keeps nothing but the layer's input, whatever its ops say; it is not asked here.
+
+    Parameters
+    ----------
+    op : Op
+        An op of a layer.
+    modules : sequence of str
+        Names of recompute modules; empty: nothing is recomputed.
+
+    Returns
+    -------
+    Kept
+        Per token and per score, before any division over the mesh.
+    """
+    dropped = any(name in op.dropped_by for name in modules)
+    again = runs_again(op, modules)
+    return Kept(
+        elements_per_token=0.0 if dropped else op.saved_elements_per_token,
+        bytes_per_token=0.0 if again else op.saved_bytes_per_token,
+        elements_per_score=0.0 if again else op.saved_elements_per_score,
+        bytes_per_score=0.0 if again else op.saved_bytes_per_score,
+        shared_input_elements_per_token=0.0 if again or dropped else op.shared_input_elements_per_token,
+    )

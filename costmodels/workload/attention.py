@@ -1,0 +1,222 @@
+"""Ops of softmax attention: multi-head, grouped-query and multi-query attention, and multi-head latent attention."""
+
+from costmodels.workload.kernels import FP32_BYTES, MASK_ELEMENTS, Kernels
+from costmodels.workload.model import Attention, AttentionKind
+from costmodels.workload.op import Op, OpKind, Split
+
+_ROTARY_FUSED = 2.0  # read and write
+_ROTARY_UNFUSED = 9.0  # rotate half (2), two products (3 + 2, with the tables), sum (3) less the shared read
+
+
+def attention_ops(mixer: Attention, hidden: int, kernels: Kernels, *, causal: bool) -> tuple[Op, ...]:
+    """Return the ops from the normed input to the output projection.
+
+    Parameters
+    ----------
+    mixer : Attention
+        Shape of the attention.
+    hidden : int
+        Width of the model.
+    kernels : Kernels
+        Options of the kernels.
+    causal : bool
+        Whether a token attends to earlier tokens only.
+
+    Returns
+    -------
+    tuple of Op
+        In forward order.
+
+    References
+    ----------
+    Kept tensors: Korthikanti et al., arXiv 2205.05198, section 4.1; Dao et al., arXiv 2205.14135 (fused attention keeps
+    its output and one fp32 statistic per query and head instead of the matrix).
+    """
+    latent = mixer.kind is AttentionKind.LATENT
+    projections = _latent_projections(mixer, hidden) if latent else (_qkv(mixer, hidden), *_qk_norm(mixer))
+    return (
+        *projections,
+        _rotary(mixer, kernels),
+        _core(mixer, kernels, causal=causal),
+        *_output_gate(mixer),
+        _output(mixer, hidden, kernels),
+    )
+
+
+def _qkv(mixer: Attention, hidden: int) -> Op:
+    queries = mixer.heads * (mixer.qk_dim + (mixer.v_dim if mixer.output_gate else 0))
+    n = queries + mixer.kv_heads * (mixer.qk_dim + mixer.v_dim)
+    return Op(
+        name="qkv",
+        module="attn",
+        kind=OpKind.GEMM,
+        split=Split.COLUMN,
+        k=hidden,
+        n=n,
+        saved_elements_per_token=float(hidden),
+        saved_split=Split.SEQUENCE,
+        dropped_by=("layernorm",),
+        parameters=hidden * n + (n if mixer.qkv_bias else 0),
+    )
+
+
+def _qk_norm(mixer: Attention) -> tuple[Op, ...]:
+    if not mixer.qk_norm:
+        return ()
+    width = (mixer.heads + mixer.kv_heads) * mixer.qk_dim
+    return (
+        Op(
+            name="qk_norm",
+            module="attn",
+            kind=OpKind.MEMORY,
+            split=Split.HEADS,
+            traffic_elements_per_token=2.0 * width,
+            saved_elements_per_token=float(width),
+            saved_bytes_per_token=FP32_BYTES * (mixer.heads + mixer.kv_heads),
+            dropped_by=("attn",),
+            parameters=mixer.qk_norm_parameters or 2 * mixer.qk_dim,
+        ),
+    )
+
+
+def _latent_projections(mixer: Attention, hidden: int) -> tuple[Op, ...]:
+    """Down-projections are repeated on every tp rank (over its own tokens); up-projections divide over heads."""
+    queries = mixer.heads * mixer.qk_dim
+    nope = mixer.qk_dim - mixer.rope_dim
+    kv_n = mixer.kv_rank + mixer.rope_dim
+    up_n = mixer.heads * (nope + mixer.v_dim)
+    down: tuple[Op, ...]
+    if mixer.q_rank:
+        down = (
+            _down("q_down", hidden, mixer.q_rank, bias=mixer.qkv_bias, owns_input=True),
+            _down("kv_down", hidden, kv_n, bias=mixer.qkv_bias, owns_input=False),
+        )
+        q_up = _up("q_up", mixer.q_rank, queries, owns_input=True)
+    else:
+        down = (_down("kv_down", hidden, kv_n, bias=mixer.qkv_bias, owns_input=True),)
+        q_up = _up("q_proj", hidden, queries, owns_input=False)
+    norm = Op(
+        name="latent_norm",
+        module="attn",
+        kind=OpKind.MEMORY,
+        split=Split.SEQUENCE,
+        traffic_elements_per_token=2.0 * (mixer.q_rank + mixer.kv_rank),
+        saved_elements_per_token=float(mixer.q_rank + mixer.kv_rank),
+        dropped_by=("attn",),
+        parameters=mixer.q_rank + mixer.kv_rank,
+    )
+    return (*down, norm, q_up, _up("kv_up", mixer.kv_rank, up_n, owns_input=True))
+
+
+def _down(name: str, hidden: int, n: int, *, bias: bool, owns_input: bool) -> Op:
+    return Op(
+        name=name,
+        module="attn",
+        kind=OpKind.GEMM,
+        split=Split.SEQUENCE,
+        k=hidden,
+        n=n,
+        saved_elements_per_token=float(hidden) if owns_input else 0.0,
+        shared_input_elements_per_token=0.0 if owns_input else float(hidden),
+        dropped_by=("layernorm",),
+        parameters=hidden * n + (n if bias else 0),
+    )
+
+
+def _up(name: str, k: int, n: int, *, owns_input: bool) -> Op:
+    return Op(
+        name=name,
+        module="mla_up_proj",
+        kind=OpKind.GEMM,
+        split=Split.COLUMN,
+        k=k,
+        n=n,
+        saved_elements_per_token=float(k) if owns_input else 0.0,
+        shared_input_elements_per_token=0.0 if owns_input else float(k),
+        saved_split=Split.SEQUENCE,
+        dropped_by=("attn",) if owns_input else ("layernorm",),
+        parameters=k * n,
+    )
+
+
+def _rotary(mixer: Attention, kernels: Kernels) -> Op:
+    """Position embedding and layout of queries, keys and values; its outputs are what core attention keeps."""
+    latent = mixer.kind is AttentionKind.LATENT
+    keys = mixer.heads if latent else mixer.kv_heads
+    rotated = (mixer.heads + keys) * mixer.qk_dim
+    values = keys * mixer.v_dim
+    if not mixer.rotary:
+        traffic = 0.0
+    else:
+        traffic = (_ROTARY_FUSED if kernels.fused else _ROTARY_UNFUSED) * rotated + 2.0 * values
+    return Op(
+        name="rotary",
+        module="mla_up_proj" if latent else "attn",
+        kind=OpKind.MEMORY,
+        split=Split.HEADS,
+        traffic_elements_per_token=traffic,
+        saved_elements_per_token=float(rotated + values),
+        dropped_by=("attn", "mla_up_proj"),
+    )
+
+
+def _core(mixer: Attention, kernels: Kernels, *, causal: bool) -> Op:
+    flash = kernels.flash_attention
+    # Not fused: the softmax's output and, with dropout, its mask and the dropped matrix are kept. Scores are written,
+    # read and written by the softmax, the same by dropout, and read by the weighted sum.
+    dropped = 1.0 if kernels.dropout else 0.0
+    gated_output = mixer.heads * mixer.v_dim if mixer.output_gate else 0
+    return Op(
+        name="core_attention",
+        module="core_attn",
+        kind=OpKind.ATTENTION,
+        split=Split.HEADS,
+        heads=mixer.heads,
+        kv_heads=mixer.heads if mixer.kind is AttentionKind.LATENT else mixer.kv_heads,
+        qk_dim=mixer.qk_dim,
+        v_dim=mixer.v_dim,
+        window=mixer.window,
+        causal=causal,
+        saved_elements_per_token=float(mixer.heads * mixer.v_dim if flash else gated_output),
+        saved_bytes_per_token=FP32_BYTES * mixer.heads if flash else 0.0,
+        saved_elements_per_score=0.0 if flash else 1.0 + dropped,
+        saved_bytes_per_score=0.0 if flash else dropped,
+        traffic_elements_per_score=0.0 if flash else 4.0 + (2.0 + MASK_ELEMENTS) * dropped,
+        dropped_by=("attn",),
+        parameters=mixer.heads if mixer.sinks else 0,
+        low_precision=False,
+    )
+
+
+def _output_gate(mixer: Attention) -> tuple[Op, ...]:
+    if not mixer.output_gate:
+        return ()
+    width = mixer.heads * mixer.v_dim
+    return (
+        Op(
+            name="output_gate",
+            module="attn",
+            kind=OpKind.MEMORY,
+            split=Split.HEADS,
+            traffic_elements_per_token=3.0 * width,
+            saved_elements_per_token=float(width),  # the gate; core attention keeps the other factor
+            dropped_by=("attn",),
+        ),
+    )
+
+
+def _output(mixer: Attention, hidden: int, kernels: Kernels) -> Op:
+    width = mixer.heads * mixer.v_dim
+    shared = kernels.flash_attention and not mixer.output_gate  # fused attention keeps its output already
+    return Op(
+        name="proj",
+        module="attn",
+        kind=OpKind.GEMM,
+        split=Split.ROW,
+        k=width,
+        n=hidden,
+        saved_elements_per_token=0.0 if shared else float(width),
+        shared_input_elements_per_token=float(width) if shared else 0.0,
+        dropped_by=("attn",),
+        parameters=width * hidden + (hidden if mixer.out_bias else 0),
+    )

@@ -1,0 +1,65 @@
+"""Norms and residual additions around the parts of a block."""
+
+from costmodels.workload.kernels import FP32_BYTES, MASK_ELEMENTS, Kernels
+from costmodels.workload.model import Attention, AttentionKind, DeltaNet, LayerKind, StateSpace
+from costmodels.workload.op import Op, OpKind, Split
+
+_FUSED_NORM_TRAFFIC = 2.0  # read the input, write the output
+# Root-mean-square norm as separate kernels, in two-byte elements: cast to fp32 (1 + 2), square (2 + 2), mean (2),
+# scale (2 + 2), cast back (2 + 1), weight (1 + 1).
+_UNFUSED_RMS_TRAFFIC = 18.0
+
+
+def inner_norm_parameters(kind: LayerKind) -> int:
+    """Count the norm parameters inside the mixer (query and key norms, latent norms, gated norms), not of the block."""
+    mixer = kind.mixer
+    if isinstance(mixer, Attention):
+        if mixer.kind is AttentionKind.LATENT:
+            return mixer.q_rank + mixer.kv_rank
+        return (mixer.qk_norm_parameters or 2 * mixer.qk_dim) if mixer.qk_norm else 0
+    if isinstance(mixer, StateSpace):
+        return mixer.heads * mixer.head_dim
+    if isinstance(mixer, DeltaNet):
+        return mixer.value_dim
+    return 0
+
+
+def norm_width(kind: LayerKind) -> int:
+    """Parameters of one norm of the block: the model's width, or twice that with biases (LayerNorm)."""
+    return (kind.norm_parameters - inner_norm_parameters(kind)) // max(1, kind.norm_count)
+
+
+def norm_op(name: str, hidden: int, parameters: int, kernels: Kernels, *, input_is_kept: bool = False) -> Op:
+    """Return a norm over the model's width; it keeps its input unless another op of the layer does.
+
+    The per-token statistics (4 or 8 bytes) are left out: under 1/1000 of the input. A root-mean-square norm of separate
+    kernels keeps an fp32 copy of its input (PyTorch's composite ``rms_norm``).
+    """
+    unfused_rms = not kernels.fused and parameters == hidden
+    return Op(
+        name=name,
+        module="layernorm",
+        kind=OpKind.MEMORY,
+        split=Split.SEQUENCE,
+        traffic_elements_per_token=(_UNFUSED_RMS_TRAFFIC if unfused_rms else _FUSED_NORM_TRAFFIC) * hidden,
+        saved_elements_per_token=0.0 if input_is_kept else float(hidden),
+        saved_bytes_per_token=FP32_BYTES * hidden if unfused_rms else 0.0,
+        parameters=parameters,
+    )
+
+
+def residual_op(name: str, hidden: int, branches: int, kernels: Kernels) -> Op:
+    """Return the addition of ``branches`` to the residual stream, with bias and dropout where they are on."""
+    traffic = 2.0 + branches
+    if kernels.dropout:
+        traffic += MASK_ELEMENTS * branches
+        if not kernels.fused:
+            traffic += 4.0 * branches  # bias and dropout each read and write the branch
+    return Op(
+        name=name,
+        module="residual",
+        kind=OpKind.MEMORY,
+        split=Split.SEQUENCE,
+        traffic_elements_per_token=traffic * hidden,
+        saved_bytes_per_token=float(hidden * branches) if kernels.dropout else 0.0,
+    )

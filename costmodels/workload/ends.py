@@ -1,0 +1,180 @@
+"""Ops outside the layers: embedding, final norm, head and loss, and multi-token prediction."""
+
+from costmodels.workload.block import norm_op
+from costmodels.workload.kernels import FP32_BYTES, MASK_ELEMENTS, Kernels
+from costmodels.workload.model import ModelSpec
+from costmodels.workload.op import Op, OpKind, Split
+
+_TOKEN_ID_BYTES = 8.0
+# Two-byte elements read and written per logit. Separate kernels: cast to fp32 (1 + 2), maximum (2), subtract (2 + 2),
+# exponential (2 + 2), sum (2), division (2 + 2). Fused: statistics (1), gradient in place (1 + 1).
+_LOSS_TRAFFIC = 19.0
+_FUSED_LOSS_TRAFFIC = 3.0
+
+
+def padded_vocab(model: ModelSpec, tp: int) -> int:
+    """Return the vocabulary as training frameworks pad it: up to a multiple of ``vocab_multiple * tp``.
+
+    Parameters
+    ----------
+    model : ModelSpec
+        The model; 0 when it has no vocabulary.
+    tp : int
+        Tensor-parallel degree.
+
+    Returns
+    -------
+    int
+        Rows of the embedding and columns of the logits, all tp ranks together.
+    """
+    multiple = model.vocab_multiple * tp
+    return -(-model.vocab // multiple) * multiple
+
+
+def embedding_ops(
+    model: ModelSpec, *, vocab: int = 0, flash_attention: bool = True, dropout: bool = False, fused_kernels: bool = True
+) -> tuple[Op, ...]:
+    """Return the ops of the input embedding; none for a model of opaque layers.
+
+    The table is owned by the lookup, whose rows divide over tp (``Split.COLUMN``). Learned positions and an embedding
+    norm are repeated on every tp rank.
+
+    Parameters
+    ----------
+    model : ModelSpec
+        The model.
+    vocab : int
+        Rows of the table, such as :func:`padded_vocab`; 0: the tokenizer's size.
+    flash_attention, dropout, fused_kernels : bool
+        As in :func:`costmodels.workload.layers.layer_ops`.
+
+    Returns
+    -------
+    tuple of Op
+        In forward order.
+    """
+    if not model.vocab:
+        return ()
+    kernels = Kernels(flash_attention=flash_attention, dropout=dropout, fused=fused_kernels)
+    ops = [
+        Op(
+            name="embedding",
+            module="embedding",
+            kind=OpKind.MEMORY,
+            split=Split.COLUMN,
+            traffic_elements_per_token=2.0 * model.hidden,
+            saved_bytes_per_token=_TOKEN_ID_BYTES,
+            saved_split=Split.REPLICATED,
+            parameters=(vocab or model.vocab) * model.hidden,
+        )
+    ]
+    if model.learned_positions or dropout:
+        ops.append(
+            Op(
+                name="positions",
+                module="embedding",
+                kind=OpKind.MEMORY,
+                split=Split.SEQUENCE,
+                traffic_elements_per_token=(3.0 + (2.0 + MASK_ELEMENTS if dropout else 0.0)) * model.hidden,
+                saved_bytes_per_token=float(model.hidden) if dropout else 0.0,
+                parameters=model.learned_positions * model.hidden,
+            )
+        )
+    if model.embedding_norm_parameters:
+        ops.append(norm_op("embedding_norm", model.hidden, model.embedding_norm_parameters, kernels))
+    return tuple(ops)
+
+
+def head_ops(
+    model: ModelSpec,
+    *,
+    vocab: int = 0,
+    fused_loss: bool = False,
+    fused_kernels: bool = True,
+    shared_weights: bool = False,
+) -> tuple[Op, ...]:
+    """Return the ops of the final norm, the logits and the loss; none for a model of opaque layers.
+
+    The loss keeps the softmax in fp32 (Megatron-core's vocabulary-parallel cross-entropy), or, fused, one copy of the
+    logits in activation precision that turns into their gradient. While the loss runs, the unfused form holds both.
+
+    Parameters
+    ----------
+    model : ModelSpec
+        The model.
+    vocab : int
+        Columns of the logits, such as :func:`padded_vocab`; 0: the tokenizer's size.
+    fused_loss : bool
+        Whether cross-entropy is one kernel without a second copy of the logits.
+    fused_kernels : bool
+        As in :func:`costmodels.workload.layers.layer_ops`.
+    shared_weights : bool
+        True when the output matrix is owned elsewhere (multi-token prediction).
+
+    Returns
+    -------
+    tuple of Op
+        In forward order.
+    """
+    if not model.vocab:
+        return ()
+    columns = vocab or model.vocab
+    owned = 0 if shared_weights or model.tied_embeddings else columns * model.hidden
+    kernels = Kernels(fused=fused_kernels)
+    return (
+        norm_op("final_norm", model.hidden, model.final_norm_parameters, kernels),
+        Op(
+            name="logits",
+            module="head",
+            kind=OpKind.GEMM,
+            split=Split.COLUMN,
+            k=model.hidden,
+            n=columns,
+            saved_elements_per_token=float(model.hidden),
+            saved_split=Split.SEQUENCE,
+            parameters=owned + (columns if model.head_bias and not shared_weights else 0),
+            low_precision=False,
+        ),
+        Op(
+            name="loss",
+            module="head",
+            kind=OpKind.MEMORY,
+            split=Split.TENSOR,
+            traffic_elements_per_token=(_FUSED_LOSS_TRAFFIC if fused_loss else _LOSS_TRAFFIC) * columns,
+            saved_elements_per_token=float(columns) if fused_loss else 0.0,
+            saved_bytes_per_token=0.0 if fused_loss else FP32_BYTES * columns,
+        ),
+    )
+
+
+def mtp_entry_ops(model: ModelSpec, *, fused_kernels: bool = True) -> tuple[Op, ...]:
+    """Return the ops that join hidden states and the next token's embedding into the input of an MTP layer.
+
+    Parameters
+    ----------
+    model : ModelSpec
+        The model.
+    fused_kernels : bool
+        As in :func:`costmodels.workload.layers.layer_ops`.
+
+    Returns
+    -------
+    tuple of Op
+        Two norms and a projection from twice the width (DeepSeek-V3, arXiv 2412.19437, section 2.2).
+    """
+    hidden = model.hidden
+    kernels = Kernels(fused=fused_kernels)
+    norms = (norm_op(name, hidden, hidden, kernels) for name in ("embedding_norm", "hidden_norm"))
+    projection = Op(
+        name="mtp_proj",
+        module="mtp",
+        kind=OpKind.GEMM,
+        split=Split.COLUMN,
+        k=2 * hidden,
+        n=hidden,
+        saved_elements_per_token=2.0 * hidden,
+        saved_split=Split.SEQUENCE,
+        dropped_by=("layernorm",),
+        parameters=2 * hidden * hidden,
+    )
+    return (*norms, projection)

@@ -1,0 +1,145 @@
+"""A layer as ops: the one list that time, memory and recompute derive from.
+
+The kept tensors are documented op by op in ``docs/models.md``.
+"""
+
+from costmodels.workload.attention import attention_ops
+from costmodels.workload.block import norm_op, norm_width, residual_op
+from costmodels.workload.ends import embedding_ops, head_ops, mtp_entry_ops, padded_vocab
+from costmodels.workload.feedforward import dense_ops, moe_ops
+from costmodels.workload.kernels import Kernels
+from costmodels.workload.model import Attention, DenseFfn, Ffn, LayerKind, ModelSpec, OpaqueLayer, StateSpace
+from costmodels.workload.op import Op, OpKind, Split
+from costmodels.workload.scans import delta_ops, mamba_ops
+
+__all__ = ["embedding_ops", "head_ops", "layer_ops", "mtp_ops", "padded_vocab"]
+
+
+def layer_ops(
+    kind: LayerKind | OpaqueLayer,
+    model: ModelSpec,
+    *,
+    flash_attention: bool = True,
+    dropout: bool = False,
+    fused_kernels: bool = True,
+) -> tuple[Op, ...]:
+    """Return the ops of one layer in forward order.
+
+    Parameters
+    ----------
+    kind : LayerKind or OpaqueLayer
+        The layer.
+    model : ModelSpec
+        The model that it belongs to: width, causality.
+    flash_attention : bool
+        Attention never writes its matrix to memory.
+    dropout : bool
+        Dropout is on: attention and both residual branches keep masks.
+    fused_kernels : bool
+        Norms, activations, rotary and bias-dropout-add are one kernel each.
+
+    Returns
+    -------
+    tuple of Op
+        Quantities per token (an opaque layer: per sample) before any division over the mesh.
+
+    References
+    ----------
+    Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", arXiv 2205.05198: for a GPT
+    layer with dropout and without fused attention the kept bytes sum to ``s b h (34 + 5 a s / h)``.
+    """
+    if isinstance(kind, OpaqueLayer):
+        return (_opaque_op(kind),)
+    kernels = Kernels(flash_attention=flash_attention, dropout=dropout, fused=fused_kernels)
+    return _block_ops(kind, model, kernels)
+
+
+def mtp_ops(
+    model: ModelSpec,
+    *,
+    vocab: int = 0,
+    flash_attention: bool = True,
+    fused_loss: bool = False,
+    fused_kernels: bool = True,
+) -> tuple[Op, ...]:
+    """Return the ops of one multi-token-prediction layer with its own final norm, logits and loss; none without MTP.
+
+    The embedding table and the output matrix belong to the model and are not counted again.
+
+    Parameters
+    ----------
+    model : ModelSpec
+        The model.
+    vocab : int
+        Columns of the logits; 0: the tokenizer's size.
+    flash_attention, fused_loss, fused_kernels : bool
+        As in :func:`layer_ops` and :func:`head_ops`.
+
+    Returns
+    -------
+    tuple of Op
+        In forward order, of one of ``model.mtp_layers`` equal layers.
+    """
+    if not model.mtp_layers or model.mtp_kind is None:
+        return ()
+    kernels = Kernels(flash_attention=flash_attention, fused=fused_kernels)
+    return (
+        *mtp_entry_ops(model, fused_kernels=fused_kernels),
+        *_block_ops(model.mtp_kind, model, kernels),
+        *head_ops(model, vocab=vocab, fused_loss=fused_loss, fused_kernels=fused_kernels, shared_weights=True),
+    )
+
+
+def _block_ops(kind: LayerKind, model: ModelSpec, kernels: Kernels) -> tuple[Op, ...]:
+    """Norm, mixer, norm, residual; norm, feed-forward part, norm, residual: what the kind has of it."""
+    hidden, width = model.hidden, norm_width(kind)
+    parts = (kind.mixer is not None) + (kind.ffn is not None)
+    before = min(kind.norm_count, parts)
+    after = kind.norm_count - before
+    shares_norm = before < parts  # one norm feeds both parts of a parallel block
+    ops: list[Op] = []
+    if kind.mixer is not None:
+        ops.append(norm_op("mixer_norm", hidden, width, kernels))
+        ops.extend(_mixer_ops(kind, model, kernels))
+        if after:
+            ops.append(norm_op("mixer_post_norm", hidden, width, kernels))
+        if not kind.parallel:
+            ops.append(residual_op("mixer_residual", hidden, 1, kernels))
+    if kind.ffn is not None:
+        if not shares_norm:
+            ops.append(norm_op("ffn_norm", hidden, width, kernels, input_is_kept=kind.parallel))
+        ops.extend(_ffn_ops(kind.ffn, hidden, kernels, input_is_kept=shares_norm))
+        if after > (kind.mixer is not None):
+            ops.append(norm_op("ffn_post_norm", hidden, width, kernels))
+        ops.append(residual_op("residual" if kind.parallel else "ffn_residual", hidden, 1 + kind.parallel, kernels))
+    return tuple(ops)
+
+
+def _mixer_ops(kind: LayerKind, model: ModelSpec, kernels: Kernels) -> tuple[Op, ...]:
+    mixer = kind.mixer
+    if isinstance(mixer, Attention):
+        return attention_ops(mixer, model.hidden, kernels, causal=model.causal)
+    if isinstance(mixer, StateSpace):
+        return mamba_ops(mixer, model.hidden)
+    return delta_ops(mixer, model.hidden) if mixer is not None else ()
+
+
+def _ffn_ops(ffn: Ffn, hidden: int, kernels: Kernels, *, input_is_kept: bool) -> tuple[Op, ...]:
+    if isinstance(ffn, DenseFfn):
+        return dense_ops(ffn, hidden, kernels, input_is_kept=input_is_kept)
+    return moe_ops(ffn, hidden, kernels, input_is_kept=input_is_kept)
+
+
+def _opaque_op(layer: OpaqueLayer) -> Op:
+    """One op per layer; "per token" is per sample. Weights are read once per micro-batch, on top of this traffic."""
+    traffic = layer.forward_bytes_per_sample or layer.activation_bytes_per_sample + layer.output_bytes_per_sample
+    return Op(
+        name=layer.name,
+        module="opaque",
+        kind=OpKind.OPAQUE,
+        split=Split.TENSOR if "tp" in layer.shardable else Split.REPLICATED,
+        flops_per_token=layer.forward_flops_per_sample,
+        traffic_bytes_per_token=traffic,
+        saved_bytes_per_token=layer.activation_bytes_per_sample,
+        parameters=layer.parameters,
+    )

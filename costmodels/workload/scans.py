@@ -1,0 +1,138 @@
+"""Ops of linear-time mixers: Mamba-2 and the gated delta rule."""
+
+from costmodels.workload.kernels import FP32_BYTES
+from costmodels.workload.model import DeltaNet, StateSpace
+from costmodels.workload.op import Op, OpKind, Split
+
+_CHUNK = 128  # tokens per chunk of the state-space kernels
+_DELTA_CHUNK = 64  # tokens per chunk of the delta-rule kernels
+
+
+def mamba_ops(mixer: StateSpace, hidden: int) -> tuple[Op, ...]:
+    """Return the ops of a Mamba-2 mixer, from the normed input to the output projection.
+
+    The scan counts ``7 * inner * state`` FLOPs per token, as Megatron-LM's FLOP counter does. The kernel that fuses
+    convolution and scan keeps the input projection's output and the output before the gate, and computes the rest again
+    (``mamba_ssm``: ``mamba_split_conv1d_scan_combined``); the gated norm keeps its input.
+
+    Parameters
+    ----------
+    mixer : StateSpace
+        Shape of the mixer.
+    hidden : int
+        Width of the model.
+
+    Returns
+    -------
+    tuple of Op
+        In forward order.
+    """
+    inner = mixer.heads * mixer.head_dim
+    conv = inner + 2 * mixer.groups * mixer.state
+    projected = inner + conv + mixer.heads
+    states = 4.0 * inner * mixer.state / _CHUNK  # fp32 state of every chunk, written and read
+    scan = Op(
+        name="scan",
+        module="mamba",
+        kind=OpKind.SCAN,
+        split=Split.HEADS,
+        heads=mixer.heads,
+        flops_per_token=7.0 * inner * mixer.state,
+        traffic_elements_per_token=4.0 * conv + 3.0 * inner + states,
+        saved_elements_per_token=float(projected + inner),
+        dropped_by=("mamba",),
+        parameters=conv * (mixer.conv_width + (1 if mixer.conv_bias else 0)) + 3 * mixer.heads,
+    )
+    return (
+        _in_projection("mamba", hidden, projected, bias=mixer.projection_bias),
+        scan,
+        _gated_norm("mamba", inner, parameters=inner),
+        _out_projection("mamba", inner, hidden, bias=mixer.projection_bias),
+    )
+
+
+def delta_ops(mixer: DeltaNet, hidden: int) -> tuple[Op, ...]:
+    """Return the ops of a gated delta-rule mixer, from the normed input to the output projection.
+
+    FLOPs are as Megatron-LM counts them: convolution ``2 * width`` per channel and four products of a head's square
+    state per value head. Queries and keys are repeated to the value heads before the scan and kept in that form.
+
+    Parameters
+    ----------
+    mixer : DeltaNet
+        Shape of the mixer.
+    hidden : int
+        Width of the model.
+
+    Returns
+    -------
+    tuple of Op
+        In forward order.
+    """
+    keys = mixer.key_heads * mixer.key_dim
+    values = mixer.value_heads * mixer.value_dim
+    conv = 2 * keys + values
+    projected = conv + values + 2 * mixer.value_heads
+    repeated = 2 * mixer.value_heads * mixer.key_dim
+    chunk_matrix = mixer.value_heads * _DELTA_CHUNK
+    scan = Op(
+        name="scan",
+        module="gdn",
+        kind=OpKind.SCAN,
+        split=Split.HEADS,
+        heads=mixer.value_heads,
+        flops_per_token=2.0 * mixer.conv_width * conv + 8.0 * mixer.value_heads * mixer.value_dim**2,
+        traffic_elements_per_token=4.0 * conv + 2.0 * repeated + 3.0 * values + 2.0 * chunk_matrix,
+        saved_elements_per_token=float(projected + conv + repeated + values + chunk_matrix),
+        saved_bytes_per_token=2.0 * FP32_BYTES * mixer.value_heads,
+        dropped_by=("gdn",),
+        parameters=conv * mixer.conv_width + 2 * mixer.value_heads,
+    )
+    return (
+        _in_projection("gdn", hidden, projected, bias=False),
+        scan,
+        _gated_norm("gdn", values, parameters=mixer.value_dim),
+        _out_projection("gdn", values, hidden, bias=False),
+    )
+
+
+def _in_projection(module: str, hidden: int, n: int, *, bias: bool) -> Op:
+    return Op(
+        name="in_proj",
+        module=module,
+        kind=OpKind.GEMM,
+        split=Split.COLUMN,
+        k=hidden,
+        n=n,
+        saved_elements_per_token=float(hidden),
+        saved_split=Split.SEQUENCE,
+        dropped_by=("layernorm",),
+        parameters=hidden * n + (n if bias else 0),
+    )
+
+
+def _gated_norm(module: str, width: int, *, parameters: int) -> Op:
+    return Op(
+        name="gated_norm",
+        module=module,
+        kind=OpKind.MEMORY,
+        split=Split.HEADS,
+        traffic_elements_per_token=3.0 * width,
+        saved_elements_per_token=float(width),
+        dropped_by=(module,),
+        parameters=parameters,
+    )
+
+
+def _out_projection(module: str, width: int, hidden: int, *, bias: bool) -> Op:
+    return Op(
+        name="out_proj",
+        module=module,
+        kind=OpKind.GEMM,
+        split=Split.ROW,
+        k=width,
+        n=hidden,
+        saved_elements_per_token=float(width),
+        dropped_by=(module,),
+        parameters=width * hidden + (hidden if bias else 0),
+    )
