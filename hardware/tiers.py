@@ -15,7 +15,7 @@ class Tier:
 
     ``gpus`` is the number of accelerators in one domain of this tier; ``bytes_per_s`` the share of one accelerator
     (per direction) when all accelerators of the domain cross this tier together; ``pair_bytes_per_s`` what one
-    accelerator reaches alone.
+    accelerator reaches alone. ``links`` and ``axes`` are those of :class:`hardware.cluster.ScaleUp`.
     """
 
     name: str
@@ -26,6 +26,8 @@ class Tier:
     pair_bytes_per_s: float
     latency_s: float
     in_network_reduction: bool = False
+    links: tuple[tuple[int, int, int], ...] = ()
+    axes: tuple[int, ...] = ()
 
 
 def island_tiers(island: Island) -> tuple[Tier, ...]:
@@ -102,6 +104,8 @@ def _fabric_tier(name: str, fabric: ScaleUp, gpus: int) -> Tier:
         pair_bytes_per_s=fabric.pair_bytes_per_s,
         latency_s=fabric.latency_s,
         in_network_reduction=fabric.in_network_reduction,
+        links=fabric.links,
+        axes=fabric.axes,
     )
 
 
