@@ -38,6 +38,7 @@ SUBMODULES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "attn": ("core_attn", "mla_up_proj"),
         "mlp": ("mlp_act",),
         "moe": ("moe_act", "shared_experts"),
+        "gdn": ("gdn_norm_out",),
     }
 )
 """Recompute modules that lie inside another one: recomputing the outer one runs the inner ones again."""
@@ -55,7 +56,7 @@ class Op:
     module : str
         Recompute module that contains it: ``core_attn``, ``attn`` (projections), ``layernorm``, ``mlp``, ``mlp_act``,
         ``moe`` (router, dispatch, experts), ``moe_act``, ``shared_experts``, ``mla_up_proj``, ``mamba``, ``gdn``,
-        ``residual``, ``embedding``, ``head``, ``mtp``, ``opaque``. :data:`SUBMODULES` says which contain others.
+        ``gdn_norm_out``, ``residual``, ``embedding``, ``head``, ``mtp``, ``opaque``. :data:`SUBMODULES` says which contain others.
     k, n : int
         Weight shape of a GEMM.
     heads, kv_heads, qk_dim, v_dim, window : int

@@ -91,8 +91,8 @@ def delta_ops(mixer: DeltaNet, hidden: int) -> tuple[Op, ...]:
     return (
         _in_projection("gdn", hidden, projected, bias=False),
         scan,
-        _gated_norm("gdn", values, parameters=mixer.value_dim),
-        _out_projection("gdn", values, hidden, bias=False),
+        _gated_norm("gdn_norm_out", values, parameters=mixer.value_dim),
+        _out_projection("gdn", values, hidden, bias=False, also_dropped_by=("gdn_norm_out",)),
     )
 
 
@@ -119,12 +119,12 @@ def _gated_norm(module: str, width: int, *, parameters: int) -> Op:
         split=Split.HEADS,
         traffic_elements_per_token=3.0 * width,
         saved_elements_per_token=float(width),
-        dropped_by=(module,),
+        dropped_by=("gdn" if module == "gdn_norm_out" else module,),
         parameters=parameters,
     )
 
 
-def _out_projection(module: str, width: int, hidden: int, *, bias: bool) -> Op:
+def _out_projection(module: str, width: int, hidden: int, *, bias: bool, also_dropped_by: tuple[str, ...] = ()) -> Op:
     return Op(
         name="out_proj",
         module=module,
@@ -133,6 +133,6 @@ def _out_projection(module: str, width: int, hidden: int, *, bias: bool) -> Op:
         k=width,
         n=hidden,
         saved_elements_per_token=float(width),
-        dropped_by=(module,),
+        dropped_by=(module, *also_dropped_by),
         parameters=width * hidden + (hidden if bias else 0),
     )
