@@ -56,7 +56,8 @@ class Op:
     module : str
         Recompute module that contains it: ``core_attn``, ``attn`` (projections), ``layernorm``, ``mlp``, ``mlp_act``,
         ``moe`` (router, dispatch, experts), ``moe_act``, ``shared_experts``, ``mla_up_proj``, ``mamba``, ``gdn``,
-        ``gdn_norm_out``, ``residual``, ``embedding``, ``head``, ``mtp``, ``opaque``. :data:`SUBMODULES` says which contain others.
+        ``gdn_norm_out``, ``residual``, ``embedding``, ``head``, ``mtp``, ``opaque``. :data:`SUBMODULES`
+        says which contain others.
     k, n : int
         Weight shape of a GEMM.
     heads, kv_heads, qk_dim, v_dim, window : int

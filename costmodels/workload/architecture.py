@@ -1,0 +1,353 @@
+"""Facts of a transformer as flat fields, and the model that they describe.
+
+Presets, Hugging Face configurations, TOML files and measured runs all state their facts as an :class:`Architecture`.
+"""
+
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final
+
+from costmodels.workload.model import (
+    Attention,
+    AttentionKind,
+    DeltaNet,
+    DenseFfn,
+    Ffn,
+    LayerKind,
+    LayerRun,
+    Mixer,
+    ModelSpec,
+    MoeFfn,
+    StateSpace,
+)
+from hardware.errors import InputError
+
+MIXER_LETTERS: Final = "fwl"  # full attention, windowed attention, linear attention
+FFN_LETTERS: Final = "de"  # dense, experts
+HYBRID_LETTERS: Final = "M*-E"  # Mamba-2, attention, dense feed-forward, experts: one part per layer (Nemotron-H)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """A transformer, hybrid or not; widths in elements, 0 or empty where the model has no such thing.
+
+    Attributes
+    ----------
+    layers, hidden, vocab : int
+        Blocks, width, tokenizer size.
+    family : str
+        Name of the line of models, for reports.
+    heads, kv_heads, head_dim, value_dim : int
+        Attention heads; 0 kv heads: as many as heads; 0 head_dim: ``hidden / heads``; 0 value_dim: as head_dim.
+    ffn, gated, ffn_bias : int, bool, bool
+        Width of dense feed-forward parts; whether gated; whether biased.
+    norm : str
+        ``rms`` (weights) or ``layer`` (weights and biases).
+    norms_per_layer : int
+        0: one before each part; more: further ones after the parts; 1 with ``parallel``: one shared norm.
+    qkv_bias, out_bias, qk_norm, qk_norm_parameters, output_gate, sinks, rotary, window :
+        As in :class:`costmodels.workload.model.Attention`.
+    mixer_pattern, ffn_pattern : str
+        One letter per layer, repeated to the number of layers: ``f`` full attention, ``w`` windowed, ``l`` linear;
+        ``d`` dense, ``e`` experts. Empty: all full (windowed when a window is set); all dense (experts when there are).
+    first_dense : int
+        Leading layers that are dense whatever the pattern says.
+    hybrid_pattern : str
+        One letter per layer, each layer one part: ``M`` Mamba-2, ``*`` attention, ``-`` dense, ``E`` experts.
+    q_rank, kv_rank, rope_dim : int
+        Latent attention when ``kv_rank`` is set; ``head_dim`` then includes ``rope_dim``.
+    experts, top_k, expert_ffn, shared_ffn, shared_gate, router_bias, expert_bias, latent :
+        Mixture of experts: see :class:`costmodels.workload.model.MoeFfn`.
+    mamba_heads, mamba_head_dim, mamba_state, mamba_groups, conv_width, mamba_conv_bias, mamba_bias :
+        Mamba-2 mixers.
+    linear_key_heads, linear_value_heads, linear_key_dim, linear_value_dim : int
+        Gated delta-rule mixers.
+    tied, learned_positions, max_positions, embedding_norm, head_bias, final_norm, causal, parallel :
+        Ends of the model and form of the block.
+    mtp_layers, mtp_ffn : int, str
+        Multi-token-prediction layers; ``d`` or ``e`` says whether they are dense (empty: as the last layer).
+    vocab_multiple : int
+        Training frameworks pad the vocabulary to a multiple of this times tp.
+    """
+
+    layers: int
+    hidden: int
+    vocab: int
+    family: str = "transformer"
+    heads: int = 0
+    kv_heads: int = 0
+    head_dim: int = 0
+    value_dim: int = 0
+    ffn: int = 0
+    gated: bool = True
+    ffn_bias: bool = False
+    norm: str = "rms"
+    norms_per_layer: int = 0
+    qkv_bias: bool = False
+    out_bias: bool = False
+    qk_norm: bool = False
+    qk_norm_parameters: int = 0
+    output_gate: bool = False
+    sinks: bool = False
+    rotary: bool = True
+    window: int = 0
+    mixer_pattern: str = ""
+    ffn_pattern: str = ""
+    first_dense: int = 0
+    hybrid_pattern: str = ""
+    q_rank: int = 0
+    kv_rank: int = 0
+    rope_dim: int = 0
+    experts: int = 0
+    top_k: int = 0
+    expert_ffn: int = 0
+    shared_ffn: int = 0
+    shared_gate: bool = False
+    router_bias: bool = False
+    expert_bias: bool = False
+    latent: int = 0
+    mamba_heads: int = 0
+    mamba_head_dim: int = 0
+    mamba_state: int = 0
+    mamba_groups: int = 0
+    conv_width: int = 4
+    mamba_conv_bias: bool = True
+    mamba_bias: bool = False
+    linear_key_heads: int = 0
+    linear_value_heads: int = 0
+    linear_key_dim: int = 0
+    linear_value_dim: int = 0
+    tied: bool = False
+    learned_positions: int = 0
+    max_positions: int = 0
+    embedding_norm: bool = False
+    head_bias: bool = False
+    final_norm: bool = True
+    causal: bool = True
+    parallel: bool = False
+    mtp_layers: int = 0
+    mtp_ffn: str = ""
+    vocab_multiple: int = 128
+
+    def build(
+        self, name: str, *, sources: tuple[str, ...] = (), notes: tuple[str, ...] = (), where: str = ""
+    ) -> ModelSpec:
+        """Return the model.
+
+        Parameters
+        ----------
+        name : str
+            Name of the model.
+        sources, notes : tuple of str
+            Carried into the model.
+        where : str
+            File (or preset) that errors name.
+
+        Returns
+        -------
+        ModelSpec
+            With runs of equal layers.
+
+        Raises
+        ------
+        InputError
+            A field is missing, not positive, or does not go with another.
+        """
+        _check(self, where or name)
+        kinds = [self._kind(mixer, ffn) for mixer, ffn in self._parts()]
+        norm = self._norm_parameters()
+        return ModelSpec(
+            name=name,
+            family=self.family,
+            hidden=self.hidden,
+            vocab=self.vocab,
+            runs=tuple(LayerRun(kind=kind, count=len(list(group))) for kind, group in groupby(kinds)),
+            vocab_multiple=self.vocab_multiple,
+            tied_embeddings=self.tied,
+            learned_positions=self.learned_positions,
+            max_positions=self.max_positions,
+            embedding_norm_parameters=norm if self.embedding_norm else 0,
+            final_norm_parameters=norm if self.final_norm else 0,
+            head_bias=self.head_bias,
+            mtp_layers=self.mtp_layers,
+            mtp_kind=self._mtp_kind() if self.mtp_layers else None,
+            causal=self.causal,
+            sources=sources,
+            notes=notes,
+        )
+
+    def _parts(self) -> list[tuple[str, str]]:
+        """Letters of the mixer and of the feed-forward part of every layer; empty where the layer lacks the part."""
+        if self.hybrid_pattern:
+            split = {"M": ("M", ""), "*": ("f", ""), "-": ("", "d"), "E": ("", "e")}
+            return [split[letter] for letter in _repeat(self.hybrid_pattern, self.layers)]
+        mixers = _repeat(self.mixer_pattern or ("w" if self.window else "f"), self.layers)
+        ffns = _repeat(self.ffn_pattern or ("e" if self.experts else "d"), self.layers)
+        ffns = "d" * min(self.first_dense, self.layers) + ffns[self.first_dense :]
+        return list(zip(mixers, ffns, strict=True))
+
+    def _norm_parameters(self) -> int:
+        return self.hidden * (2 if self.norm == "layer" else 1)
+
+    def _kind(self, mixer_letter: str, ffn_letter: str) -> LayerKind:
+        mixer, inner = self._mixer(mixer_letter)
+        ffn = self._ffn(ffn_letter)
+        parts = (mixer is not None) + (ffn is not None)
+        count = self.norms_per_layer if self.norms_per_layer and parts == 2 else parts
+        return LayerKind(
+            name=_kind_name(mixer_letter, ffn_letter),
+            mixer=mixer,
+            ffn=ffn,
+            norm_parameters=count * self._norm_parameters() + inner,
+            norm_count=count,
+            parallel=self.parallel,
+        )
+
+    def _mtp_kind(self) -> LayerKind:
+        """The block of a multi-token-prediction layer: full attention and the feed-forward part of the last layer."""
+        last = next(ffn for _, ffn in reversed(self._parts()) if ffn)
+        return self._kind("f", self.mtp_ffn or last)
+
+    def _mixer(self, letter: str) -> tuple[Mixer | None, int]:
+        """The mixer and the norm parameters inside it."""
+        if letter == "M":
+            mamba = StateSpace(
+                heads=self.mamba_heads,
+                head_dim=self.mamba_head_dim,
+                state=self.mamba_state,
+                groups=self.mamba_groups,
+                conv_width=self.conv_width,
+                conv_bias=self.mamba_conv_bias,
+                projection_bias=self.mamba_bias,
+            )
+            return mamba, mamba.heads * mamba.head_dim
+        if letter == "l":
+            delta = DeltaNet(
+                key_heads=self.linear_key_heads,
+                value_heads=self.linear_value_heads,
+                key_dim=self.linear_key_dim,
+                value_dim=self.linear_value_dim,
+                conv_width=self.conv_width,
+            )
+            return delta, delta.value_dim
+        return self._attention(letter) if letter else (None, 0)
+
+    def _attention(self, letter: str) -> tuple[Attention, int]:
+        head_dim = self.head_dim or self.hidden // self.heads
+        latent = self.kv_rank > 0
+        inner = (self.qk_norm_parameters or 2 * head_dim) if self.qk_norm else 0
+        attention = Attention(
+            kind=AttentionKind.LATENT if latent else AttentionKind.GROUPED,
+            heads=self.heads,
+            kv_heads=self.kv_heads or self.heads,
+            qk_dim=head_dim,
+            v_dim=self.value_dim or head_dim,
+            q_rank=self.q_rank,
+            kv_rank=self.kv_rank,
+            rope_dim=self.rope_dim,
+            window=self.window if letter == "w" else 0,
+            qkv_bias=self.qkv_bias,
+            out_bias=self.out_bias,
+            qk_norm=self.qk_norm,
+            output_gate=self.output_gate,
+            sinks=self.sinks,
+            qk_norm_parameters=self.qk_norm_parameters,
+            rotary=self.rotary,
+        )
+        return attention, self.q_rank + self.kv_rank if latent else inner
+
+    def _ffn(self, letter: str) -> Ffn | None:
+        if letter == "d":
+            return DenseFfn(hidden=self.ffn, gated=self.gated, bias=self.ffn_bias)
+        if letter == "e":
+            return MoeFfn(
+                experts=self.experts,
+                top_k=self.top_k,
+                hidden=self.expert_ffn or self.ffn,
+                gated=self.gated,
+                bias=self.expert_bias,
+                router_bias=self.router_bias,
+                shared_hidden=self.shared_ffn,
+                shared_gate=self.shared_gate,
+                latent=self.latent,
+            )
+        return None
+
+
+_NAMES: Final = {"f": "attention", "w": "window", "l": "delta", "M": "mamba", "d": "dense", "e": "moe"}
+
+
+def _kind_name(mixer: str, ffn: str) -> str:
+    return "+".join(_NAMES[letter] for letter in (mixer, ffn) if letter)
+
+
+def _repeat(pattern: str, layers: int) -> str:
+    return (pattern * (-(-layers // len(pattern))))[:layers]
+
+
+def _check(facts: Architecture, where: str) -> None:
+    for name in ("layers", "hidden", "vocab"):
+        _positive(facts, where, name, "every model needs it")
+    _letters(facts, where, "mixer_pattern", MIXER_LETTERS)
+    _letters(facts, where, "ffn_pattern", FFN_LETTERS)
+    _letters(facts, where, "hybrid_pattern", HYBRID_LETTERS)
+    if facts.norm not in ("rms", "layer"):
+        raise InputError(f"norm {facts.norm!r} is not known", allowed="rms, layer", where=f"{where}: norm")
+    mixers = {mixer for mixer, _ in facts._parts()}
+    ffns = {ffn for _, ffn in facts._parts()}
+    if mixers & {"f", "w"} or facts.mtp_layers:
+        _check_attention(facts, where)
+    if "w" in mixers:
+        _positive(facts, where, "window", "a layer has windowed attention")
+    if "l" in mixers:
+        for name in ("linear_key_heads", "linear_value_heads", "linear_key_dim", "linear_value_dim"):
+            _positive(facts, where, name, "a layer has linear attention")
+    if "M" in mixers:
+        for name in ("mamba_heads", "mamba_head_dim", "mamba_state", "mamba_groups"):
+            _positive(facts, where, name, "a layer is a Mamba-2 mixer")
+    if "d" in ffns:
+        _positive(facts, where, "ffn", "a layer has a dense feed-forward part")
+    if "e" in ffns:
+        _check_experts(facts, where)
+
+
+def _check_attention(facts: Architecture, where: str) -> None:
+    _positive(facts, where, "heads", "a layer has attention")
+    if not facts.head_dim and facts.hidden % facts.heads:
+        raise InputError(
+            f"hidden {facts.hidden} is not a multiple of heads {facts.heads}",
+            allowed="a multiple, or head_dim stated",
+            where=f"{where}: heads",
+        )
+    if facts.kv_heads and facts.heads % facts.kv_heads:
+        raise InputError(
+            f"heads {facts.heads} is not a multiple of kv_heads {facts.kv_heads}",
+            allowed="a divisor of heads",
+            where=f"{where}: kv_heads",
+        )
+
+
+def _check_experts(facts: Architecture, where: str) -> None:
+    for name in ("experts", "top_k"):
+        _positive(facts, where, name, "a layer has experts")
+    if not facts.expert_ffn:
+        _positive(facts, where, "ffn", "a layer has experts and expert_ffn is not stated")
+    if facts.top_k > facts.experts:
+        raise InputError(
+            f"top_k {facts.top_k} exceeds experts {facts.experts}", allowed="1 to experts", where=f"{where}: top_k"
+        )
+
+
+def _positive(facts: Architecture, where: str, name: str, why: str) -> None:
+    value = getattr(facts, name)
+    if value <= 0:
+        raise InputError(f"{name} is {value}; {why}", allowed="a positive whole number", where=f"{where}: {name}")
+
+
+def _letters(facts: Architecture, where: str, name: str, letters: str) -> None:
+    value: str = getattr(facts, name)
+    wrong = sorted(set(value) - set(letters))
+    if wrong:
+        raise InputError(
+            f"{name} {value!r} has the letter {wrong[0]!r}", allowed=" ".join(letters), where=f"{where}: {name}"
+        )
