@@ -277,6 +277,19 @@ class Architecture:
 _NAMES: Final = {"f": "attention", "w": "window", "l": "delta", "M": "mamba", "d": "dense", "e": "moe"}
 
 
+_NEEDS: Final = (
+    ("w", ("window",), "a layer has windowed attention"),
+    (
+        "l",
+        ("linear_key_heads", "linear_value_heads", "linear_key_dim", "linear_value_dim"),
+        "a layer has linear attention",
+    ),
+    ("M", ("mamba_heads", "mamba_head_dim", "mamba_state", "mamba_groups"), "a layer is a Mamba-2 mixer"),
+    ("d", ("ffn",), "a layer has a dense feed-forward part"),
+    ("e", ("experts", "top_k"), "a layer has experts"),
+)
+
+
 def _kind_name(mixer: str, ffn: str) -> str:
     return "+".join(_NAMES[letter] for letter in (mixer, ffn) if letter)
 
@@ -297,16 +310,10 @@ def _check(facts: Architecture, where: str) -> None:
     ffns = {ffn for _, ffn in facts._parts()}
     if mixers & {"f", "w"} or facts.mtp_layers:
         _check_attention(facts, where)
-    if "w" in mixers:
-        _positive(facts, where, "window", "a layer has windowed attention")
-    if "l" in mixers:
-        for name in ("linear_key_heads", "linear_value_heads", "linear_key_dim", "linear_value_dim"):
-            _positive(facts, where, name, "a layer has linear attention")
-    if "M" in mixers:
-        for name in ("mamba_heads", "mamba_head_dim", "mamba_state", "mamba_groups"):
-            _positive(facts, where, name, "a layer is a Mamba-2 mixer")
-    if "d" in ffns:
-        _positive(facts, where, "ffn", "a layer has a dense feed-forward part")
+    for letter, needs, why in _NEEDS:
+        if letter in mixers | ffns:
+            for name in needs:
+                _positive(facts, where, name, why)
     if "e" in ffns:
         _check_experts(facts, where)
 
@@ -328,8 +335,6 @@ def _check_attention(facts: Architecture, where: str) -> None:
 
 
 def _check_experts(facts: Architecture, where: str) -> None:
-    for name in ("experts", "top_k"):
-        _positive(facts, where, name, "a layer has experts")
     if not facts.expert_ffn:
         _positive(facts, where, "ffn", "a layer has experts and expert_ffn is not stated")
     if facts.top_k > facts.experts:
