@@ -1,0 +1,110 @@
+"""Typed reading of a mapping that a user wrote; errors name the file, the field, the value and what is allowed."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from hardware.errors import InputError
+
+_LARGEST = 10**12  # no width, count or vocabulary is larger
+_SHOWN = 40
+
+
+@dataclass(frozen=True)
+class Fields:
+    """A mapping and the place that errors name.
+
+    Parameters
+    ----------
+    values : Mapping
+        Decoded JSON or TOML.
+    where : str
+        File name; a field's name is appended.
+    """
+
+    values: Mapping[str, object]
+    where: str
+
+    def has(self, name: str) -> bool:
+        """Whether the field is there and not null."""
+        return self.values.get(name) is not None
+
+    def whole(self, *names: str, default: int | None = None, least: int = 0) -> int:
+        """Return the first of the fields that is there, a whole number of at least ``least``."""
+        name, value = self._first(names, default)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _LARGEST:
+            raise self.wrong(name, value, f"a whole number from {least} to {_LARGEST}")
+        return value
+
+    def number(self, *names: str, default: float | None = None) -> float:
+        """Return the first of the fields that is there, a number that is not negative."""
+        name, value = self._first(names, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value < float("inf"):
+            raise self.wrong(name, value, "a number, not negative")
+        return float(value)
+
+    def flag(self, *names: str, default: bool | None = None) -> bool:
+        """Return the first of the fields that is there, true or false."""
+        name, value = self._first(names, default)
+        if not isinstance(value, bool):
+            raise self.wrong(name, value, "true or false")
+        return value
+
+    def text(self, *names: str, default: str | None = None) -> str:
+        """Return the first of the fields that is there, a text."""
+        name, value = self._first(names, default)
+        if not isinstance(value, str):
+            raise self.wrong(name, value, "a text")
+        return value
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """Return a list of texts; empty when the field is missing."""
+        value = self.values.get(name)
+        if value is None:
+            return ()
+        if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+            raise self.wrong(name, value, "a list of texts")
+        return tuple(value)
+
+    def wholes(self, name: str) -> tuple[int, ...]:
+        """Return a list of whole numbers; empty when the field is missing."""
+        value = self.values.get(name)
+        if value is None:
+            return ()
+        if not isinstance(value, list | tuple) or not all(type(item) is int for item in value):
+            raise self.wrong(name, value, "a list of whole numbers")
+        return tuple(value)
+
+    def table(self, name: str) -> "Fields":
+        """Return a nested mapping."""
+        value = self.values.get(name)
+        if not isinstance(value, Mapping):
+            raise self.wrong(name, value, "a table of fields")
+        return Fields(value, f"{self.where}: {name}")
+
+    def only(self, allowed: Iterable[str]) -> None:
+        """Refuse fields that are not in ``allowed``."""
+        names = list(allowed)
+        for name in self.values:
+            if name not in names:
+                near = get_close_matches(name, names, n=1)
+                hint = f" (did you mean {near[0]!r}?)" if near else ""
+                raise InputError(f"unknown field {name!r}{hint}", allowed=", ".join(names), where=self.where)
+
+    def wrong(self, name: str, value: object, allowed: str) -> InputError:
+        """Return the error for a field's value."""
+        what = "missing" if value is None else f"{_shown(value)} is not accepted"
+        return InputError(what, allowed=allowed, where=f"{self.where}: {name}")
+
+    def _first(self, names: tuple[str, ...], default: object) -> tuple[str, object]:
+        for name in names:
+            if self.has(name):
+                return name, self.values[name]
+        return names[0], default
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."

@@ -1,0 +1,256 @@
+"""Hugging Face configurations of dense models, one function per family of ``model_type``."""
+
+from dataclasses import replace
+
+from costmodels.workload.architecture import Architecture
+from costmodels.workload.fields import Fields
+from hardware.errors import InputError
+
+
+def llama(config: Fields) -> Architecture:
+    """Llama, Mistral and those that differ by nothing that costs: also the base of several others."""
+    heads = config.whole("num_attention_heads", least=1)
+    attention_bias = config.flag("attention_bias", default=False)
+    return Architecture(
+        family=config.text("model_type"),
+        layers=config.whole("num_hidden_layers", least=1),
+        hidden=config.whole("hidden_size", least=1),
+        vocab=config.whole("vocab_size", least=1),
+        heads=heads,
+        kv_heads=config.whole("num_key_value_heads", default=heads, least=1),
+        head_dim=config.whole("head_dim", default=0),
+        ffn=config.whole("intermediate_size", least=1),
+        ffn_bias=config.flag("mlp_bias", default=False),
+        qkv_bias=attention_bias,
+        out_bias=attention_bias,
+        window=config.whole("sliding_window", default=0),
+        tied=config.flag("tie_word_embeddings", default=False),
+        max_positions=config.whole("max_position_embeddings", default=0),
+    )
+
+
+def qwen2_window(config: Fields) -> tuple[int, str]:
+    """Window and mixer pattern where ``use_sliding_window`` and ``max_window_layers`` decide (Qwen)."""
+    layers = config.whole("num_hidden_layers", least=1)
+    if config.has("layer_types"):
+        return window_of_types(config, layers)
+    window = config.whole("sliding_window", default=0)
+    if not window or not config.flag("use_sliding_window", default=False):
+        return 0, ""
+    full = min(layers, config.whole("max_window_layers", default=layers))
+    return window, "f" * full + "w" * (layers - full)
+
+
+def window_of_types(config: Fields, layers: int) -> tuple[int, str]:
+    """Window and mixer pattern from ``layer_types``."""
+    letters = {"full_attention": "f", "sliding_attention": "w", "chunked_attention": "w", "linear_attention": "l"}
+    types = config.texts("layer_types")
+    for item in types:
+        if item not in letters:
+            raise config.wrong("layer_types", item, ", ".join(letters))
+    if types and len(types) != layers:
+        raise config.wrong("layer_types", f"{len(types)} entries", f"num_hidden_layers = {layers} entries")
+    pattern = "".join(letters[item] for item in types)
+    window = config.whole("sliding_window", "attention_chunk_size", default=0) if "w" in pattern else 0
+    return window, pattern
+
+
+def qwen2(config: Fields) -> Architecture:
+    """Qwen2, Qwen2.5 and MiMo: biases on queries, keys and values only."""
+    window, pattern = qwen2_window(config)
+    return replace(
+        llama(config),
+        qkv_bias=True,
+        out_bias=False,
+        window=window,
+        mixer_pattern=pattern,
+        mtp_layers=config.whole("num_nextn_predict_layers", default=0),
+    )
+
+
+def qwen3(config: Fields) -> Architecture:
+    """Qwen3: query and key norms."""
+    window, pattern = qwen2_window(config)
+    base = llama(config)
+    head_dim = config.whole("head_dim", default=128, least=1)
+    return replace(base, head_dim=head_dim, qk_norm=True, window=window, mixer_pattern=pattern)
+
+
+def gemma(config: Fields) -> Architecture:
+    """Gemma: gated GELU, wide heads, tied embeddings."""
+    base = llama(config)
+    return replace(
+        base,
+        head_dim=config.whole("head_dim", default=256, least=1),
+        tied=config.flag("tie_word_embeddings", default=True),
+        window=0,
+    )
+
+
+def gemma2(config: Fields) -> Architecture:
+    """Gemma 2: norms after both parts, every other layer windowed."""
+    window = config.whole("sliding_window", default=4096)
+    pattern = window_of_types(config, config.whole("num_hidden_layers", least=1))[1] or "wf"
+    return replace(gemma(config), norms_per_layer=4, window=window, mixer_pattern=pattern)
+
+
+def gemma3(config: Fields) -> Architecture:
+    """Gemma 3: as Gemma 2 with query and key norms, and one full layer in ``sliding_window_pattern``."""
+    window = config.whole("sliding_window", default=4096)
+    every = config.whole("sliding_window_pattern", default=6, least=1)
+    pattern = window_of_types(config, config.whole("num_hidden_layers", least=1))[1] or "w" * (every - 1) + "f"
+    return replace(gemma(config), norms_per_layer=4, qk_norm=True, window=window, mixer_pattern=pattern)
+
+
+def phi3(config: Fields) -> Architecture:
+    """Phi-3: as Llama, with merged projections."""
+    return replace(llama(config), family="phi3")
+
+
+def phi(config: Fields) -> Architecture:
+    """Phi-1, 1.5 and 2: one LayerNorm feeds attention and feed-forward part, biases everywhere."""
+    base = llama(config)
+    qk_norm = config.flag("qk_layernorm", default=False)
+    return replace(
+        base,
+        norm="layer",
+        norms_per_layer=1,
+        parallel=True,
+        gated=False,
+        ffn_bias=True,
+        qkv_bias=True,
+        out_bias=True,
+        head_bias=True,
+        qk_norm=qk_norm,
+        qk_norm_parameters=4 * (base.head_dim or base.hidden // base.heads) if qk_norm else 0,
+        window=0,
+    )
+
+
+def nemotron(config: Fields) -> Architecture:
+    """Nemotron-3 and -4: LayerNorm, squared ReLU."""
+    return replace(llama(config), norm="layer", gated=False, window=0)
+
+
+def gpt2(config: Fields) -> Architecture:
+    """GPT-2: learned positions, biases everywhere, tied embeddings."""
+    hidden = config.whole("n_embd", "hidden_size", least=1)
+    positions = config.whole("n_positions", "n_ctx", "max_position_embeddings", least=1)
+    return Architecture(
+        family="gpt2",
+        layers=config.whole("n_layer", "num_hidden_layers", least=1),
+        hidden=hidden,
+        vocab=config.whole("vocab_size", least=1),
+        heads=config.whole("n_head", "num_attention_heads", least=1),
+        ffn=config.whole("n_inner", default=4 * hidden, least=1),
+        tied=config.flag("tie_word_embeddings", default=True),
+        learned_positions=positions,
+        max_positions=positions,
+        rotary=False,
+        gated=False,
+        norm="layer",
+        ffn_bias=True,
+        qkv_bias=True,
+        out_bias=True,
+    )
+
+
+def gpt_neox(config: Fields) -> Architecture:
+    """GPT-NeoX and Pythia: two LayerNorms on one residual, biases everywhere."""
+    base = llama(config)
+    bias = config.flag("attention_bias", default=True)
+    return replace(
+        base,
+        norm="layer",
+        parallel=config.flag("use_parallel_residual", default=True),
+        gated=False,
+        ffn_bias=True,
+        qkv_bias=bias,
+        out_bias=bias,
+    )
+
+
+def falcon(config: Fields) -> Architecture:
+    """Falcon: 7B has one key-value head and one norm per block; the newer decoder has groups and two norms."""
+    heads = config.whole("num_attention_heads", "n_head", least=1)
+    hidden = config.whole("hidden_size", least=1)
+    newer = config.flag("new_decoder_architecture", default=False)
+    parallel = newer or config.flag("parallel_attn", default=True)
+    shared = parallel and config.whole("num_ln_in_parallel_attn", default=2 if newer else 1, least=1) == 1
+    bias = config.flag("bias", default=False)
+    kv_heads = config.whole("num_kv_heads", "n_head_kv", default=heads, least=1)
+    if not newer:
+        kv_heads = 1 if config.flag("multi_query", default=True) else heads
+    return Architecture(
+        family="falcon",
+        layers=config.whole("num_hidden_layers", "n_layer", least=1),
+        hidden=hidden,
+        vocab=config.whole("vocab_size", least=1),
+        heads=heads,
+        kv_heads=kv_heads,
+        ffn=config.whole("ffn_hidden_size", default=4 * hidden, least=1),
+        gated=False,
+        ffn_bias=bias,
+        qkv_bias=bias,
+        out_bias=bias,
+        norm="layer",
+        parallel=parallel,
+        norms_per_layer=1 if shared else 0,
+        rotary=not config.flag("alibi", default=False),
+        tied=config.flag("tie_word_embeddings", default=True),
+        max_positions=config.whole("max_position_embeddings", default=0),
+    )
+
+
+def bloom(config: Fields) -> Architecture:
+    """BLOOM: ALiBi, a norm on the embedding, biases everywhere, tied embeddings."""
+    hidden = config.whole("hidden_size", "n_embed", least=1)
+    return Architecture(
+        family="bloom",
+        layers=config.whole("n_layer", "num_hidden_layers", least=1),
+        hidden=hidden,
+        vocab=config.whole("vocab_size", least=1),
+        heads=config.whole("n_head", "num_attention_heads", least=1),
+        ffn=4 * hidden,
+        embedding_norm=True,
+        rotary=False,
+        tied=config.flag("tie_word_embeddings", default=True),
+        max_positions=config.whole("seq_length", default=0),
+        gated=False,
+        norm="layer",
+        ffn_bias=True,
+        qkv_bias=True,
+        out_bias=True,
+    )
+
+
+def opt(config: Fields) -> Architecture:
+    """OPT: learned positions with two extra rows, ReLU, biases everywhere, tied embeddings."""
+    hidden = config.whole("hidden_size", least=1)
+    narrow = config.whole("word_embed_proj_dim", default=hidden)
+    if narrow != hidden:
+        raise InputError(
+            f"{narrow} differs from hidden_size {hidden}: projected embeddings are not modelled",
+            allowed=f"{hidden}",
+            where=f"{config.where}: word_embed_proj_dim",
+        )
+    positions = config.whole("max_position_embeddings", least=1)
+    bias = config.flag("enable_bias", default=True)
+    return Architecture(
+        family="opt",
+        layers=config.whole("num_hidden_layers", least=1),
+        hidden=hidden,
+        vocab=config.whole("vocab_size", least=1),
+        heads=config.whole("num_attention_heads", least=1),
+        ffn=config.whole("ffn_dim", least=1),
+        gated=False,
+        norm="layer",
+        ffn_bias=bias,
+        qkv_bias=bias,
+        out_bias=bias,
+        tied=config.flag("tie_word_embeddings", default=True),
+        learned_positions=positions + 2,
+        max_positions=positions,
+        rotary=False,
+        final_norm=config.flag("do_layer_norm_before", default=True),
+    )

@@ -1,0 +1,214 @@
+"""Hugging Face configurations of mixtures of experts and hybrids, one function per family of ``model_type``."""
+
+from dataclasses import replace
+
+from costmodels.workload.architecture import HYBRID_LETTERS, Architecture
+from costmodels.workload.fields import Fields
+from costmodels.workload.hf_dense import llama, qwen2_window, window_of_types
+
+
+def mixtral(config: Fields) -> Architecture:
+    """Mixtral: every layer has experts as wide as ``intermediate_size``."""
+    return replace(
+        llama(config),
+        experts=config.whole("num_local_experts", least=1),
+        top_k=config.whole("num_experts_per_tok", least=1),
+    )
+
+
+def _sparse_pattern(config: Fields) -> str:
+    """Letters of the feed-forward parts under ``decoder_sparse_step`` and ``mlp_only_layers`` (Qwen)."""
+    layers = config.whole("num_hidden_layers", least=1)
+    step = config.whole("decoder_sparse_step", default=1, least=1)
+    dense = set(config.wholes("mlp_only_layers"))
+    return "".join("d" if index in dense or (index + 1) % step else "e" for index in range(layers))
+
+
+def qwen2_moe(config: Fields) -> Architecture:
+    """Qwen1.5-MoE and Qwen2-MoE: gated shared expert, biases on queries, keys and values."""
+    window, pattern = qwen2_window(config)
+    return replace(
+        llama(config),
+        qkv_bias=True,
+        out_bias=False,
+        window=window,
+        mixer_pattern=pattern,
+        ffn_pattern=_sparse_pattern(config),
+        experts=config.whole("num_experts", least=1),
+        top_k=config.whole("num_experts_per_tok", least=1),
+        expert_ffn=config.whole("moe_intermediate_size", least=1),
+        shared_ffn=config.whole("shared_expert_intermediate_size", default=0),
+        shared_gate=config.whole("shared_expert_intermediate_size", default=0) > 0,
+    )
+
+
+def qwen3_moe(config: Fields) -> Architecture:
+    """Qwen3-MoE: query and key norms, no shared expert."""
+    window, pattern = qwen2_window(config)
+    return replace(
+        llama(config),
+        qk_norm=True,
+        window=window,
+        mixer_pattern=pattern,
+        ffn_pattern=_sparse_pattern(config),
+        experts=config.whole("num_experts", "num_local_experts", least=1),
+        top_k=config.whole("num_experts_per_tok", least=1),
+        expert_ffn=config.whole("moe_intermediate_size", least=1),
+    )
+
+
+def qwen3_next(config: Fields) -> Architecture:
+    """Qwen3-Next: gated delta rule in most layers, gated full attention in the others."""
+    layers = config.whole("num_hidden_layers", least=1)
+    every = config.whole("full_attention_interval", default=4, least=1)
+    pattern = window_of_types(config, layers)[1] or "l" * (every - 1) + "f"
+    return replace(
+        qwen3_moe(config),
+        window=0,
+        mixer_pattern=pattern,
+        output_gate=True,
+        shared_ffn=config.whole("shared_expert_intermediate_size", default=0),
+        shared_gate=config.whole("shared_expert_intermediate_size", default=0) > 0,
+        linear_key_heads=config.whole("linear_num_key_heads", least=1),
+        linear_value_heads=config.whole("linear_num_value_heads", least=1),
+        linear_key_dim=config.whole("linear_key_head_dim", least=1),
+        linear_value_dim=config.whole("linear_value_head_dim", least=1),
+        conv_width=config.whole("linear_conv_kernel_dim", default=4, least=1),
+        mtp_layers=config.whole("num_nextn_predict_layers", default=0),
+    )
+
+
+def deepseek(config: Fields) -> Architecture:
+    """DeepSeek-V2, V3 and Kimi-K2: latent attention, leading dense layers, shared experts, MTP."""
+    nope = config.whole("qk_nope_head_dim", least=1)
+    rope = config.whole("qk_rope_head_dim", least=1)
+    expert = config.whole("moe_intermediate_size", least=1)
+    base = llama(config)
+    return replace(
+        base,
+        kv_heads=base.heads,
+        head_dim=nope + rope,
+        value_dim=config.whole("v_head_dim", least=1),
+        q_rank=config.whole("q_lora_rank", default=0),
+        kv_rank=config.whole("kv_lora_rank", least=1),
+        rope_dim=rope,
+        window=0,
+        experts=config.whole("n_routed_experts", least=1),
+        top_k=config.whole("num_experts_per_tok", least=1),
+        expert_ffn=expert,
+        shared_ffn=expert * config.whole("n_shared_experts", default=0),
+        first_dense=config.whole("first_k_dense_replace", default=0),
+        ffn_pattern="e" + "d" * (config.whole("moe_layer_freq", default=1, least=1) - 1),
+        mtp_layers=config.whole("num_nextn_predict_layers", default=0),
+    )
+
+
+def glm4_moe(config: Fields) -> Architecture:
+    """GLM-4.5: biases on queries, keys and values, leading dense layers, shared expert, MTP."""
+    expert = config.whole("moe_intermediate_size", least=1)
+    return replace(
+        llama(config),
+        out_bias=False,
+        qk_norm=config.flag("use_qk_norm", default=False),
+        window=0,
+        experts=config.whole("n_routed_experts", least=1),
+        top_k=config.whole("num_experts_per_tok", least=1),
+        expert_ffn=expert,
+        shared_ffn=expert * config.whole("n_shared_experts", default=0),
+        first_dense=config.whole("first_k_dense_replace", default=0),
+        mtp_layers=config.whole("num_nextn_predict_layers", default=0),
+    )
+
+
+def gpt_oss(config: Fields) -> Architecture:
+    """gpt-oss: biases everywhere, attention sinks, every other layer windowed."""
+    window, pattern = window_of_types(config, config.whole("num_hidden_layers", least=1))
+    base = llama(config)
+    bias = config.flag("attention_bias", default=True)
+    return replace(
+        base,
+        head_dim=config.whole("head_dim", default=64, least=1),
+        qkv_bias=bias,
+        out_bias=bias,
+        sinks=True,
+        window=window or config.whole("sliding_window", default=128),
+        mixer_pattern=pattern or "wf",
+        experts=config.whole("num_local_experts", "num_experts", least=1),
+        top_k=config.whole("num_experts_per_tok", "experts_per_token", least=1),
+        router_bias=True,
+        expert_bias=True,
+    )
+
+
+def minimax_m2(config: Fields) -> Architecture:
+    """MiniMax-M2: query and key norms over all heads at once; its MTP modules are not part of the open model."""
+    base = llama(config)
+    qk_norm = config.flag("use_qk_norm", default=True)
+    head_dim = base.head_dim or base.hidden // base.heads
+    return replace(
+        base,
+        qk_norm=qk_norm,
+        qk_norm_parameters=(base.heads + base.kv_heads) * head_dim if qk_norm else 0,
+        window=0,
+        experts=config.whole("num_local_experts", least=1),
+        top_k=config.whole("num_experts_per_tok", least=1),
+        shared_ffn=config.whole("shared_intermediate_size", default=0),
+    )
+
+
+def llama4(config: Fields) -> Architecture:
+    """Llama 4: one routed and one shared expert, experts in every ``interleave_moe_layer_step``-th layer."""
+    layers = config.whole("num_hidden_layers", least=1)
+    base = llama(config)
+    step = config.whole("interleave_moe_layer_step", default=1, least=1)
+    window, pattern = window_of_types(config, layers)
+    if not pattern:
+        window, pattern = config.whole("attention_chunk_size", default=8192), "wwwf"
+    return replace(
+        base,
+        head_dim=config.whole("head_dim", default=128, least=1),
+        ffn=config.whole("intermediate_size_mlp", default=base.ffn, least=1),
+        window=window,
+        mixer_pattern=pattern,
+        ffn_pattern="d" * (step - 1) + "e",
+        experts=config.whole("num_local_experts", least=1),
+        top_k=config.whole("num_experts_per_tok", default=1, least=1),
+        expert_ffn=base.ffn,
+        shared_ffn=base.ffn,
+    )
+
+
+def nemotron_h(config: Fields) -> Architecture:
+    """Nemotron-H and Nemotron-3: Mamba-2, attention, dense and expert layers in a stated order."""
+    layers = config.whole("num_hidden_layers", least=1)
+    pattern = config.text("hybrid_override_pattern", "hybrid_layer_pattern")
+    if len(pattern) != layers or set(pattern) - set(HYBRID_LETTERS):
+        raise config.wrong(
+            "hybrid_override_pattern", pattern, f"{layers} letters (num_hidden_layers) of {' '.join(HYBRID_LETTERS)}"
+        )
+    base = llama(config)
+    moe = "E" in pattern
+    return replace(
+        base,
+        gated=False,
+        window=0,
+        hybrid_pattern=pattern,
+        head_dim=config.whole("head_dim", "attention_head_dim", default=base.head_dim),
+        mamba_heads=config.whole("mamba_num_heads", least=1),
+        mamba_head_dim=config.whole("mamba_head_dim", least=1),
+        mamba_state=config.whole("ssm_state_size", least=1),
+        mamba_groups=config.whole("n_groups", least=1),
+        conv_width=config.whole("conv_kernel", default=4, least=1),
+        mamba_conv_bias=config.flag("use_conv_bias", default=True),
+        mamba_bias=config.flag("mamba_proj_bias", "use_bias", default=False),
+        experts=config.whole("n_routed_experts", least=1) if moe else 0,
+        top_k=config.whole("num_experts_per_tok", least=1) if moe else 0,
+        expert_ffn=config.whole("moe_intermediate_size", least=1) if moe else 0,
+        shared_ffn=_nemotron_shared(config) if moe else 0,
+        latent=config.whole("moe_latent_size", default=0),
+        mtp_layers=config.whole("num_nextn_predict_layers", default=0),
+    )
+
+
+def _nemotron_shared(config: Fields) -> int:
+    return config.whole("moe_shared_expert_intermediate_size", default=0) * config.whole("n_shared_experts", default=1)

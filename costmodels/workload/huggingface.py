@@ -1,0 +1,153 @@
+"""A Hugging Face ``config.json`` as a model."""
+
+import json
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from costmodels.workload import hf_dense, hf_moe
+from costmodels.workload.architecture import Architecture
+from costmodels.workload.fields import Fields
+from costmodels.workload.model import ModelSpec
+from hardware.errors import InputError
+
+MAX_BYTES: Final = 4 * 1024 * 1024
+
+FAMILIES: Final[Mapping[str, Callable[[Fields], Architecture]]] = MappingProxyType(
+    {
+        "bloom": hf_dense.bloom,
+        "deepseek_v2": hf_moe.deepseek,
+        "deepseek_v3": hf_moe.deepseek,
+        "falcon": hf_dense.falcon,
+        "gemma": hf_dense.gemma,
+        "gemma2": hf_dense.gemma2,
+        "gemma3_text": hf_dense.gemma3,
+        "glm4_moe": hf_moe.glm4_moe,
+        "gpt2": hf_dense.gpt2,
+        "gpt_neox": hf_dense.gpt_neox,
+        "gpt_oss": hf_moe.gpt_oss,
+        "kimi_k2": hf_moe.deepseek,
+        "llama": hf_dense.llama,
+        "llama4_text": hf_moe.llama4,
+        "mimo": hf_dense.qwen2,
+        "minimax_m2": hf_moe.minimax_m2,
+        "mistral": hf_dense.llama,
+        "mixtral": hf_moe.mixtral,
+        "nemotron": hf_dense.nemotron,
+        "nemotron_h": hf_moe.nemotron_h,
+        "opt": hf_dense.opt,
+        "phi": hf_dense.phi,
+        "phi3": hf_dense.phi3,
+        "qwen2": hf_dense.qwen2,
+        "qwen2_moe": hf_moe.qwen2_moe,
+        "qwen3": hf_dense.qwen3,
+        "qwen3_moe": hf_moe.qwen3_moe,
+        "qwen3_next": hf_moe.qwen3_next,
+    }
+)
+"""``model_type`` to the function that reads it."""
+
+_WRAPPERS: Final[Mapping[str, str]] = MappingProxyType({"gemma3": "gemma3_text", "llama4": "llama4_text"})
+"""Multi-modal types whose language model lies in ``text_config``; the towers beside it are not modelled."""
+
+
+def read_config(path: Path) -> ModelSpec:
+    """Read a ``config.json``.
+
+    Parameters
+    ----------
+    path : Path
+        The file; at most 4 MiB of JSON.
+
+    Returns
+    -------
+    ModelSpec
+        Named after the folder of a ``config.json``, else after the file.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, is not JSON, or a field is missing, wrong or not known.
+    """
+    config = load_json(path)
+    name = path.parent.name if path.stem == "config" and path.parent.name else path.stem
+    return from_config(config, name=name, where=path.name)
+
+
+def load_json(path: Path) -> Mapping[str, object]:
+    """Return the object that a JSON file holds.
+
+    Parameters
+    ----------
+    path : Path
+        The file; at most 4 MiB.
+
+    Returns
+    -------
+    Mapping
+        Its top-level object.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, is too large, or does not hold a JSON object.
+    """
+    try:
+        size = path.stat().st_size
+        if size > MAX_BYTES:
+            raise InputError(f"the file has {size} bytes", allowed=f"at most {MAX_BYTES} bytes", where=path.name)
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(
+            f"cannot be read ({error.strerror})", allowed="a readable JSON file", where=str(path)
+        ) from None
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, InputError):
+            raise
+        reason = str(error).splitlines()[0] if str(error) else "nested too deeply"
+        raise InputError(f"not JSON ({reason})", allowed="a Hugging Face config.json", where=path.name) from None
+    if not isinstance(value, dict):
+        raise InputError("holds no JSON object", allowed="a Hugging Face config.json", where=path.name)
+    return value
+
+
+def from_config(config: Mapping[str, object], *, name: str, where: str) -> ModelSpec:
+    """Build a model from a decoded configuration.
+
+    Parameters
+    ----------
+    config : Mapping
+        The decoded ``config.json``.
+    name : str
+        Name of the model.
+    where : str
+        File that errors name.
+
+    Returns
+    -------
+    ModelSpec
+        The language model.
+
+    Raises
+    ------
+    InputError
+        A field is missing or wrong, or ``model_type`` is not known.
+    """
+    fields = Fields(config, where)
+    model_type = fields.text("model_type")
+    notes: tuple[str, ...] = ()
+    if model_type in _WRAPPERS:
+        inner = dict(fields.table("text_config").values)
+        inner.setdefault("tie_word_embeddings", config.get("tie_word_embeddings"))
+        model_type = _WRAPPERS[model_type]
+        fields = Fields({**inner, "model_type": model_type}, f"{where}: text_config")
+        notes = ("the language model of a multi-modal configuration; its other towers are left out",)
+    if model_type not in FAMILIES:
+        near = get_close_matches(model_type, FAMILIES, n=1)
+        hint = f"; nearest known: {near[0]!r}" if near else ""
+        known = ", ".join(sorted({*FAMILIES, *_WRAPPERS}))
+        raise InputError(f"{model_type!r} is not known{hint}", allowed=known, where=f"{where}: model_type")
+    facts = FAMILIES[model_type](fields)
+    return facts.build(name, sources=("Hugging Face config.json",), notes=notes, where=where)
