@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
+from costmodels.workload.attention import inner_attention_norm
 from costmodels.workload.model import (
     Attention,
     AttentionKind,
@@ -56,6 +57,8 @@ class Architecture:
         One letter per layer, each layer one part: ``M`` Mamba-2, ``*`` attention, ``-`` dense, ``E`` experts.
     q_rank, kv_rank, rope_dim : int
         Latent attention when ``kv_rank`` is set; ``head_dim`` then includes ``rope_dim``.
+    shared_kv, out_rank, out_groups : bool, int, int
+        Low-rank projections of grouped attention, with ``q_rank``.
     experts, top_k, expert_ffn, shared_ffn, shared_gate, router_bias, expert_bias, latent :
         Mixture of experts: see :class:`costmodels.workload.model.MoeFfn`.
     mamba_heads, mamba_head_dim, mamba_state, mamba_groups, conv_width, mamba_conv_bias, mamba_bias :
@@ -98,6 +101,9 @@ class Architecture:
     q_rank: int = 0
     kv_rank: int = 0
     rope_dim: int = 0
+    shared_kv: bool = False
+    out_rank: int = 0
+    out_groups: int = 1
     experts: int = 0
     top_k: int = 0
     expert_ffn: int = 0
@@ -235,7 +241,6 @@ class Architecture:
     def _attention(self, letter: str) -> tuple[Attention, int]:
         head_dim = self.head_dim or self.hidden // self.heads
         latent = self.kv_rank > 0
-        inner = (self.qk_norm_parameters or 2 * head_dim) if self.qk_norm else 0
         attention = Attention(
             kind=AttentionKind.LATENT if latent else AttentionKind.GROUPED,
             heads=self.heads,
@@ -253,8 +258,11 @@ class Architecture:
             sinks=self.sinks,
             qk_norm_parameters=self.qk_norm_parameters,
             rotary=self.rotary,
+            shared_kv=self.shared_kv,
+            out_rank=self.out_rank,
+            out_groups=self.out_groups,
         )
-        return attention, self.q_rank + self.kv_rank if latent else inner
+        return attention, inner_attention_norm(attention)
 
     def _ffn(self, letter: str) -> Ffn | None:
         if letter == "d":

@@ -32,20 +32,68 @@ def attention_ops(mixer: Attention, hidden: int, kernels: Kernels, *, causal: bo
     Kept tensors: Korthikanti et al., arXiv 2205.05198, section 4.1; Dao et al., arXiv 2205.14135 (fused attention keeps
     its output and one fp32 statistic per query and head instead of the matrix).
     """
-    latent = mixer.kind is AttentionKind.LATENT
-    projections = _latent_projections(mixer, hidden) if latent else (_qkv(mixer, hidden), *_qk_norm(mixer))
     return (
-        *projections,
+        *_projections(mixer, hidden),
         _rotary(mixer, kernels),
         _core(mixer, kernels, causal=causal),
         *_output_gate(mixer),
-        _output(mixer, hidden, kernels),
+        *_output(mixer, hidden, kernels),
+    )
+
+
+def inner_attention_norm(mixer: Attention) -> int:
+    """Count the norm parameters inside attention: query and key norms, norms of latents.
+
+    Parameters
+    ----------
+    mixer : Attention
+        Shape of the attention.
+
+    Returns
+    -------
+    int
+        Weights, whole.
+    """
+    heads = (mixer.qk_norm_parameters or 2 * mixer.qk_dim) if mixer.qk_norm else 0
+    return heads + mixer.q_rank + mixer.kv_rank
+
+
+def _projections(mixer: Attention, hidden: int) -> tuple[Op, ...]:
+    if mixer.kind is AttentionKind.LATENT:
+        return _latent_projections(mixer, hidden)
+    if mixer.q_rank:
+        return (*_low_rank_queries(mixer, hidden), *_qk_norm(mixer))
+    return (_qkv(mixer, hidden), *_qk_norm(mixer))
+
+
+def _low_rank_queries(mixer: Attention, hidden: int) -> tuple[Op, ...]:
+    """Queries through a latent; keys and values, of few heads, straight from the width on every tp rank."""
+    kv_n = mixer.kv_heads * (mixer.qk_dim + (0 if mixer.shared_kv else mixer.v_dim))
+    return (
+        _down("q_down", hidden, mixer.q_rank, bias=mixer.qkv_bias, owns_input=True),
+        _down("kv", hidden, kv_n, bias=mixer.qkv_bias, owns_input=False),
+        _latent_norm(mixer),
+        _up("q_up", mixer.q_rank, mixer.heads * mixer.qk_dim, owns_input=True),
+    )
+
+
+def _latent_norm(mixer: Attention) -> Op:
+    width = mixer.q_rank + mixer.kv_rank
+    return Op(
+        name="latent_norm",
+        module="attn",
+        kind=OpKind.MEMORY,
+        split=Split.SEQUENCE,
+        traffic_elements_per_token=2.0 * width,
+        saved_elements_per_token=float(width),
+        dropped_by=("attn",),
+        parameters=width,
     )
 
 
 def _qkv(mixer: Attention, hidden: int) -> Op:
     queries = mixer.heads * (mixer.qk_dim + (mixer.v_dim if mixer.output_gate else 0))
-    n = queries + mixer.kv_heads * (mixer.qk_dim + mixer.v_dim)
+    n = queries + mixer.kv_heads * (mixer.qk_dim + (0 if mixer.shared_kv else mixer.v_dim))
     return Op(
         name="qkv",
         module="attn",
@@ -95,17 +143,7 @@ def _latent_projections(mixer: Attention, hidden: int) -> tuple[Op, ...]:
     else:
         down = (_down("kv_down", hidden, kv_n, bias=mixer.qkv_bias, owns_input=True),)
         q_up = _up("q_proj", hidden, queries, owns_input=False)
-    norm = Op(
-        name="latent_norm",
-        module="attn",
-        kind=OpKind.MEMORY,
-        split=Split.SEQUENCE,
-        traffic_elements_per_token=2.0 * (mixer.q_rank + mixer.kv_rank),
-        saved_elements_per_token=float(mixer.q_rank + mixer.kv_rank),
-        dropped_by=("attn",),
-        parameters=mixer.q_rank + mixer.kv_rank,
-    )
-    return (*down, norm, q_up, _up("kv_up", mixer.kv_rank, up_n, owns_input=True))
+    return (*down, _latent_norm(mixer), q_up, _up("kv_up", mixer.kv_rank, up_n, owns_input=True))
 
 
 def _down(name: str, hidden: int, n: int, *, bias: bool, owns_input: bool) -> Op:
@@ -144,7 +182,7 @@ def _rotary(mixer: Attention, kernels: Kernels) -> Op:
     latent = mixer.kind is AttentionKind.LATENT
     keys = mixer.heads if latent else mixer.kv_heads
     rotated = (mixer.heads + keys) * mixer.qk_dim
-    values = keys * mixer.v_dim
+    values = 0 if mixer.shared_kv else keys * mixer.v_dim
     if not mixer.rotary:
         traffic = 0.0
     else:
@@ -205,18 +243,34 @@ def _output_gate(mixer: Attention) -> tuple[Op, ...]:
     )
 
 
-def _output(mixer: Attention, hidden: int, kernels: Kernels) -> Op:
+def _output(mixer: Attention, hidden: int, kernels: Kernels) -> tuple[Op, ...]:
     width = mixer.heads * mixer.v_dim
     shared = kernels.flash_attention and not mixer.output_gate  # fused attention keeps its output already
-    return Op(
+    latent = mixer.out_rank * mixer.out_groups
+    first = Op(
+        name="proj_down" if latent else "proj",
+        module="attn",
+        kind=OpKind.GEMM,
+        split=Split.COLUMN if latent else Split.ROW,
+        k=width // mixer.out_groups,
+        n=latent or hidden,
+        saved_elements_per_token=0.0 if shared else float(width),
+        shared_input_elements_per_token=float(width) if shared else 0.0,
+        saved_split=Split.HEADS if latent else None,
+        dropped_by=("attn",),
+        parameters=width // mixer.out_groups * (latent or hidden) + (hidden if mixer.out_bias and not latent else 0),
+    )
+    if not latent:
+        return (first,)
+    second = Op(
         name="proj",
         module="attn",
         kind=OpKind.GEMM,
         split=Split.ROW,
-        k=width,
+        k=latent,
         n=hidden,
-        saved_elements_per_token=0.0 if shared else float(width),
-        shared_input_elements_per_token=float(width) if shared else 0.0,
+        saved_elements_per_token=float(latent),
         dropped_by=("attn",),
-        parameters=width * hidden + (hidden if mixer.out_bias else 0),
+        parameters=latent * hidden + (hidden if mixer.out_bias else 0),
     )
+    return (first, second)

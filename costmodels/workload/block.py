@@ -1,7 +1,8 @@
 """Norms and residual additions around the parts of a block."""
 
+from costmodels.workload.attention import inner_attention_norm
 from costmodels.workload.kernels import FP32_BYTES, MASK_ELEMENTS, Kernels
-from costmodels.workload.model import Attention, AttentionKind, DeltaNet, LayerKind, StateSpace
+from costmodels.workload.model import Attention, DeltaNet, LayerKind, StateSpace
 from costmodels.workload.op import Op, OpKind, Split
 
 _FUSED_NORM_TRAFFIC = 2.0  # read the input, write the output
@@ -14,9 +15,7 @@ def inner_norm_parameters(kind: LayerKind) -> int:
     """Count the norm parameters inside the mixer (query and key norms, latent norms, gated norms), not of the block."""
     mixer = kind.mixer
     if isinstance(mixer, Attention):
-        if mixer.kind is AttentionKind.LATENT:
-            return mixer.q_rank + mixer.kv_rank
-        return (mixer.qk_norm_parameters or 2 * mixer.qk_dim) if mixer.qk_norm else 0
+        return inner_attention_norm(mixer)
     if isinstance(mixer, StateSpace):
         return mixer.heads * mixer.head_dim
     if isinstance(mixer, DeltaNet):

@@ -180,13 +180,8 @@ def llama4(config: Fields) -> Architecture:
 
 def nemotron_h(config: Fields) -> Architecture:
     """Nemotron-H and Nemotron-3: Mamba-2, attention, dense and expert layers in a stated order."""
-    layers = config.whole("num_hidden_layers", least=1)
-    pattern = config.text("hybrid_override_pattern", "hybrid_layer_pattern")
-    if len(pattern) != layers or set(pattern) - set(HYBRID_LETTERS):
-        raise config.wrong(
-            "hybrid_override_pattern", pattern, f"{layers} letters (num_hidden_layers) of {' '.join(HYBRID_LETTERS)}"
-        )
-    base = llama(config)
+    pattern = _hybrid_pattern(config)
+    base = llama(Fields({**config.values, "num_hidden_layers": len(pattern)}, config.where))
     moe = "E" in pattern
     return replace(
         base,
@@ -208,6 +203,22 @@ def nemotron_h(config: Fields) -> Architecture:
         latent=config.whole("moe_latent_size", default=0),
         mtp_layers=config.whole("num_nextn_predict_layers", default=0),
     )
+
+
+def _hybrid_pattern(config: Fields) -> str:
+    """Letters of the layers, from the pattern or from the list of block types."""
+    letters = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
+    types = config.texts("layers_block_type")
+    for item in types:
+        if item not in letters:
+            raise config.wrong("layers_block_type", item, ", ".join(letters))
+    pattern = "".join(letters[item] for item in types)
+    pattern = pattern or config.text("hybrid_override_pattern", "hybrid_layer_pattern")
+    layers = config.whole("num_hidden_layers", default=len(pattern), least=1)
+    if len(pattern) != layers or set(pattern) - set(HYBRID_LETTERS):
+        allowed = f"{layers} letters (num_hidden_layers) of {' '.join(HYBRID_LETTERS)}"
+        raise config.wrong("hybrid_override_pattern", pattern, allowed)
+    return pattern
 
 
 def _nemotron_shared(config: Fields) -> int:

@@ -20,7 +20,8 @@ class AttentionKind(StrEnum):
 class Attention:
     """Softmax attention. For latent attention ``qk_dim`` = nope + rope and the ranks are set; ``q_rank`` 0 means none.
 
-    ``window`` 0 means the whole sequence.
+    ``window`` 0 means the whole sequence. Grouped attention may have a query rank too, an output projection through
+    ``out_groups`` blocks of rank ``out_rank``, and one projection for keys and values (``shared_kv``; DeepSeek-V4).
     """
 
     kind: AttentionKind = AttentionKind.GROUPED
@@ -39,6 +40,9 @@ class Attention:
     sinks: bool = False
     qk_norm_parameters: int = 0  # 0 with qk_norm: one weight per dimension of a query head and of a key head
     rotary: bool = True  # rotary position embedding
+    shared_kv: bool = False
+    out_rank: int = 0
+    out_groups: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
