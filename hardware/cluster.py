@@ -85,7 +85,8 @@ class Accelerator:
 class ScaleUp:
     """The fast fabric that joins ``domain_gpus`` accelerators (possibly of several nodes).
 
-    ``bytes_per_s`` is what one accelerator can send in total, ``pair_bytes_per_s`` to one peer. ``links`` lists the
+    ``bytes_per_s`` is what one accelerator can send in total (in a tree: when all send), ``pair_bytes_per_s`` to one
+    peer; the detour by way of other accelerators of a partial mesh or torus is not counted. ``links`` lists the
     links of a partial mesh as (GPU, GPU, count), each of ``pair_bytes_per_s`` per direction; ``axes`` the lengths of
     a torus.
     """

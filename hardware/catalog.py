@@ -1,0 +1,301 @@
+"""The catalogue of machines: accelerators, node types and clusters by name, and islands from a table's facts.
+
+Names ignore case and everything but letters, digits and ``+``: ``H100-SXM5 80GB`` is ``h100sxm580gb``.
+"""
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Final
+
+from hardware import catalog_store
+from hardware.catalog_build import NodePreset
+from hardware.catalog_checks import check_cluster, check_island
+from hardware.catalog_schema import canonical, describe_names
+from hardware.catalog_store import ACCELERATOR_FILES, CLUSTER_FILES, NODE_FILES
+from hardware.cluster import Accelerator, Cluster, FabricShape, Island, LinkKind, Nics, NodeType, ScaleUp
+from hardware.cluster_file import build_cluster, read_cluster_file
+from hardware.errors import InputError
+from hardware.node_parts import with_gpus
+
+MOST_NODES: Final = 1_000_000
+SLOWEST_RDMA_BYTES_PER_S: Final = 5e9
+"""Adapters below 40 Gb/s are taken as plain Ethernet: no RDMA network of GPU servers is slower."""
+TCP_LATENCY_S: Final = 30e-6
+"""Assumed for kernel TCP, as in the catalogue's Ethernet presets."""
+
+PCIE_SHARE_OF_ALL: Final = 0.45
+PCIE_SHARE_OF_PAIR: Final = 0.7
+"""Parts of the usable PCIe rate that all accelerators of a node, or one pair, reach: 25 and 39 of 55 GB/s in
+aiconfigurator's NCCL tables for RTX PRO 6000 (8 and 2 cards); L40S pairs reach 22 of 26 GB/s."""
+PCIE_LATENCY_S: Final = 1e-6
+"""NCCL's base latency for PCIe, LL protocol."""
+
+
+def accelerator(name: str) -> Accelerator:
+    """Return an accelerator by any of its names.
+
+    Raises
+    ------
+    InputError
+        Unknown name; the message has the nearest one.
+    """
+    return catalog_store.find_accelerator(name)
+
+
+def node_preset(name: str) -> NodePreset:
+    """Return a node type with its usual network, by any of its names; InputError if unknown."""
+    return catalog_store.find_node(name)
+
+
+def node_type(name: str) -> NodeType:
+    """Return a node type by any of its names; InputError if unknown."""
+    return catalog_store.find_node(name).node
+
+
+def accelerator_names() -> tuple[str, ...]:
+    """Return the names of all accelerators."""
+    return catalog_store.names(ACCELERATOR_FILES)
+
+
+def node_type_names() -> tuple[str, ...]:
+    """Return the names of all node types; each is a cluster preset that takes ``:NODES``."""
+    return catalog_store.names(NODE_FILES)
+
+
+def fixed_cluster_names() -> tuple[str, ...]:
+    """Return the names of the machines of fixed size."""
+    return catalog_store.names(CLUSTER_FILES)
+
+
+def aliases() -> Mapping[str, tuple[str, ...]]:
+    """Return the other names of every entry."""
+    return MappingProxyType(
+        {
+            **catalog_store.aliases(ACCELERATOR_FILES),
+            **catalog_store.aliases(NODE_FILES),
+            **catalog_store.aliases(CLUSTER_FILES),
+        }
+    )
+
+
+def default_node(accelerator_name: str) -> str:
+    """Return the node type that an accelerator is taken to sit in when a table names none; InputError if unknown."""
+    name = accelerator(accelerator_name).name
+    found = catalog_store.default_nodes().get(name)
+    if found is None:
+        raise InputError(f"no node type is known for '{name}'", allowed=describe_names(name, node_type_names()))
+    return found
+
+
+def cluster(spec: str) -> Cluster:
+    """Return the cluster that a command line names.
+
+    Parameters
+    ----------
+    spec : str
+        ``PRESET:NODES`` (NODES counts nodes of the preset's type; for ``gb200-nvl72`` a node is a tray of four, so
+        ``gb200-nvl72:18`` is one rack), a machine of fixed size (``h200-thermal-study``), or the path of a TOML file.
+
+    Raises
+    ------
+    InputError
+        Unknown preset, NODES missing or not a number, or a wrong file.
+
+    Examples
+    --------
+    >>> cluster("dgx-h100:8").gpus
+    64
+    """
+    if spec.casefold().endswith(".toml") or os.sep in spec:
+        return read_cluster_file(spec)
+    name, colon, count = spec.partition(":")
+    fixed = _fixed_cluster(name)
+    if fixed is not None:
+        if colon:
+            raise InputError(f"'{name}' is of fixed size: {fixed.nodes} nodes", allowed=f"'{name}' without ':{count}'")
+        return fixed
+    if catalog_store.locate(name, NODE_FILES) is None:
+        raise InputError(f"unknown cluster '{spec}'", allowed=_close_cluster(name))
+    return _preset_cluster(name, _node_count(name, count))
+
+
+def custom_island(
+    accelerator_name: str,
+    gpus_per_node: int,
+    nodes: int,
+    scaleout_bytes_per_s_per_node: float | None = None,
+    intra_node: str = "",
+) -> Island:
+    """Return an island from what a table of measured runs states.
+
+    Parameters
+    ----------
+    accelerator_name : str
+        Any name of an accelerator.
+    gpus_per_node : int
+        Accelerators of a node that take part; 0: as many as the accelerator's usual node has.
+    nodes : int
+        Nodes.
+    scaleout_bytes_per_s_per_node : float or None
+        All adapters of a node together, one direction [bytes/s]; None: those of the usual node. 0.0 (no network) goes
+        with one node only.
+    intra_node : str
+        ``nvlink``, ``xgmi`` or ``pcie``; empty: as in the usual node. An accelerator has one fast fabric, so both
+        ``nvlink`` and ``xgmi`` mean that one.
+
+    Returns
+    -------
+    Island
+        The usual node of the accelerator with these facts in place of its own. Adapters are the usual node's, fewer or
+        slower; below 40 Gb/s each they are plain Ethernet without RDMA.
+
+    Raises
+    ------
+    InputError
+        Unknown accelerator or fabric, a fabric that the accelerator has not, or several nodes without a network.
+    """
+    preset = node_preset(default_node(accelerator_name))
+    where = accelerator_name
+    node = replace(preset.node, accelerator=accelerator(accelerator_name))
+    if not 0 <= gpus_per_node <= 1024:
+        raise InputError(f"{gpus_per_node} accelerators a node", allowed="1 to 1024, or 0 for the usual", where=where)
+    if not 1 <= nodes <= MOST_NODES:
+        raise InputError(f"{nodes} nodes", allowed=f"1 to {MOST_NODES}", where=where)
+    if gpus_per_node:
+        node = with_gpus(node, gpus_per_node, where)
+    if scaleout_bytes_per_s_per_node is not None:
+        node = replace(node, nics=_scaled_nics(node.nics, scaleout_bytes_per_s_per_node, where))
+    if intra_node:
+        node = _with_intra_node(node, intra_node, where)
+    island = Island(node=node, nodes=nodes, fabric=preset.fabric)
+    check_island(island, where)
+    return island
+
+
+def cluster_of_run(
+    hardware: str,
+    gpus: int,
+    gpus_per_node: int = 0,
+    scaleout_bytes_per_s_per_node: float | None = None,
+    intra_node: str = "",
+) -> Cluster:
+    """Return the cluster of a measured run.
+
+    Parameters
+    ----------
+    hardware : str
+        An accelerator, or several joined by ``+`` (machines of each in equal numbers).
+    gpus : int
+        Accelerators of the run. Fewer than a node has: a part of one node.
+    gpus_per_node : int
+        As in :func:`custom_island`.
+    scaleout_bytes_per_s_per_node : float or None
+        As in :func:`custom_island`.
+    intra_node : str
+        As in :func:`custom_island`.
+
+    Raises
+    ------
+    InputError
+        As :func:`custom_island`, or accelerators that do not fill nodes.
+    """
+    kinds = [part.strip() for part in hardware.split("+")]
+    per_kind, rest = divmod(gpus, len(kinds))
+    if gpus < 1 or rest:
+        raise InputError(f"{gpus} accelerators of {len(kinds)} kinds", allowed=f"a multiple of {len(kinds)}")
+    islands = []
+    for kind in kinds:
+        per_node = gpus_per_node or node_type(default_node(kind)).gpus
+        per_node = min(per_node, per_kind)
+        if per_kind % per_node:
+            raise InputError(f"{per_kind} x {kind} with {per_node} a node", allowed=f"a multiple of {per_node}")
+        islands.append(custom_island(kind, per_node, per_kind // per_node, scaleout_bytes_per_s_per_node, intra_node))
+    slowest = min(islands, key=lambda island: island.node.nics.node_bytes_per_s).node.nics if len(islands) > 1 else None
+    machine = Cluster(
+        name=f"{hardware} x {gpus}",
+        islands=tuple(islands),
+        inter_island_bytes_per_s=slowest.node_bytes_per_s if slowest else 0.0,
+        inter_island_latency_s=slowest.latency_s if slowest else 0.0,
+    )
+    check_cluster(machine, hardware)
+    return machine
+
+
+@lru_cache(maxsize=64)
+def _fixed_cluster(name: str) -> Cluster | None:
+    found = catalog_store.fixed_cluster_table(name)
+    return None if found is None else build_cluster(found[1], f"clusters.toml: {found[0]}", found[0])
+
+
+@lru_cache(maxsize=64)
+def _preset_cluster(name: str, nodes: int) -> Cluster:
+    preset = node_preset(name)
+    island = Island(node=preset.node, nodes=nodes, fabric=preset.fabric)
+    machine = Cluster(name=f"{preset.node.name}:{nodes}", islands=(island,), sources=preset.node.sources)
+    check_cluster(machine, machine.name)
+    return machine
+
+
+def _node_count(name: str, count: str) -> int:
+    digits = count.strip()
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 7 and 1 <= int(digits) <= MOST_NODES):
+        what = f"'{name}:{count}': NODES is not a number of nodes" if count else f"'{name}' lacks a number of nodes"
+        raise InputError(what, allowed=f"'{name}:8' or the like, 1 to {MOST_NODES} nodes of the preset's type")
+    return int(digits)
+
+
+def _close_cluster(name: str) -> str:
+    """Return what to say is allowed instead of an unknown cluster."""
+    forms = "PRESET:NODES, a machine of fixed size, or a file that ends in .toml"
+    if catalog_store.locate(name, ACCELERATOR_FILES) is not None:
+        return f"'{default_node(name)}:NODES', the usual node of that accelerator ({forms})"
+    entries = (*node_type_names(), *fixed_cluster_names())
+    known = (*entries, *(other for entry in entries for other in aliases()[entry]))
+    return f"{describe_names(name, known)} ({forms})"
+
+
+def _scaled_nics(nics: Nics, bytes_per_s: float, where: str) -> Nics:
+    """Return adapters that add up to ``bytes_per_s``: whole ones of the usual kind, else as many slower ones."""
+    if not (math.isfinite(bytes_per_s) and bytes_per_s >= 0.0):
+        raise InputError(f"scale-out rate {bytes_per_s}", allowed="0 or more bytes per second", where=where)
+    if bytes_per_s == 0.0:
+        return replace(nics, count=0)
+    usual = nics.bytes_per_s
+    count = max(1, round(bytes_per_s / usual))
+    if not math.isclose(count * usual, bytes_per_s, rel_tol=1e-6):
+        count = max(1, min(nics.count, math.floor(bytes_per_s / SLOWEST_RDMA_BYTES_PER_S)))
+    each = bytes_per_s / count
+    if each >= SLOWEST_RDMA_BYTES_PER_S:
+        return replace(nics, count=count, bytes_per_s=each)
+    return replace(
+        nics, kind=LinkKind.ETHERNET, count=count, bytes_per_s=each, gpudirect=False, latency_s=TCP_LATENCY_S
+    )
+
+
+def _with_intra_node(node: NodeType, intra_node: str, where: str) -> NodeType:
+    wanted = canonical(intra_node)
+    fast = node.scale_up.kind is not LinkKind.PCIE
+    if wanted in ("nvlink", "xgmi"):
+        if not fast:
+            raise InputError(f"{node.accelerator.name} has no {intra_node}", allowed="'pcie'", where=where)
+        return node
+    if wanted != "pcie":
+        raise InputError(f"unknown intra-node fabric '{intra_node}'", allowed="nvlink, xgmi, pcie", where=where)
+    return replace(node, scale_up=_pcie_tree(node), node_fabric=None) if fast else node
+
+
+def _pcie_tree(node: NodeType) -> ScaleUp:
+    """Return the fabric of a node whose accelerators talk over PCIe."""
+    link = node.host.pcie_bytes_per_s_per_gpu
+    return ScaleUp(
+        kind=LinkKind.PCIE,
+        shape=FabricShape.TREE,
+        domain_gpus=node.gpus,
+        bytes_per_s=PCIE_SHARE_OF_ALL * link,
+        pair_bytes_per_s=PCIE_SHARE_OF_PAIR * link,
+        latency_s=PCIE_LATENCY_S,
+    )

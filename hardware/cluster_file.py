@@ -1,0 +1,239 @@
+"""Cluster files: TOML to a cluster and back. The form is described in ``docs/hardware.md``."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final
+
+from hardware.catalog_build import NODE_KEYS, NodePreset, build_accelerator, build_node
+from hardware.catalog_checks import check_cluster
+from hardware.catalog_schema import (
+    ACCELERATOR,
+    CLUSTER,
+    COOLING,
+    FABRIC_TIER,
+    HOST,
+    ISLAND,
+    NICS,
+    NODE,
+    SCALE_UP,
+    Field,
+    canonical,
+    describe_names,
+    read_table,
+    require_tables,
+    require_text,
+)
+from hardware.catalog_store import ACCELERATOR_FILES, NODE_FILES, find_accelerator, find_node, names
+from hardware.cluster import Accelerator, Cluster, Island
+from hardware.errors import InputError
+
+MOST_BYTES: Final = 4 * 2**20
+_ISLAND_NODE_KEYS: Final = (*(entry.key for entry in NODE if entry.key != "gpus"), *NODE_KEYS)
+
+
+def read_cluster_file(path: str | Path) -> Cluster:
+    """Read a cluster from a TOML file.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file; at most 4 MiB.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, is not TOML, or states a machine that cannot be: the message names file, table, key,
+        value and what is allowed.
+    """
+    file = Path(path)
+    return parse_cluster(_text(file), str(file), file.stem)
+
+
+def parse_cluster(text: str, where: str, name: str) -> Cluster:
+    """Return the cluster that a TOML text states; ``where`` is the file in messages, ``name`` the default name."""
+    try:
+        table = tomllib.loads(text, parse_float=Decimal)
+    except (ValueError, RecursionError, ArithmeticError) as error:  # also numbers of thousands of digits, deep nesting
+        raise InputError(f"not TOML: {error}", allowed="TOML 1.0, see docs/hardware.md", where=where) from None
+    return build_cluster(table, where, name)
+
+
+def build_cluster(table: Mapping[str, Any], where: str, name: str) -> Cluster:
+    """Return the cluster of a parsed table.
+
+    Parameters
+    ----------
+    table : mapping
+        Keys of ``catalog_schema.CLUSTER`` and the arrays ``accelerator``, ``node_type`` and ``island``.
+    where : str
+        File, for messages.
+    name : str
+        Name of the cluster if the table states none.
+
+    Raises
+    ------
+    InputError
+        As :func:`read_cluster_file`.
+    """
+    arrays = ("accelerator", "node_type", "island")
+    values: dict[str, Any] = read_table(table, CLUSTER, where, also=arrays)
+    local = _Definitions()
+    local = _define_accelerators(table.get("accelerator", []), where, local)
+    local = _define_node_types(table.get("node_type", []), where, local)
+    if "island" not in table:
+        raise InputError("no [[island]]", allowed='one or more: [[island]] node = "dgx-h100", nodes = 8', where=where)
+    islands = tuple(
+        _island(entry, f"{where}: island {number}", local)
+        for number, entry in enumerate(require_tables(table["island"], f"{where}: island"), start=1)
+    )
+    cluster = Cluster(**{"name": name, **values}, islands=islands)
+    check_cluster(cluster, where)
+    return cluster
+
+
+def to_toml(cluster: Cluster) -> str:
+    """Write a cluster as a file that reads back as the same value.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        Any cluster that passes the checks.
+
+    Returns
+    -------
+    str
+        TOML with every value spelled out, so that it keeps its meaning when the catalogue changes.
+    """
+    lines = _lines(cluster, CLUSTER)
+    for island in cluster.islands:
+        node = island.node
+        lines += ["", "[[island]]", f"nodes = {island.nodes}", *_lines(node, NODE)]
+        lines += _section("island.accelerator", node.accelerator, ACCELERATOR)
+        lines += _section("island.scale_up", node.scale_up, SCALE_UP)
+        if node.node_fabric is not None:
+            lines += _section("island.node_fabric", node.node_fabric, SCALE_UP)
+        lines += _section("island.nics", node.nics, NICS)
+        lines += _section("island.host", node.host, HOST)
+        lines += _section("island.cooling", node.cooling, COOLING)
+        for tier in island.fabric:
+            lines += ["", "[[island.fabric]]", *_lines(tier, FABRIC_TIER)]
+    return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True)
+class _Definitions:
+    """What a file defines for itself, by canonical name; it hides the catalogue's entries of the same name."""
+
+    accelerators: tuple[tuple[str, Accelerator], ...] = ()
+    nodes: tuple[tuple[str, NodePreset], ...] = ()
+
+    def accelerator(self, name: str, where: str) -> Accelerator:
+        own = dict(self.accelerators)
+        if canonical(name) in own:
+            return own[canonical(name)]
+        try:
+            return find_accelerator(name, where)
+        except InputError as error:
+            known = [*(entry.name for entry in own.values()), *names(ACCELERATOR_FILES)]
+            raise InputError(error.what, allowed=describe_names(name, known), where=where) from None
+
+    def node(self, name: str, where: str) -> NodePreset:
+        own = dict(self.nodes)
+        if canonical(name) in own:
+            return own[canonical(name)]
+        try:
+            return find_node(name, where)
+        except InputError as error:
+            known = [*(preset.node.name for preset in own.values()), *names(NODE_FILES)]
+            raise InputError(error.what, allowed=describe_names(name, known), where=where) from None
+
+
+def _define_accelerators(entries: object, where: str, local: _Definitions) -> _Definitions:
+    for number, table in enumerate(require_tables(entries, f"{where}: accelerator"), start=1):
+        place = f"{where}: accelerator {number}"
+        name = _defined_name(table, place, dict(local.accelerators))
+        built = build_accelerator(table, place, local.accelerator)
+        local = replace(local, accelerators=(*local.accelerators, (canonical(name), built)))
+    return local
+
+
+def _define_node_types(entries: object, where: str, local: _Definitions) -> _Definitions:
+    for number, table in enumerate(require_tables(entries, f"{where}: node_type"), start=1):
+        place = f"{where}: node_type {number}"
+        name = _defined_name(table, place, dict(local.nodes))
+        base = local.node(require_text(table["like"], f"{place}.like"), f"{place}.like") if "like" in table else None
+        built = build_node(table, place, local.accelerator, base)
+        local = replace(local, nodes=(*local.nodes, (canonical(name), built)))
+    return local
+
+
+def _defined_name(table: Mapping[str, object], where: str, taken: Mapping[str, object]) -> str:
+    if "name" not in table:
+        raise InputError("'name' is missing", allowed="a name to refer to", where=where)
+    name = require_text(table["name"], f"{where}.name")
+    if canonical(name) in taken:
+        raise InputError(f"'{name}' is defined twice", allowed="names of their own", where=where)
+    return name
+
+
+def _island(table: Mapping[str, Any], where: str, local: _Definitions) -> Island:
+    """Return an island: nodes of a known type (``node``), changed by the node's own keys, or described in full."""
+    known = {key: value for key, value in table.items() if key not in (*_ISLAND_NODE_KEYS, "gpus")}
+    values: dict[str, Any] = read_table(known, ISLAND, where, also=("node",))
+    if "nodes" not in values:
+        raise InputError("'nodes' is missing", allowed="how many nodes", where=where)
+    if "like" in table:
+        raise InputError("unknown key 'like'", allowed="'node' names the type of the nodes", where=where)
+    base = local.node(require_text(table["node"], f"{where}.node"), f"{where}.node") if "node" in table else None
+    own = {key: value for key, value in table.items() if key in (*_ISLAND_NODE_KEYS, "gpus")}
+    if base is None and "name" not in own:
+        raise InputError("'node' is missing", allowed="a node type, or 'name' and a full description", where=where)
+    preset = build_node(own, where, local.accelerator, base)
+    return Island(node=preset.node, nodes=values["nodes"], fabric=preset.fabric)
+
+
+def _text(file: Path) -> str:
+    where = str(file)
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(MOST_BYTES + 1)
+    except OSError as error:
+        reason = error.strerror or "cannot be read"
+        raise InputError(f"cannot read the file: {reason}", allowed="a TOML file", where=where) from None
+    if len(data) > MOST_BYTES:
+        raise InputError(f"more than {MOST_BYTES} bytes", allowed="a cluster file of at most 4 MiB", where=where)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise InputError("not UTF-8 text", allowed="a TOML file", where=where) from None
+
+
+def _section(title: str, value: object, schema: tuple[Field, ...]) -> list[str]:
+    lines = _lines(value, schema)
+    return ["", f"[{title}]", *lines] if lines else []
+
+
+def _lines(value: object, schema: tuple[Field, ...]) -> list[str]:
+    """Return ``key = value`` for each attribute that is not at its default, under the attribute's first key."""
+    lines = {}
+    for entry in schema:
+        owner, name = _owner(value, entry.attr)
+        current = getattr(owner, name)
+        if entry.attr not in lines and current != _default(owner, name):
+            lines[entry.attr] = f"{entry.key} = {entry.write(current)}"
+    return list(lines.values())
+
+
+def _owner(value: Any, path: str) -> tuple[Any, str]:
+    *outer, name = path.split(".")
+    for part in outer:
+        value = getattr(value, part)
+    return value, name
+
+
+def _default(owner: Any, name: str) -> object:
+    """Return the default of a dataclass field, or a value that equals none."""
+    return next(entry.default for entry in fields(owner) if entry.name == name)
