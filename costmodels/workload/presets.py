@@ -1,0 +1,233 @@
+"""Models by name: presets, Hugging Face configurations and TOML files behind one function."""
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+
+from costmodels.workload.architecture import Architecture
+from costmodels.workload.model import LayerKind, LayerRun, ModelSpec, OpaqueLayer
+from costmodels.workload.resnet import SIZES, wide_resnet
+from hardware.errors import InputError
+
+_FILE = Path(__file__).with_name("models.toml")
+_SUFFIXES = (".json", ".toml")
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One preset as its file states it."""
+
+    name: str
+    facts: Mapping[str, object]
+    source: str
+    notes: tuple[str, ...]
+    aliases: tuple[str, ...]
+
+
+def normalise(name: str) -> str:
+    """Return a model's name without case and without the characters ``- _ . `` and space.
+
+    Parameters
+    ----------
+    name : str
+        As a user writes it.
+
+    Returns
+    -------
+    str
+        Equal for all spellings that mean the same model.
+    """
+    return name.lower().translate(str.maketrans("", "", "-_. "))
+
+
+@cache
+def _entries() -> Mapping[str, _Entry]:
+    """Presets by normalised name and alias."""
+    with _FILE.open("rb") as file:
+        families = tomllib.load(file)
+    entries: dict[str, _Entry] = {}
+    for family in families.values():
+        for name, own in family["models"].items():
+            facts = {**family.get("facts", {}), **own}
+            source = facts.pop("source", family["source"])
+            notes = tuple(facts.pop("notes", ()))
+            aliases = tuple(facts.pop("aliases", ()))
+            entry = _Entry(name, MappingProxyType(facts), source, notes, aliases)
+            for spelling in (name, *aliases):
+                entries[normalise(spelling)] = entry
+    return MappingProxyType(entries)
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all presets, in the order of their families.
+
+    Returns
+    -------
+    tuple of str
+        Without aliases.
+    """
+    return (*dict.fromkeys(entry.name for entry in _entries().values()), *SIZES)
+
+
+def architecture(name: str) -> Architecture | None:
+    """Return the facts of a transformer preset.
+
+    Parameters
+    ----------
+    name : str
+        A preset or an alias, in any spelling.
+
+    Returns
+    -------
+    Architecture or None
+        None when no transformer preset has this name.
+    """
+    entry = _entries().get(normalise(name))
+    return Architecture(**entry.facts) if entry else None  # type: ignore[arg-type]
+
+
+@cache
+def find(name: str) -> ModelSpec | None:
+    """Return a preset.
+
+    Parameters
+    ----------
+    name : str
+        A preset or an alias, in any spelling.
+
+    Returns
+    -------
+    ModelSpec or None
+        None when no preset has this name.
+    """
+    key = normalise(name)
+    for size, (depth, channels, width) in SIZES.items():
+        if normalise(size) == key:
+            return wide_resnet(size, depth, channels, width)
+    entry = _entries().get(key)
+    if entry is None:
+        return None
+    facts = Architecture(**entry.facts)  # type: ignore[arg-type]
+    return facts.build(entry.name, sources=(entry.source,), notes=entry.notes)
+
+
+def model(name_or_path: str) -> ModelSpec:
+    """Return the model that a user names.
+
+    Parameters
+    ----------
+    name_or_path : str
+        A preset (case and the characters ``- _ .`` do not matter), the path of a Hugging Face ``config.json`` or of a
+        folder with one, or the path of a TOML file.
+
+    Returns
+    -------
+    ModelSpec
+        The model.
+
+    Raises
+    ------
+    InputError
+        No such preset or file, or the file is wrong.
+    """
+    path = Path(name_or_path)
+    if path.suffix.lower() in _SUFFIXES:
+        return _read(path)
+    found = find(name_or_path)
+    if found is not None:
+        return found
+    if path.is_dir() and (path / "config.json").is_file():
+        return _read(path / "config.json")
+    raise unknown(name_or_path)
+
+
+def unknown(name: str) -> InputError:
+    """Return the error for a name that no preset has, with the nearest names.
+
+    Parameters
+    ----------
+    name : str
+        As the user wrote it.
+
+    Returns
+    -------
+    InputError
+        To be raised.
+    """
+    by_key = {normalise(known): known for known in names()}
+    near = [by_key[key] for key in get_close_matches(normalise(name), by_key, n=3)]
+    hint = f"; nearest: {', '.join(near)}" if near else ""
+    return InputError(
+        f"model {name!r} is not known{hint}",
+        allowed="a preset (`plan catalog models` lists them), a Hugging Face config.json, or a TOML file",
+    )
+
+
+def _read(path: Path) -> ModelSpec:
+    # Imported here: most runs name a preset and should not pay for the readers.
+    if path.suffix.lower() == ".json":
+        from costmodels.workload.huggingface import read_config  # noqa: PLC0415
+
+        return read_config(path)
+    from costmodels.workload.files import read_model  # noqa: PLC0415
+
+    return read_model(path)
+
+
+def proxy(base: ModelSpec, layers: int) -> ModelSpec:
+    """Return the first ``layers`` layers of a model, with its embedding, head and multi-token prediction.
+
+    Leading dense layers and the order of kinds stay as they are, as frameworks do when they are told fewer layers.
+
+    Parameters
+    ----------
+    base : ModelSpec
+        The whole model.
+    layers : int
+        Layers to keep, 1 to all.
+
+    Returns
+    -------
+    ModelSpec
+        Named after the model and the number of layers; the model itself when that is all of them.
+
+    Raises
+    ------
+    InputError
+        The model has not that many layers.
+    """
+    if not 1 <= layers <= base.layers:
+        raise InputError(f"{base.name} cannot have {layers} layers", allowed=f"1 to {base.layers}")
+    if layers == base.layers:
+        return base
+    return replace(base, name=f"{base.name}[{layers} layers]", runs=tuple(_first(base.runs, layers)))
+
+
+def _first(runs: Iterable[LayerRun], layers: int) -> Iterable[LayerRun]:
+    left = layers
+    for run in runs:
+        if left <= 0:
+            return
+        yield LayerRun(kind=run.kind, count=min(run.count, left))
+        left -= run.count
+
+
+def is_opaque(base: ModelSpec) -> bool:
+    """Whether the model is a list of layers known by totals only.
+
+    Parameters
+    ----------
+    base : ModelSpec
+        A model.
+
+    Returns
+    -------
+    bool
+        True when no layer is a :class:`LayerKind`.
+    """
+    kinds: tuple[LayerKind | OpaqueLayer, ...] = base.kinds()
+    return all(isinstance(kind, OpaqueLayer) for kind in kinds)
