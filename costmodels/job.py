@@ -66,6 +66,12 @@ class Software:
     optimizer_offload: bool = False
     activation_offload_layers: int = 0
     dropout: bool = False  # masks are kept
+    fused_norms: bool = True  # norms are one kernel each even where fused_kernels is false
+    parallel_loss: bool = True  # the loss works on each tp rank's columns of the logits; false: on gathered logits
+    gathered_inputs_kept: bool = False  # column-parallel layers keep their input as gathered over tp
+    stage_outputs_kept: bool = False  # a stage keeps what it sent on until the backward pass
+    shard_gradient_bytes: float = 0.0  # per parameter of the rank's optimizer shard: its own copy of the gradient
+    bucket_bytes: float = 0.0  # communication buckets that stay allocated
     source: str = ""
 
 

@@ -45,13 +45,14 @@ class Moment(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryUse:
-    """Bytes on one rank; ``components`` sum to ``total_bytes``."""
+    """Bytes on one rank; ``components`` sum to ``total_bytes``. ``host_bytes`` is what the host holds for the rank."""
 
     stage: int
     components: tuple[tuple[str, float], ...]
     usable_bytes: float
     verdict: Verdict
     moment: Moment = Moment.NONE
+    host_bytes: float = 0.0
 
     @property
     def total_bytes(self) -> float:

@@ -1,0 +1,124 @@
+"""What a layer keeps from forward to backward, and what its backward pass needs on top, from the layer's ops."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from costmodels.job import TrainingJob
+from costmodels.memory.states import EXPERT_SPLITS
+from costmodels.memory.tokens import TokenShares
+from costmodels.table import Floats
+from costmodels.workload.op import Op, OpKind, Split, kept
+
+_GEMMS = frozenset({OpKind.GEMM, OpKind.GROUPED_GEMM})
+_ACCUMULATOR_BYTES = 4.0  # fused attention sums the gradient of the queries in fp32
+
+
+def kept_bytes(ops: Sequence[Op], job: TrainingJob, shares: TokenShares, modules: Sequence[str] = ()) -> Floats:
+    """Bytes that a layer keeps for one micro-batch in flight when ``modules`` are recomputed.
+
+    Parameters
+    ----------
+    ops : sequence of Op
+        The layer.
+    job : TrainingJob
+        Precision.
+    shares : TokenShares
+        Tokens per rank, shape (S,).
+    modules : sequence of str
+        Recompute modules that run again in the backward pass.
+
+    Returns
+    -------
+    ndarray
+        Bytes, shape (S,).
+
+    References
+    ----------
+    Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models", arXiv 2205.05198,
+    equations 1 to 6.
+    """
+    per_token: dict[Split, float] = {}
+    for op in ops:
+        split = op.saved_split or op.split
+        per_token[split] = per_token.get(split, 0.0) + _kept_per_token(op, job, shares.keys, modules)
+    total = np.zeros_like(shares.tokens)
+    for split, size in per_token.items():
+        total += size * shares.share(split)
+    return total * shares.tokens
+
+
+def _kept_per_token(op: Op, job: TrainingJob, keys: float, modules: Sequence[str]) -> float:
+    """Bytes per token of the tensors that an op keeps, before any division over the mesh."""
+    precision = job.precision
+    what = kept(op, modules)
+    low = op.kind in _GEMMS and op.low_precision
+    width = precision.gemm_activation_bytes if low else precision.activation_bytes
+    size = what.elements_per_token * width + what.bytes_per_token
+    if low and precision.gemm_activation_bytes != precision.activation_bytes:
+        size += what.shared_input_elements_per_token * precision.gemm_activation_bytes
+    scores = op.heads * keys
+    size += scores * (what.elements_per_score * precision.activation_bytes + what.bytes_per_score)
+    return size * _copies(op)
+
+
+def _copies(op: Op) -> int:
+    """Routed copies per token of an op that works on routed copies."""
+    return op.top_k if (op.saved_split or op.split) in EXPERT_SPLITS else 1
+
+
+def input_bytes(hidden: float, job: TrainingJob, shares: TokenShares) -> Floats:
+    """Bytes of a layer's input for one micro-batch: all that full recompute keeps; shape (S,)."""
+    return hidden * job.precision.activation_bytes * shares.share(Split.SEQUENCE) * shares.tokens
+
+
+def working_bytes(ops: Sequence[Op], job: TrainingJob, shares: TokenShares) -> Floats:
+    """Bytes that come and go while a layer runs backward: the gradients around its widest op.
+
+    Parameters
+    ----------
+    ops : sequence of Op
+        The layer.
+    job : TrainingJob
+        Precision and software.
+    shares : TokenShares
+        Tokens per rank, shape (S,).
+
+    Returns
+    -------
+    ndarray
+        Maximum over the ops, shape (S,).
+    """
+    width = job.precision.activation_bytes
+    peak = np.zeros_like(shares.tokens)
+    for op in ops:
+        peak = np.maximum(peak, _op_working_elements(op, job, shares) * width)
+    return peak * shares.tokens
+
+
+def _op_working_elements(op: Op, job: TrainingJob, shares: TokenShares) -> Floats:
+    """Elements per token around one op in the backward pass: gradients of its output and input, gathered tensors."""
+    if op.kind in _GEMMS:
+        return _gemm_working(op, shares)
+    part = shares.share(op.split) * _copies(op)
+    if op.kind is OpKind.ATTENTION:
+        grads = op.heads * (op.qk_dim + op.v_dim) + op.kv_heads * (op.qk_dim + op.v_dim)
+        if job.software.flash_attention:
+            accumulator = op.heads * op.qk_dim * _ACCUMULATOR_BYTES / job.precision.activation_bytes
+            return part * (grads + accumulator)
+        return part * (grads + 2.0 * op.heads * shares.keys)
+    return part * op.traffic_elements_per_token
+
+
+def _gemm_working(op: Op, shares: TokenShares) -> Floats:
+    """Gradient of the output, gradient of the input, and the input or output gathered over tp or etp."""
+    routed = op.split in EXPERT_SPLITS
+    copies = op.top_k if routed else 1
+    inner = shares.share(Split.EXPERT_TENSOR if routed else Split.TENSOR)
+    outer = shares.share(Split.EXPERT_COLUMN) if routed else np.ones_like(inner)
+    if op.split in (Split.COLUMN, Split.EXPERT_COLUMN):
+        gathered = outer if routed else (shares.sequence > 1).astype(np.float64)
+        return copies * (op.n * inner + op.k * outer + op.k * gathered)
+    if op.split in (Split.ROW, Split.EXPERT_ROW):
+        return copies * (op.k * inner + op.n * outer)
+    return (op.k + op.n) * shares.share(op.split)

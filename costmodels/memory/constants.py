@@ -1,0 +1,54 @@
+"""Constants of the memory model; values, sources and ranges stand in ``constants.toml``."""
+
+import tomllib
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from importlib import resources
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryConstants:
+    """Numbers that no equation gives.
+
+    Attributes
+    ----------
+    context_bytes : float
+        Memory of a process outside the framework's allocator: driver context, loaded kernels.
+    group_bytes : float
+        Buffers of one communicator with more than one rank, outside the allocator.
+    workspace_bytes : float
+        Workspaces that the libraries hold inside the allocator.
+    loss_bytes_per_logit : float
+        While the loss runs, per logit of the rank: the logits and what the loss makes of them, separate kernels.
+    fused_loss_bytes_per_logit : float
+        The same with a fused loss.
+    gathered_weight_layers : float
+        Layers whose whole weights are present at once under ZeRO-3: the running one and those fetched ahead.
+    gathered_gradient_bytes : float
+        Per parameter of the running layer under ZeRO-3: its whole gradient before it is reduced and scattered.
+    reserve_share : float
+        What the caching allocator holds beyond live tensors, over the bytes that come and go.
+    least_reserve_share : float
+        The part of it that stays when memory runs out and the allocator returns its cache.
+    risky_share : float
+        Use over usable memory from which a verdict turns from fits to risky.
+    """
+
+    context_bytes: float
+    group_bytes: float
+    workspace_bytes: float
+    loss_bytes_per_logit: float
+    fused_loss_bytes_per_logit: float
+    gathered_weight_layers: float
+    gathered_gradient_bytes: float
+    reserve_share: float
+    least_reserve_share: float
+    risky_share: float
+
+
+@lru_cache(maxsize=1)
+def default_memory() -> MemoryConstants:
+    """Return the constants of ``constants.toml``."""
+    text = resources.files("costmodels.memory").joinpath("constants.toml").read_text(encoding="utf-8")
+    table = tomllib.loads(text)
+    return MemoryConstants(**{field.name: float(table[field.name]["value"]) for field in fields(MemoryConstants)})

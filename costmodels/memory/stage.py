@@ -1,0 +1,151 @@
+"""Memory of the heaviest rank of pipeline stages: named components, verdict, moment of failure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.job import TrainingJob
+from costmodels.memory.constants import MemoryConstants
+from costmodels.results import MemoryUse, Moment, Verdict
+from costmodels.table import Floats
+from hardware.cluster import Accelerator
+
+Strings = NDArray[np.str_]
+
+OUTSIDE = ("communicators", "context")  # what the framework's own allocator does not see
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StageSums:
+    """What the parts of a stage add up to on its heaviest rank; arrays of one common shape.
+
+    Attributes
+    ----------
+    weights, gradients, optimizer, host : ndarray
+        States on the device, and those that the host holds for it [B].
+    activations : ndarray
+        Kept by all micro-batches in flight at the peak [B].
+    one_microbatch : ndarray
+        Kept by one micro-batch [B].
+    working, gathered : ndarray
+        Largest layer: what comes and goes, and what ZeRO-3 gathers [B].
+    loss : ndarray
+        What comes and goes around the logits [B]; 0 on stages without the head.
+    embedding_gradient : ndarray
+        Dense gradient of the embedding table in activation precision [B]; 0 on stages without it.
+    received : ndarray
+        Buffers of the pipeline's exchanges [B].
+    groups : ndarray
+        Communicators with more than one rank.
+    """
+
+    weights: Floats
+    gradients: Floats
+    optimizer: Floats
+    host: Floats
+    activations: Floats
+    one_microbatch: Floats
+    working: Floats
+    gathered: Floats
+    loss: Floats
+    embedding_gradient: Floats
+    received: Floats
+    groups: Floats
+
+
+def components(sums: StageSums, usable_bytes: float, constants: MemoryConstants) -> Mapping[str, Floats]:
+    """Name the parts of the peak, which come to the total when they are added.
+
+    The peak is the largest of three moments: the loss (logits), the backward of the widest layer, and the end of the
+    backward, when a micro-batch's activations are gone but the embedding's dense gradient is there.
+
+    Parameters
+    ----------
+    sums : StageSums
+        Parts of every stage, any shape.
+    usable_bytes : float
+        Memory of the device that a process can get [B].
+    constants : MemoryConstants
+        Context, communicators, workspace, reserve.
+
+    Returns
+    -------
+    mapping of str to ndarray
+        Bytes in the shape of ``sums``.
+    """
+    loss, work = sums.loss, sums.working + sums.gathered
+    ending = sums.embedding_gradient - sums.one_microbatch
+    by_loss = (loss > work) & (loss > ending)
+    by_ending = (ending > work) & ~by_loss
+    by_work = ~by_loss & ~by_ending
+    peak = np.maximum(np.maximum(loss, work), ending)
+    coming_and_going = sums.activations + peak + sums.received
+    named = {
+        "weights": sums.weights,
+        "gradients": sums.gradients,
+        "optimizer": sums.optimizer,
+        "activations": sums.activations - np.where(by_ending, sums.one_microbatch, 0.0),
+        "working": np.where(by_work, sums.working, np.where(by_ending, sums.embedding_gradient, 0.0)),
+        "gathered": np.where(by_work, sums.gathered, 0.0),
+        "logits": np.where(by_loss, loss, 0.0),
+        "buffers": sums.received + constants.workspace_bytes,
+        "communicators": sums.groups * constants.group_bytes,
+        "context": np.full_like(sums.weights, constants.context_bytes),
+    }
+    live = sum(named.values())
+    least = constants.least_reserve_share * coming_and_going
+    # the allocator gives cached blocks back before it fails: the reserve shrinks when memory runs short
+    reserve = np.maximum(least, np.minimum(constants.reserve_share * coming_and_going, usable_bytes - live))
+    return MappingProxyType({**named, "reserve": reserve})
+
+
+def usable_memory(accelerator: Accelerator) -> float:
+    """Memory that processes on a device can get [B]."""
+    return accelerator.allocatable_bytes or accelerator.memory_bytes
+
+
+def total_bytes(named: Mapping[str, Floats]) -> Floats:
+    """Sum of all components [B], in their shape."""
+    return np.asarray(sum(named.values()))
+
+
+def verdicts(named: Mapping[str, Floats], usable_bytes: float, constants: MemoryConstants) -> Strings:
+    """Verdict of every stage, as values of :class:`costmodels.results.Verdict`, in the shape of the components.
+
+    The reserve in ``named`` has shrunk as far as it can (:func:`components`): what still exceeds the memory fails.
+    """
+    total = total_bytes(named)
+    risky = np.where(total > constants.risky_share * usable_bytes, Verdict.RISKY.value, Verdict.FITS.value)
+    return np.where(total > usable_bytes, Verdict.OOM.value, risky)
+
+
+def moments(named: Mapping[str, Floats], job: TrainingJob, usable_bytes: float) -> Strings:
+    """When each stage would fail, as values of :class:`costmodels.results.Moment`; ``NONE`` where all of it fits.
+
+    Weights and gradient buffers come first, then the optimizer's master weights, the forward pass with activations and
+    logits, the backward pass, and last the optimizer's states, which are made in the first step.
+    """
+    share = 0.0
+    if job.software.main_params_in_optimizer:
+        share = job.precision.master_bytes / max(1.0, job.precision.master_bytes + job.optimizer_bytes)
+    base = named["context"] + named["communicators"] + named["weights"] + named["gradients"]
+    created = base + share * named["optimizer"]
+    forward = created + named["activations"] + named["logits"] + named["buffers"]
+    backward = forward + named["working"] + named["gathered"] + named["reserve"]
+    first_step = backward + (1.0 - share) * named["optimizer"]
+    conditions = [size > usable_bytes for size in (base, created, forward, backward, first_step)]
+    names = [Moment.LOAD, Moment.OPTIMIZER, Moment.FORWARD, Moment.BACKWARD, Moment.FIRST_STEP]
+    return np.select(conditions, [name.value for name in names], default=Moment.NONE.value)
+
+
+def allocated_bytes(use: MemoryUse) -> float:
+    """Bytes of live tensors at the peak, as ``torch.cuda.max_memory_allocated`` counts them."""
+    return sum(size for name, size in use.components if name not in (*OUTSIDE, "reserve"))
+
+
+def reserved_bytes(use: MemoryUse) -> float:
+    """Bytes that the caching allocator holds, as ``torch.cuda.max_memory_reserved`` counts them."""
+    return sum(size for name, size in use.components if name not in OUTSIDE)

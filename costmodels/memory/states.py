@@ -1,0 +1,122 @@
+"""Weights, gradients and optimizer states of a rank, under tensor and expert parallelism and ZeRO."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodels.job import TrainingJob
+from costmodels.table import Floats, StrategyTable
+from costmodels.workload.op import Op, Split
+
+EXPERT_SPLITS = frozenset({Split.EXPERT_COLUMN, Split.EXPERT_ROW, Split.EXPERT_TENSOR, Split.EXPERT_TOKENS})
+_TENSOR_SPLITS = frozenset({Split.COLUMN, Split.ROW, Split.HEADS, Split.TENSOR})
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LocalParameters:
+    """Parameters of one tensor-, expert- and pipeline-parallel rank, before ZeRO; shape (S,)."""
+
+    dense: Floats
+    expert: Floats
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StateBytes:
+    """Bytes of the model's states on a rank, and of those that the host holds for it; shape (S,)."""
+
+    weights: Floats
+    gradients: Floats
+    optimizer: Floats
+    host: Floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParameterBytes:
+    """Bytes of the states per parameter, before sharding."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+
+
+def parameter_bytes(job: TrainingJob) -> ParameterBytes:
+    """Bytes per parameter of weights, gradients and optimizer.
+
+    Software whose optimizer works on the model's own parameters (``main_params_in_optimizer`` false: FSDP, autocast)
+    holds them in the width of the master copy and makes the working copy when it is needed.
+    """
+    precision, software = job.precision, job.software
+    gradients = software.gradient_bytes or precision.gradient_bytes
+    if software.main_params_in_optimizer:
+        weights = precision.weight_bytes + precision.extra_weight_bytes
+        return ParameterBytes(
+            weights=weights, gradients=gradients, optimizer=precision.master_bytes + job.optimizer_bytes
+        )
+    weights = max(precision.weight_bytes, precision.master_bytes)
+    return ParameterBytes(weights=weights, gradients=gradients, optimizer=job.optimizer_bytes)
+
+
+def local_parameters(ops: Sequence[Op], table: StrategyTable) -> LocalParameters:
+    """Parameters that a rank holds of a list of ops.
+
+    Parameters
+    ----------
+    ops : sequence of Op
+        Ops with the parameters that they own.
+    table : StrategyTable
+        Strategies, shape (S,).
+
+    Returns
+    -------
+    LocalParameters
+        Weights split over tp (columns, rows, heads) or over ``ep * etp`` (experts); others are repeated on every rank.
+    """
+    split = sum(op.parameters for op in ops if op.split in _TENSOR_SPLITS)
+    expert = sum(op.parameters for op in ops if op.split in EXPERT_SPLITS)
+    whole = sum(op.parameters for op in ops) - split - expert
+    return LocalParameters(dense=whole + split / table.tp, expert=expert / (table.ep * table.etp))
+
+
+def state_bytes(parameters: LocalParameters, job: TrainingJob, table: StrategyTable) -> StateBytes:
+    """Bytes of the states of a rank's parameters.
+
+    Parameters
+    ----------
+    parameters : LocalParameters
+        Parameters of the rank, shape (S,).
+    job : TrainingJob
+        Precision, optimizer and software.
+    table : StrategyTable
+        Strategies, shape (S,).
+
+    Returns
+    -------
+    StateBytes
+        ZeRO stage 1 shards the optimizer's states, 2 the gradients as well, 3 the weights as well: dense ones over
+        the ZeRO group (dp x cp, or ``shard_group`` of it), those of experts over the ranks of that group that hold the
+        same experts, ``tp * group / (ep * etp)``. Optimizer states that are offloaded count as host memory.
+
+    References
+    ----------
+    Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", arXiv 1910.02054,
+    section 5; Megatron-core's distributed optimizer shards expert states over expert data parallelism.
+    """
+    per = parameter_bytes(job)
+    dense_group = table.zero_group
+    expert_group = np.maximum(1, dense_group * table.tp // (table.ep * table.etp))
+
+    def held(stage: int) -> Floats:
+        sharded = table.zero >= stage
+        return parameters.dense / np.where(sharded, dense_group, 1) + parameters.expert / np.where(
+            sharded, expert_group, 1
+        )
+
+    optimizer = per.optimizer * held(1)
+    offloaded = job.software.optimizer_offload
+    return StateBytes(
+        weights=per.weights * held(3),
+        gradients=per.gradients * held(2),
+        optimizer=np.zeros_like(optimizer) if offloaded else optimizer,
+        host=optimizer if offloaded else np.zeros_like(optimizer),
+    )
