@@ -1,0 +1,161 @@
+"""Lower bounds on a chain: shortest completions for several prices of memory at once, and the Lagrangian dual.
+
+For a price ``p >= 0`` (units per byte) and any path x with memory(x) <= budget:
+
+    time(x) >= time(x) + p (memory(x) - budget) >= min_y [time(y) + p memory(y)] - p budget =: L(p)
+
+so every L(p) is a lower bound; ``dual`` maximises it exactly, walking the corners of the lower hull of
+(memory, time) (Handler and Zang, Networks 10, 1980), and returns the best feasible path met on the way.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from planner.intra_op.chain import FORBIDDEN, Chain
+from planner.intra_op.problem import Floats, Ints
+
+MAX_DUAL_STEPS: Final = 40
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Completions:
+    """Cheapest way to finish from each layer, for K weightings ``a * time + b * memory``.
+
+    Lists run over layers; arrays have shape (K, S) for the strategies of that layer. Costs exclude the layer itself.
+    ``step`` holds the next layer's strategy (absent for the last layer).
+    """
+
+    cost: list[Floats]
+    time: list[Ints]
+    memory: list[Ints]
+    step: list[Ints]
+
+    def path(self, k: int, layer: int, strategy: int) -> list[int]:
+        """Strategies after ``layer`` on the cheapest way to finish, weighting ``k``."""
+        found = []
+        for step in self.step[layer:]:
+            strategy = int(step[k, strategy])
+            found.append(strategy)
+        return found
+
+
+def completions(chain: Chain, weights: Sequence[tuple[float, float]]) -> Completions:
+    """Run the backward recursion over layers for all weightings at once.
+
+    Parameters
+    ----------
+    chain : Chain
+        Without transient memory.
+    weights : sequence of (a, b)
+        Weights of time and memory.
+    """
+    a = np.array([w[0] for w in weights])
+    b = np.array([w[1] for w in weights])
+    owners, links = chain.layer_runs(), chain.transitions()
+    own_cost = [a[:, None] * run.time + b[:, None] * run.memory for run in chain.runs]
+    link_cost = {id(m): np.where(m >= FORBIDDEN, np.inf, a[:, None, None] * m) for m in links if m is not None}
+    shape = (len(weights), chain.runs[-1].keep.size)
+    cost, time, memory = [np.zeros(shape)], [np.zeros(shape, dtype=np.int64)], [np.zeros(shape, dtype=np.int64)]
+    steps: list[Ints] = []
+    for layer in range(len(owners) - 2, -1, -1):
+        after = chain.runs[owners[layer + 1]]
+        through = own_cost[owners[layer + 1]] + cost[-1]  # (K, T)
+        matrix = links[layer]
+        if matrix is None:
+            step = np.broadcast_to(through.argmin(axis=1)[:, None], (len(weights), chain.runs[owners[layer]].keep.size))
+            extra: Ints | int = 0
+            best = np.take_along_axis(through, step, axis=1)
+        else:
+            total = link_cost[id(matrix)] + through[:, None, :]  # (K, S, T)
+            step = total.argmin(axis=2)
+            extra = matrix[np.arange(step.shape[1])[None, :], step]
+            best = np.take_along_axis(total, step[:, :, None], axis=2)[:, :, 0]
+        cost.append(best)
+        time.append(np.minimum(np.take_along_axis(time[-1], step, axis=1) + after.time[step] + extra, FORBIDDEN))
+        memory.append(np.take_along_axis(memory[-1], step, axis=1) + after.memory[step])
+        steps.append(step)
+    return Completions(cost=cost[::-1], time=time[::-1], memory=memory[::-1], step=steps[::-1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Path:
+    """One strategy per layer, its units and its bytes."""
+
+    layers: tuple[int, ...]
+    time: int
+    memory: int
+
+
+def cheapest(chain: Chain, weight: tuple[float, float]) -> Path | None:
+    """Path with the least ``a * time + b * memory``; None if every path is forbidden."""
+    done = completions(chain, [weight])
+    first = chain.runs[0]
+    total = weight[0] * first.time + weight[1] * first.memory + done.cost[0][0]
+    s = int(total.argmin())
+    time = int(first.time[s] + done.time[0][0, s])
+    if time >= FORBIDDEN:
+        return None
+    return Path(layers=(s, *done.path(0, 0, s)), time=time, memory=int(first.memory[s] + done.memory[0][0, s]))
+
+
+def rounding_margin(chain: Chain, time: float, price: float) -> float:
+    """Bound on the floating-point error of ``time + price * (memory - budget)`` summed along a path, in units.
+
+    Each of the at most ``3 N + 3`` operations errs by 2**-53 of a magnitude of at most time + 2 price * budget.
+    """
+    return (3 * chain.layers + 3) * 2.0**-53 * (abs(time) + 2 * price * abs(chain.budget))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dual:
+    """Best Lagrangian bound in units, its price in units per byte, and the best feasible path met.
+
+    ``bound`` is safe: the rounding of floating point is already taken off. No feasible path: ``feasible`` is None.
+    """
+
+    bound: float
+    price: float
+    feasible: Path | None
+    steps: int
+
+
+def dual(chain: Chain) -> Dual:
+    """Maximise the Lagrangian bound of the memory limit.
+
+    Starts from the fastest path (if it fits, it is the optimum and the price is zero) and the leanest one.
+    """
+    fast = cheapest(chain, (1.0, 0.0))
+    if fast is None:
+        return Dual(bound=float(FORBIDDEN), price=0.0, feasible=None, steps=1)
+    if fast.memory <= chain.budget:
+        return Dual(bound=float(fast.time), price=0.0, feasible=fast, steps=1)
+    lean = cheapest(chain, (0.0, 1.0))
+    if lean is None or lean.memory > chain.budget:
+        return Dual(bound=float(FORBIDDEN), price=0.0, feasible=None, steps=2)
+    best, bound, price, steps = lean, float(fast.time), 0.0, 2
+    while steps < MAX_DUAL_STEPS and lean.time > fast.time:
+        slope = (lean.time - fast.time) / (fast.memory - lean.memory)
+        middle = cheapest(chain, (1.0, slope))
+        steps += 1
+        if middle is None:
+            break
+        value = middle.time + slope * (middle.memory - chain.budget)
+        safe = value - rounding_margin(chain, middle.time, slope)
+        if safe > bound:
+            bound, price = safe, slope
+        if middle.memory <= chain.budget and middle.time < best.time:
+            best = middle
+        hull = fast.time + slope * (fast.memory - chain.budget)
+        if value >= hull - 1e-9 * abs(hull) or (middle.memory, middle.time) in {
+            (fast.memory, fast.time),
+            (lean.memory, lean.time),
+        }:
+            break
+        if middle.memory <= chain.budget:
+            lean = middle
+        else:
+            fast = middle
+    return Dual(bound=bound, price=price, feasible=best, steps=steps)
