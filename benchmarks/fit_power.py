@@ -1,0 +1,144 @@
+"""Fit the power constants to published power and throughput curves and print them with their errors.
+
+    python benchmarks/fit_power.py powercap.csv power_vs_util_gemm.csv
+
+``powercap.csv`` has the columns ``gpu, workload, power_limit_w, rel_throughput, clock_mhz, source``. Rows with a clock
+are locked clocks with the power that was drawn; rows without one are power limits. Every fourth point is held out.
+"""
+
+import csv
+import sys
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+from least_squares import Vector, fit
+
+from costmodels.power import PowerModel, Work, power_model, step_power
+from hardware.catalog import accelerator
+
+HIGHEST_MHZ = {"A100-SXM4-80GB": 1410.0, "A40": 1740.0}
+# Shares of time in a training stage at the highest clock: products, attention, memory-bound kernels.
+TRAINING_MIX = MappingProxyType({Work.GEMM: 0.7, Work.ATTENTION: 0.1, Work.MEMORY: 0.2})
+PARTS = MappingProxyType(
+    {
+        "A100-SXM4-80GB": "a100-sxm-80gb",
+        "A40": "a40-48gb",
+        "V100-PCIe": "v100-pcie-32gb",
+        "h200_sxm": "h200-sxm-141gb",
+        "b200_sxm": "b200-sxm-180gb",
+        "gb200": "gb200",
+    }
+)
+
+
+def model_of(gpu: str) -> PowerModel:
+    """Shipped constants of an accelerator."""
+    return power_model(accelerator(PARTS[gpu]))
+
+
+def read_rows(path: str) -> list[dict[str, str]]:
+    """Read a CSV."""
+    with Path(path).open(encoding="utf-8") as lines:
+        return list(csv.DictReader(lines))
+
+
+def fit_locked(rows: Iterable[dict[str, str]], gpu: str) -> None:
+    """Fit static and dynamic draw, voltage and the clock-bound share to locked clocks; one set for all workloads."""
+    chosen = [row for row in rows if row["gpu"] == gpu and row["clock_mhz"] and "Perseus" in row["source"]]
+    clock, drawn, rate = (
+        np.array([float(row[name]) for row in chosen]) for name in ("clock_mhz", "power_limit_w", "rel_throughput")
+    )
+    clock = clock / HIGHEST_MHZ[gpu]
+    if gpu == "A40":  # the board sat at its limit above this clock
+        keep = clock < 0.85
+        clock, drawn, rate = clock[keep], drawn[keep], rate[keep]
+    held = np.arange(len(clock)) % 4 == 3
+    base = model_of(gpu)
+
+    def at(p: Vector) -> PowerModel:
+        static, dynamic, floor, slope = _positive(p)
+        return replace(
+            base, static_w=100.0 * static, dynamic_w=400.0 * dynamic, voltage_floor=floor, voltage_slope=slope
+        )
+
+    def stage(model: PowerModel) -> tuple[Vector, Vector]:
+        state = step_power(model, TRAINING_MIX, limit_w=1e9, highest_clock=clock)
+        return state.mean_w, 1.0 / state.slowdown
+
+    p = fit(lambda q: np.log(stage(at(q))[0] / drawn)[~held], [-0.5, 0.0, 1.5, 1.0])
+    model = at(p)
+    print(
+        f"{gpu} locked clocks, {len(clock)} points: static {model.static_w:.0f} W dynamic {model.dynamic_w:.0f} W"
+        f" floor {model.voltage_floor:.3f} slope {model.voltage_slope:.3f}"
+    )
+    for label, used in (("fitted", model), ("as shipped", base)):
+        watts, speed = stage(used)
+        power_error, speed_error = np.abs(watts / drawn - 1.0), np.abs(speed - rate)
+        print(
+            f"    {label}: power fit {power_error[~held].mean():.1%} hold-out {power_error[held].mean():.1%};"
+            f" throughput (points, not fitted) {speed_error.mean():.1%}"
+        )
+
+
+def fit_limits(rows: Iterable[dict[str, str]], gpu: str) -> None:
+    """Fit one set of constants to throughput under power limits; training of any kind, one activity."""
+    chosen = [row for row in rows if row["gpu"] == gpu and not row["clock_mhz"] and "Zeus" in row["source"]]
+    limit, rate = (np.array([float(row[name]) for row in chosen]) for name in ("power_limit_w", "rel_throughput"))
+    held = np.arange(len(limit)) % 4 == 3
+    base = model_of(gpu)
+
+    def at(p: Vector) -> PowerModel:
+        static, dynamic, floor, slope = _positive(p)
+        return replace(
+            base, static_w=100.0 * static, dynamic_w=400.0 * dynamic, voltage_floor=floor, voltage_slope=slope
+        )
+
+    def speed(model: PowerModel) -> Vector:
+        return 1.0 / step_power(model, TRAINING_MIX, limit_w=limit).slowdown
+
+    start = [-1.0, -0.5, 1.5, 1.0]
+    p = fit(lambda q: np.concatenate([(speed(at(q)) - rate)[~held], 0.02 * (q - start)]), start)
+    model = at(p)
+    print(
+        f"{gpu} power limits, {len(limit)} points: static {model.static_w:.0f} W dynamic {model.dynamic_w:.0f} W"
+        f" floor {model.voltage_floor:.3f} slope {model.voltage_slope:.3f}"
+    )
+    for label, used in (("fitted", model), ("as shipped", base)):
+        error = np.abs(speed(used) - rate)
+        print(f"    throughput, {label}: fit {error[~held].mean():.1%} hold-out {error[held].mean():.1%} (points)")
+
+
+def _positive(p: Vector) -> tuple[float, float, float, float]:
+    """Static and dynamic scale, floor in (0, 1), slope."""
+    static, dynamic, slope = (float(np.exp(value)) for value in (p[0], p[1], p[3] - 1.0))
+    return static, dynamic, float(1.0 / (1.0 + np.exp(-p[2]))), slope
+
+
+def activity_of_memory(rows: Iterable[dict[str, str]]) -> None:
+    """Print the draw of products that stream memory, as a share of the dynamic draw of full products."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        if row["dtype"] == "bfloat16" and float(row["util_hi"]) <= 0.05:
+            found[row["gpu"]].append(float(row["power_med"]))
+    for gpu, watts in found.items():
+        model = model_of(gpu)
+        shares = [(value - model.static_w) / model.dynamic_w for value in watts]
+        print(f"{gpu} memory activity: median {np.median(shares):.2f} of {np.round(shares, 2).tolist()}")
+
+
+def main(caps: str, utilisation: str) -> None:
+    """Print every fit."""
+    rows = read_rows(caps)
+    for gpu in ("A100-SXM4-80GB", "A40"):
+        fit_locked(rows, gpu)
+    for gpu in ("V100-PCIe", "A40"):
+        fit_limits(rows, gpu)
+    activity_of_memory(read_rows(utilisation))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:3])

@@ -1,0 +1,12 @@
+"""What computing costs: ops of a layer, optimizer steps, and the kernels below them, priced by shape.
+
+``op_times`` prices an op for a whole table of strategies; the modules below hold one kind of kernel each:
+``gemm`` (dense and grouped products), ``attention``, ``traffic`` (memory-bound work), ``local`` (what one rank holds).
+Equations, sources and errors: ``docs/compute.md``.
+"""
+
+from costmodels.compute.ops import OpTimes, op_times
+from costmodels.compute.traffic import optimizer_step_s
+from costmodels.efficiency import Efficiency, default_efficiency
+
+__all__ = ["Efficiency", "OpTimes", "default_efficiency", "op_times", "optimizer_step_s"]

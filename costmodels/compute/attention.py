@@ -1,0 +1,158 @@
+"""Softmax attention, fused (flash) and as separate products with a matrix of scores in memory."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from costmodels.compute.machine import ELEMENT_BYTES, Machine
+from costmodels.table import Floats
+
+_QUERY_TILE: Final = 128.0  # queries of one block of the fused kernel
+_REFERENCE_WIDTH: Final = 128.0  # head width at which ``AttentionEfficiency.math`` is stated
+_BACKWARD_PRODUCTS: Final = 2.5  # five products against two: scores are computed again
+_FORWARD_KERNELS: Final = 1.0
+_BACKWARD_KERNELS: Final = 3.0  # row sums, main kernel, conversion of the query gradient
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionShape:
+    """Attention of one rank; arrays of shape (U,).
+
+    ``tokens`` queries lie in sequences whose queries see ``keys`` keys on average (half the sequence under a causal
+    mask); a kernel call meets ``call_keys`` of them (less than ``keys`` when a ring of ranks passes keys around).
+    ``matrix_keys`` is the row length of the whole matrix of scores, ``blocks`` the independent pieces of work.
+    """
+
+    tokens: Floats
+    keys: Floats
+    call_keys: Floats
+    matrix_keys: Floats
+    heads: Floats
+    kv_heads: Floats
+    blocks: Floats
+    qk_dim: int
+    v_dim: int
+
+
+def mean_keys(seq: float, window: int, *, causal: bool) -> float:
+    """Average number of keys that a query attends to.
+
+    Parameters
+    ----------
+    seq : float
+        Sequence length [tokens].
+    window : int
+        Keys that a query may see at most; 0: all.
+    causal : bool
+        Whether a query sees earlier keys only.
+
+    Returns
+    -------
+    float
+        Keys: ``seq/2`` causal, ``w - w^2/(2 seq)`` in a causal window (the first queries see fewer), as FLOP counters
+        of published benchmarks count.
+    """
+    width = min(float(window), seq) if window > 0 else seq
+    return width - width * width / (2.0 * seq) if causal else width
+
+
+def query_blocks(sequences: Floats, heads: Floats, seq: Floats | float) -> Floats:
+    """Independent pieces of work of a fused kernel: tiles of queries, per head and sequence."""
+    blocks: Floats = sequences * heads * np.ceil(seq / _QUERY_TILE)
+    return blocks
+
+
+def flash_attention_s(shape: AttentionShape, machine: Machine, number_format: str = "bf16") -> tuple[Floats, Floats]:
+    """Forward and backward time of fused attention.
+
+    Parameters
+    ----------
+    shape : AttentionShape
+        Arrays of shape (U,).
+    machine : Machine
+        Accelerator, constants and clock.
+    number_format : str
+        Format of queries, keys and values.
+
+    Returns
+    -------
+    tuple of array
+        Seconds forward and backward, each of shape (U,).
+
+    References
+    ----------
+    ``docs/compute.md``, section "Attention": the rate saturates with the head width (softmax work does not shrink with
+    it) and with the keys of a call; fitted to the figures of Shah et al., arXiv 2407.08608.
+    """
+    forward_s = _products_s(shape, machine, number_format)
+    backward_s = forward_s * _BACKWARD_PRODUCTS / machine.generation.attention.backward_ratio
+    bandwidth = machine.accelerator.memory_bytes_per_s * machine.generation.memory
+    queries, keys = _tensor_elements(shape)
+    element = ELEMENT_BYTES[number_format]
+    forward_bytes = element * (queries + keys)
+    # Queries, output, its gradient and the query gradient in fp32 and back; keys, values and their gradients.
+    backward_bytes = (2.0 * element + 12.0) * queries + 2.0 * element * keys
+    launch_s = machine.shared.memory_launch_s
+    return (
+        _joint(forward_s, forward_bytes / bandwidth, machine) + _FORWARD_KERNELS * launch_s,
+        _joint(backward_s, backward_bytes / bandwidth, machine) + _BACKWARD_KERNELS * launch_s,
+    )
+
+
+def matrix_attention_s(
+    shape: AttentionShape, machine: Machine, *, elements_per_score: float, number_format: str = "bf16"
+) -> tuple[Floats, Floats]:
+    """Forward and backward time of attention that writes its matrix of scores.
+
+    Parameters
+    ----------
+    shape : AttentionShape
+        Arrays of shape (U,).
+    machine : Machine
+        Accelerator, constants and clock.
+    elements_per_score : float
+        Elements read and written per score, forward [elements]; backward moves ``backward_traffic`` times as much.
+    number_format : str
+        Format of queries, keys, values and scores.
+
+    Returns
+    -------
+    tuple of array
+        Seconds forward and backward, each of shape (U,). Masked scores are computed: nothing is saved by causality.
+    """
+    shared = machine.shared
+    scores = shape.tokens * shape.matrix_keys * shape.heads
+    rate = machine.rate_flops_per_s(number_format) * machine.gemm_math("bf16") * shared.unfused_attention_math
+    products_s = 2.0 * scores * (shape.qk_dim + shape.v_dim) / rate
+    bandwidth = machine.accelerator.memory_bytes_per_s * machine.generation.memory
+    softmax_s = ELEMENT_BYTES[number_format] * elements_per_score * scores / bandwidth
+    launch_s = machine.shared.memory_launch_s
+    return (
+        products_s + softmax_s + 3.0 * launch_s,
+        2.0 * products_s + shared.backward_traffic * softmax_s + 6.0 * launch_s,
+    )
+
+
+def _products_s(shape: AttentionShape, machine: Machine, number_format: str) -> Floats:
+    constants = machine.generation.attention
+    width = 0.5 * (shape.qk_dim + shape.v_dim)
+    flops = 4.0 * shape.tokens * shape.keys * shape.heads * width
+    by_width = (1.0 + constants.width_half / _REFERENCE_WIDTH) / (1.0 + constants.width_half / width)
+    by_length = 1.0 / (1.0 + constants.length_half / np.maximum(shape.call_keys, 1.0))
+    busy = np.minimum(shape.blocks / float(machine.multiprocessors), 1.0)
+    rate = machine.rate_flops_per_s(number_format) * constants.math * by_width * by_length * busy
+    products_s: Floats = flops / rate
+    return products_s
+
+
+def _tensor_elements(shape: AttentionShape) -> tuple[Floats, Floats]:
+    """Elements of queries with outputs, and of keys with values."""
+    dims = float(shape.qk_dim + shape.v_dim)
+    return shape.tokens * shape.heads * dims, shape.tokens * shape.kv_heads * dims
+
+
+def _joint(math_s: Floats, memory_s: Floats, machine: Machine) -> Floats:
+    power = machine.shared.roofline_power
+    joint: Floats = (math_s**power + memory_s**power) ** (1.0 / power)
+    return joint

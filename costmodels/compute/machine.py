@@ -1,0 +1,77 @@
+"""An accelerator as the kernels see it: rates in a number format at a clock, and the constants of its generation."""
+
+from dataclasses import dataclass
+
+from costmodels.efficiency import Efficiency, Generation, SharedEfficiency
+from costmodels.table import Floats
+from hardware.cluster import Accelerator
+from hardware.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """Accelerator, efficiencies and clock together.
+
+    ``clock`` is the sustained clock over the accelerator's highest clock (scalar, or shape (S,)); ``multiprocessors``
+    falls back to the generation's where the catalogue states none.
+    """
+
+    accelerator: Accelerator
+    generation: Generation
+    shared: SharedEfficiency
+    clock: Floats | float
+    multiprocessors: int
+
+    def rate_flops_per_s(self, number_format: str) -> Floats | float:
+        """Return the quoted dense peak in a number format at the clock [FLOP/s].
+
+        Raises
+        ------
+        InputError
+            When the accelerator has no such format.
+        """
+        peak = float(getattr(self.accelerator.peak, number_format, 0.0))
+        if peak <= 0.0:
+            known = [name for name in PEAK_FORMATS if getattr(self.accelerator.peak, name) > 0.0]
+            raise InputError(
+                f"{self.accelerator.name} does not compute in {number_format}",
+                allowed=", ".join(known) or "an accelerator with a peak rate",
+                where="precision",
+            )
+        return peak * self.clock
+
+    def gemm_math(self, number_format: str) -> float:
+        """Share of the quoted peak that large products reach; formats without a constant of their own use bf16's."""
+        math = self.generation.gemm.math
+        return math.get(number_format, math["bf16"])
+
+
+PEAK_FORMATS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
+ELEMENT_BYTES = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "fp4": 0.5}
+
+
+def machine_of(accelerator: Accelerator, efficiency: Efficiency, *, clock: Floats | float = 1.0) -> Machine:
+    """Join an accelerator with the constants of its generation.
+
+    Parameters
+    ----------
+    accelerator : Accelerator
+        The accelerator.
+    efficiency : Efficiency
+        Constants of all generations.
+    clock : array or float
+        Sustained clock over the highest clock [1].
+
+    Returns
+    -------
+    Machine
+        What the kernels need.
+    """
+    generation = efficiency.generation(accelerator)
+    return Machine(
+        accelerator=accelerator,
+        generation=generation,
+        shared=efficiency.shared,
+        clock=clock,
+        multiprocessors=accelerator.multiprocessors or generation.multiprocessors,
+    )

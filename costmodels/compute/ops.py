@@ -1,0 +1,187 @@
+"""Forward and backward time of an op of a layer, for a whole table of strategies."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final
+
+import numpy as np
+
+from costmodels.compute.attention import flash_attention_s, matrix_attention_s
+from costmodels.compute.gemm import GemmShape, gemm_s
+from costmodels.compute.local import Grid, attention_shape, feature_split, gemm_shape, grid_of, rank_tokens
+from costmodels.compute.machine import Machine, machine_of
+from costmodels.compute.traffic import quantise_s, scan_s, traffic_s
+from costmodels.efficiency import Efficiency
+from costmodels.job import TrainingJob
+from costmodels.table import Floats, StrategyTable
+from costmodels.workload.op import Op, OpKind
+from hardware.cluster import Accelerator
+
+_UNFUSED_KERNELS: Final = 4.0  # kernels of a memory-bound op whose steps are not fused
+_SCAN_KERNELS: Final = (5.0, 10.0)  # chunk states, their scan, chunk products, convolution; with gradients
+_SCAN_BACKWARD: Final = 2.5  # gradients of both operands, and the chunk states again
+_OPAQUE_BACKWARD: Final = 2.0  # gradients of inputs and of weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpTimes:
+    """Seconds of one op per micro-batch on one rank, arrays of shape (S,)."""
+
+    forward_s: Floats
+    backward_s: Floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Priced:
+    """Device seconds of one op over a grid (U,), and how many kernels the host starts for it."""
+
+    forward_s: Floats
+    backward_s: Floats
+    forward_kernels: float
+    backward_kernels: float
+
+
+def op_times(
+    op: Op,
+    job: TrainingJob,
+    table: StrategyTable,
+    accelerator: Accelerator,
+    *,
+    clock: Floats | float = 1.0,
+    efficiency: Efficiency,
+) -> OpTimes:
+    """Time of an op per micro-batch on one rank, without communication.
+
+    Parameters
+    ----------
+    op : Op
+        The op; quantities per token before any division over the mesh.
+    job : TrainingJob
+        Sequence length, number formats, software.
+    table : StrategyTable
+        Strategies, S rows.
+    accelerator : Accelerator
+        The accelerator of the stage.
+    clock : array or float
+        Sustained clock over the accelerator's highest clock [1], scalar or shape (S,). Efficiencies hold at 1.0;
+        :mod:`costmodels.power` gives what a power limit leaves of it.
+    efficiency : Efficiency
+        Constants of all generations.
+
+    Returns
+    -------
+    OpTimes
+        Forward and backward seconds, each of shape (S,). Recomputed work is not in the backward time.
+
+    Raises
+    ------
+    InputError
+        When the accelerator lacks the job's number format.
+    """
+    grid = grid_of(table, clock)
+    row_clock = clock if np.ndim(clock) == 0 else np.asarray(clock, dtype=np.float64)[grid.first]
+    machine = machine_of(accelerator, efficiency, clock=row_clock)
+    priced = _PRICES[op.kind](op, grid, job, machine)
+    shared = efficiency.shared
+    dispatch_s = shared.graph_dispatch_s if job.software.cuda_graphs else shared.dispatch_s
+    return OpTimes(
+        forward_s=np.maximum(priced.forward_s, priced.forward_kernels * dispatch_s)[grid.inverse],
+        backward_s=np.maximum(priced.backward_s, priced.backward_kernels * dispatch_s)[grid.inverse],
+    )
+
+
+def _gemm(op: Op, grid: Grid, job: TrainingJob, machine: Machine) -> _Priced:
+    """Forward, gradient of the input (m, n by k), and gradient of the weight (k, m by n, added to the buffer)."""
+    shape = gemm_shape(op, grid, job)
+    number_format = job.precision.gemm if op.low_precision else job.precision.attention
+    # Without a grouped kernel every expert's product is a kernel of its own.
+    one_by_one = op.kind is OpKind.GROUPED_GEMM and not job.software.grouped_gemm
+    calls = shape.groups if one_by_one else 1.0
+    shape = replace(shape, groups=1.0) if one_by_one else shape
+    accumulate_bytes = 2.0 * (job.software.gradient_bytes or job.precision.gradient_bytes)
+    input_gradient = GemmShape(m=shape.m, n=shape.k, k=shape.n, groups=shape.groups)
+    weight_gradient = GemmShape(m=shape.k, n=shape.n, k=shape.m, groups=shape.groups, output_bytes=accumulate_bytes)
+    rows = shape.m * shape.groups * calls
+    forward_s = calls * gemm_s(shape, machine, number_format) + quantise_s(rows * shape.k, machine, number_format)
+    backward_s = calls * (
+        gemm_s(input_gradient, machine, number_format) + gemm_s(weight_gradient, machine, number_format)
+    )
+    launches = float(np.max(calls))
+    casts = 1.0 if number_format in ("fp8", "fp4") else 0.0
+    return _Priced(
+        forward_s=forward_s,
+        backward_s=backward_s + quantise_s(rows * shape.n, machine, number_format),
+        forward_kernels=launches + casts,
+        backward_kernels=2.0 * launches + casts,
+    )
+
+
+def _attention(op: Op, grid: Grid, job: TrainingJob, machine: Machine) -> _Priced:
+    shape = attention_shape(op, grid, job)
+    number_format = job.precision.attention
+    if job.software.flash_attention:
+        forward_s, backward_s = flash_attention_s(shape, machine, number_format)
+    else:
+        forward_s, backward_s = matrix_attention_s(
+            shape, machine, elements_per_score=op.traffic_elements_per_score, number_format=number_format
+        )
+    return _Priced(forward_s=forward_s, backward_s=backward_s, forward_kernels=2.0, backward_kernels=3.0)
+
+
+def _memory(op: Op, grid: Grid, job: TrainingJob, machine: Machine) -> _Priced:
+    traffic_bytes = _traffic_bytes(op, grid, job)
+    kernels = 1.0 if job.software.fused_kernels or job.software.compiled else _UNFUSED_KERNELS
+    if job.software.compiled:
+        traffic_bytes = traffic_bytes * machine.shared.compiled_traffic
+    return _Priced(
+        forward_s=traffic_s(traffic_bytes, machine, kernels=kernels),
+        backward_s=traffic_s(machine.shared.backward_traffic * traffic_bytes, machine, kernels=kernels),
+        forward_kernels=kernels,
+        backward_kernels=kernels,
+    )
+
+
+def _scan(op: Op, grid: Grid, job: TrainingJob, machine: Machine) -> _Priced:
+    flops = op.flops_per_token * rank_tokens(op, grid, job) / feature_split(op, grid)
+    traffic_bytes = _traffic_bytes(op, grid, job)
+    forward_kernels, backward_kernels = _SCAN_KERNELS
+    backward_bytes = machine.shared.backward_traffic * traffic_bytes
+    return _Priced(
+        forward_s=scan_s(flops, traffic_bytes, machine, kernels=forward_kernels),
+        backward_s=scan_s(_SCAN_BACKWARD * flops, backward_bytes, machine, kernels=backward_kernels),
+        forward_kernels=forward_kernels,
+        backward_kernels=backward_kernels,
+    )
+
+
+def _opaque(op: Op, grid: Grid, job: TrainingJob, machine: Machine) -> _Priced:
+    """A layer of totals: FLOPs at a general share of the peak beside its traffic and one reading of its weights."""
+    split = feature_split(op, grid)
+    flops = op.flops_per_token * rank_tokens(op, grid, job) / split
+    weights = op.parameters * job.precision.weight_bytes / split
+    rate = machine.rate_flops_per_s(job.precision.attention) * machine.shared.opaque_math
+    power = machine.shared.roofline_power
+    memory_s = traffic_s(_traffic_bytes(op, grid, job) + weights, machine, kernels=0.0)
+    forward_s = ((flops / rate) ** power + memory_s**power) ** (1.0 / power) + machine.shared.memory_launch_s
+    return _Priced(
+        forward_s=forward_s, backward_s=_OPAQUE_BACKWARD * forward_s, forward_kernels=1.0, backward_kernels=2.0
+    )
+
+
+def _traffic_bytes(op: Op, grid: Grid, job: TrainingJob) -> Floats:
+    per_token = op.traffic_elements_per_token * job.precision.activation_bytes + op.traffic_bytes_per_token
+    traffic: Floats = per_token * rank_tokens(op, grid, job) / feature_split(op, grid)
+    return traffic
+
+
+_PRICES: Final[Mapping[OpKind, Callable[[Op, Grid, TrainingJob, Machine], _Priced]]] = MappingProxyType(
+    {
+        OpKind.GEMM: _gemm,
+        OpKind.GROUPED_GEMM: _gemm,
+        OpKind.ATTENTION: _attention,
+        OpKind.MEMORY: _memory,
+        OpKind.SCAN: _scan,
+        OpKind.OPAQUE: _opaque,
+    }
+)

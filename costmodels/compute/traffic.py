@@ -1,0 +1,113 @@
+"""Work bound by memory traffic: elementwise kernels, number-format casts, optimizer steps, chunked scans."""
+
+import numpy as np
+
+from costmodels.compute.machine import Machine, machine_of
+from costmodels.efficiency import Efficiency
+from costmodels.job import TrainingJob
+from costmodels.table import Floats
+from hardware.cluster import Accelerator
+
+
+def traffic_s(traffic_bytes: Floats, machine: Machine, *, kernels: float = 1.0) -> Floats:
+    """Time of kernels that move ``traffic_bytes`` through memory.
+
+    Parameters
+    ----------
+    traffic_bytes : array
+        Bytes read and written [byte].
+    machine : Machine
+        Accelerator and constants; the memory clock does not follow the core clock.
+    kernels : float
+        Kernels that share the traffic.
+
+    Returns
+    -------
+    array
+        Seconds.
+    """
+    bandwidth = machine.accelerator.memory_bytes_per_s * machine.generation.memory
+    seconds: Floats = np.asarray(traffic_bytes) / bandwidth + kernels * machine.shared.memory_launch_s
+    return seconds
+
+
+def quantise_s(elements: Floats, machine: Machine, number_format: str) -> Floats:
+    """Time to cast a 16-bit tensor to a low-precision format, along rows and along columns.
+
+    Parameters
+    ----------
+    elements : array
+        Elements of the tensor.
+    machine : Machine
+        Accelerator and constants.
+    number_format : str
+        ``fp8`` or ``fp4``; other formats need no cast and cost nothing.
+
+    Returns
+    -------
+    array
+        Seconds.
+    """
+    shared = machine.shared
+    per_element = {"fp8": shared.quantise_fp8_bytes, "fp4": shared.quantise_fp4_bytes}.get(number_format, 0.0)
+    if per_element == 0.0:
+        return np.zeros_like(np.asarray(elements, dtype=np.float64))
+    return traffic_s(per_element * np.asarray(elements), machine)
+
+
+def scan_s(flops: Floats, traffic_bytes: Floats, machine: Machine, *, kernels: float) -> Floats:
+    """Time of a chunked scan: small products along the sequence beside the traffic of its chunks.
+
+    Parameters
+    ----------
+    flops : array
+        Arithmetic [FLOP].
+    traffic_bytes : array
+        Bytes read and written [byte].
+    machine : Machine
+        Accelerator, constants and clock.
+    kernels : float
+        Kernels of the scan.
+
+    Returns
+    -------
+    array
+        Seconds: the p-norm of both sides of the roofline.
+    """
+    peak = machine.accelerator.peak
+    rate = max(peak.bf16, peak.fp16, peak.fp32) * machine.clock * machine.generation.scan
+    bandwidth = machine.accelerator.memory_bytes_per_s * machine.generation.memory
+    power = machine.shared.roofline_power
+    joint = ((np.asarray(flops) / rate) ** power + (np.asarray(traffic_bytes) / bandwidth) ** power) ** (1.0 / power)
+    seconds: Floats = joint + kernels * machine.shared.memory_launch_s
+    return seconds
+
+
+def optimizer_step_s(
+    parameters: Floats, job: TrainingJob, accelerator: Accelerator, *, efficiency: Efficiency
+) -> Floats:
+    """Time of the optimizer over the parameters that one rank updates, with gradient clipping.
+
+    Parameters
+    ----------
+    parameters : array
+        Parameters whose states lie on the rank (after ZeRO sharding).
+    job : TrainingJob
+        Precision and optimizer.
+    accelerator : Accelerator
+        The accelerator.
+    efficiency : Efficiency
+        Constants of all generations.
+
+    Returns
+    -------
+    array
+        Seconds. Traffic per parameter: gradients read for the norm and for the update, master weights and states read
+        and written, the working copy written.
+    """
+    machine = machine_of(accelerator, efficiency)
+    precision = job.precision
+    gradient = job.software.gradient_bytes or precision.gradient_bytes
+    states = (precision.master_bytes or precision.weight_bytes) + job.optimizer_bytes
+    working = precision.weight_bytes + precision.extra_weight_bytes if precision.master_bytes else 0.0
+    return traffic_s((2.0 * gradient + 2.0 * states + working) * np.asarray(parameters), machine, kernels=4.0)
