@@ -64,7 +64,7 @@ def read_model(path: Path) -> ModelSpec:
     if top.has("transformer"):
         facts = _transformer(top)
         return facts.build(name, sources=sources, notes=top.texts("notes"), where=f"{where}: transformer")
-    runs = tuple(_layer_run(table, f"{where}: layer[{index}]") for index, table in enumerate(_layer_tables(top)))
+    runs = _layer_runs(top)
     return ModelSpec(
         name=name,
         family=top.text("family", default="layers"),
@@ -136,6 +136,21 @@ def _layer_tables(top: Fields) -> list[Mapping[str, object]]:
     if not isinstance(tables, list) or not tables or not all(isinstance(table, Mapping) for table in tables):
         raise top.wrong("layer", tables, "one or more [[layer]] tables")
     return tables
+
+
+def _layer_runs(top: Fields) -> tuple[LayerRun, ...]:
+    runs: list[LayerRun] = []
+    seen: dict[str, object] = {}
+    for index, table in enumerate(_layer_tables(top)):
+        run = _layer_run(table, f"{top.where}: layer[{index}]")
+        if seen.setdefault(run.kind.name, run.kind) != run.kind:
+            raise InputError(
+                f"{run.kind.name!r} names two unlike layers",
+                allowed="one name per kind of layer",
+                where=f"{top.where}: layer[{index}]: name",
+            )
+        runs.append(run)
+    return tuple(runs)
 
 
 def _layer_run(table: Mapping[str, object], where: str) -> LayerRun:

@@ -1,0 +1,86 @@
+"""Training recipes by name: number formats and bytes per parameter, from ``precision.toml``."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+
+from costmodels.job import Precision
+from hardware.errors import InputError
+
+_FILE = Path(__file__).with_name("precision.toml")
+
+
+@dataclass(frozen=True)
+class _Recipes:
+    """The file, ready for look-ups."""
+
+    by_name: Mapping[str, Precision]
+    by_alias: Mapping[str, str]
+    families: Mapping[str, str]
+
+
+def _key(name: str) -> str:
+    return "".join(character for character in name.lower() if character.isalnum())
+
+
+@cache
+def _recipes() -> _Recipes:
+    with _FILE.open("rb") as file:
+        content = tomllib.load(file)
+    by_name: dict[str, Precision] = {}
+    by_alias: dict[str, str] = {}
+    for name, fields in content["recipes"].items():
+        values = dict(fields)
+        for alias in (name, *values.pop("aliases", ())):
+            by_alias[_key(alias)] = name
+        values.setdefault("extra_weight_bytes", 0.0)
+        by_name[name] = Precision(name=name, **values)
+    families = {member: family for family, members in content["families"].items() for member in members}
+    return _Recipes(MappingProxyType(by_name), MappingProxyType(by_alias), MappingProxyType(families))
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of the recipes that a user may ask for.
+
+    Returns
+    -------
+    tuple of str
+        Without the variants for families of frameworks.
+    """
+    recipes = _recipes()
+    variants = tuple(f"-{family}" for family in set(recipes.families.values()))
+    return tuple(name for name in recipes.by_name if not name.endswith(variants))
+
+
+def precision(name: str, *, framework: str = "") -> Precision:
+    """Return a training recipe.
+
+    Parameters
+    ----------
+    name : str
+        A recipe or an alias; case, spaces and punctuation do not matter.
+    framework : str
+        Framework of the run (``Software.framework``): frameworks that keep other states get their variant.
+
+    Returns
+    -------
+    Precision
+        Bytes per parameter and per element, and which peak rates apply.
+
+    Raises
+    ------
+    InputError
+        No such recipe.
+    """
+    recipes = _recipes()
+    known = recipes.by_alias.get(_key(name))
+    if known is None:
+        near = get_close_matches(_key(name), recipes.by_alias, n=1)
+        hint = f"; nearest: {recipes.by_alias[near[0]]!r}" if near else ""
+        raise InputError(f"precision {name!r} is not known{hint}", allowed=", ".join(names()))
+    family = recipes.families.get(framework)
+    return recipes.by_name.get(f"{known}-{family}", recipes.by_name[known])

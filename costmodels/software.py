@@ -1,0 +1,166 @@
+"""What the software of a run can do, by framework and era, from ``software.toml``."""
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+
+from costmodels.job import Dispatcher, Software
+from hardware.errors import InputError
+
+_FILE = Path(__file__).with_name("software.toml")
+FALLBACK = "generic"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunText:
+    """What a run says of its software; empty where it says nothing.
+
+    Parameters
+    ----------
+    framework : str
+        Name of the framework, with a version if the run gives one there.
+    version, date : str
+        Release and date (``2025-06`` or ``2025-06-30``).
+    precision : str
+        Recipe of the run, as it names it.
+    source : str
+        Where the run was published; decides the era of frameworks that state no version.
+    overlap, cuda_graphs, dispatcher, routing, notes : str
+        Remarks on the run, searched for known phrases.
+    """
+
+    framework: str = ""
+    version: str = ""
+    date: str = ""
+    precision: str = ""
+    source: str = ""
+    overlap: str = ""
+    cuda_graphs: str = ""
+    dispatcher: str = ""
+    routing: str = ""
+    notes: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoftwareMatch:
+    """The software that a run is priced with, and why."""
+
+    software: Software
+    reason: str
+
+
+@dataclass(frozen=True)
+class _Tables:
+    presets: Mapping[str, Software]
+    rules: tuple[Mapping[str, str], ...]
+    hints: tuple[Mapping[str, object], ...]
+
+
+@cache
+def _tables() -> _Tables:
+    with _FILE.open("rb") as file:
+        content = tomllib.load(file)
+    presets = {name: Software(name=name, **fields) for name, fields in content["presets"].items()}
+    return _Tables(MappingProxyType(presets), tuple(content["rules"]), tuple(content["hints"]))
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all presets.
+
+    Returns
+    -------
+    tuple of str
+        In the order of the file.
+    """
+    return tuple(_tables().presets)
+
+
+def software(name: str) -> Software:
+    """Return a preset.
+
+    Parameters
+    ----------
+    name : str
+        Such as ``megatron``, ``megatron-bridge`` or ``torchtitan``; case, spaces and ``_`` do not matter.
+
+    Returns
+    -------
+    Software
+        What it has.
+
+    Raises
+    ------
+    InputError
+        No such preset.
+    """
+    presets = _tables().presets
+    by_key = {_key(known): known for known in presets}
+    found = by_key.get(_key(name))
+    if found is None:
+        near = get_close_matches(_key(name), by_key, n=1)
+        hint = f"; nearest: {by_key[near[0]]!r}" if near else ""
+        raise InputError(f"software {name!r} is not known{hint}", allowed=", ".join(presets))
+    return presets[found]
+
+
+def software_for(run: RunText) -> SoftwareMatch:
+    """Return the software of a run: the first rule that matches, with the run's own remarks put over it.
+
+    Parameters
+    ----------
+    run : RunText
+        What the run says.
+
+    Returns
+    -------
+    SoftwareMatch
+        The preset ``generic`` when no rule matches; the reason names the rule and the remarks that counted.
+    """
+    tables = _tables()
+    preset, reason = FALLBACK, f"no rule for framework {run.framework!r}: {FALLBACK}"
+    for rule in tables.rules:
+        if _matches(rule, run):
+            preset = rule["preset"]
+            facts = ", ".join(f"{name} ~ {pattern!r}" for name, pattern in rule.items() if name != "preset")
+            reason = f"{preset} ({facts})"
+            break
+    remarks = _remarks(run)
+    if remarks:
+        reason += "; the run says " + ", ".join(f"{name} = {value}" for name, value in remarks.items())
+    base = replace(tables.presets[preset], **remarks)  # type: ignore[arg-type]
+    return SoftwareMatch(software=base, reason=reason)
+
+
+def _key(name: str) -> str:
+    return "".join(character for character in name.lower() if character.isalnum())
+
+
+def _matches(rule: Mapping[str, str], run: RunText) -> bool:
+    """Whether every pattern of the rule is found; ``before`` needs a date that is earlier."""
+    for name, pattern in rule.items():
+        if name == "preset":
+            continue
+        if name == "before":
+            if not run.date or run.date >= pattern:
+                return False
+        elif not re.search(pattern, getattr(run, name).lower()):
+            return False
+    return True
+
+
+def _remarks(run: RunText) -> dict[str, object]:
+    """Fields that the run's own remarks set; the first remark on a field counts."""
+    found: dict[str, object] = {}
+    for hint in _tables().hints:
+        text = str(getattr(run, str(hint["column"]))).lower()
+        values = hint["set"]
+        if not isinstance(values, Mapping) or not re.search(str(hint["pattern"]), text):
+            continue
+        for name, value in values.items():
+            found.setdefault(name, Dispatcher(value) if name == "dispatcher" else value)
+    return found
