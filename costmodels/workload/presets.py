@@ -3,7 +3,7 @@
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -44,9 +44,21 @@ def normalise(name: str) -> str:
     return name.lower().translate(str.maketrans("", "", "-_. "))
 
 
+def _separated(name: str) -> str:
+    """Return the name with one mark for every separator, so that 1.3b and 13b stay apart."""
+    return name.lower().translate(str.maketrans("-. ", "___"))
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Presets by separated spelling, and separated spellings by normalised name."""
+
+    entries: Mapping[str, _Entry]
+    spellings: Mapping[str, tuple[str, ...]]
+
+
 @cache
-def _entries() -> Mapping[str, _Entry]:
-    """Presets by normalised name and alias."""
+def _table() -> _Table:
     with _FILE.open("rb") as file:
         families = tomllib.load(file)
     entries: dict[str, _Entry] = {}
@@ -58,8 +70,27 @@ def _entries() -> Mapping[str, _Entry]:
             aliases = tuple(facts.pop("aliases", ()))
             entry = _Entry(name, MappingProxyType(facts), source, notes, aliases)
             for spelling in (name, *aliases):
-                entries[normalise(spelling)] = entry
-    return MappingProxyType(entries)
+                entries[_separated(spelling)] = entry
+    for name in SIZES:
+        entries[_separated(name)] = _Entry(name, MappingProxyType({}), "", (), ())
+    spellings: dict[str, tuple[str, ...]] = {}
+    for spelling in entries:
+        key = normalise(spelling)
+        spellings[key] = (*spellings.get(key, ()), spelling)
+    return _Table(MappingProxyType(entries), MappingProxyType(spellings))
+
+
+def _entry(name: str) -> _Entry | None:
+    """Return the preset of a name: the same separators first, then the likest of those that differ in separators."""
+    table = _table()
+    wanted = _separated(name)
+    if wanted in table.entries:
+        return table.entries[wanted]
+    spellings = table.spellings.get(normalise(name), ())
+    if not spellings:
+        return None
+    likest = max(spellings, key=lambda spelling: (SequenceMatcher(None, wanted, spelling).ratio(), spelling))
+    return table.entries[likest]
 
 
 def names() -> tuple[str, ...]:
@@ -70,7 +101,7 @@ def names() -> tuple[str, ...]:
     tuple of str
         Without aliases.
     """
-    return (*dict.fromkeys(entry.name for entry in _entries().values()), *SIZES)
+    return tuple(dict.fromkeys(entry.name for entry in _table().entries.values()))
 
 
 def architecture(name: str) -> Architecture | None:
@@ -86,8 +117,8 @@ def architecture(name: str) -> Architecture | None:
     Architecture or None
         None when no transformer preset has this name.
     """
-    entry = _entries().get(normalise(name))
-    return Architecture(**entry.facts) if entry else None  # type: ignore[arg-type]
+    entry = _entry(name)
+    return Architecture(**entry.facts) if entry and entry.facts else None  # type: ignore[arg-type]
 
 
 @cache
@@ -104,13 +135,11 @@ def find(name: str) -> ModelSpec | None:
     ModelSpec or None
         None when no preset has this name.
     """
-    key = normalise(name)
-    for size, (depth, channels, width) in SIZES.items():
-        if normalise(size) == key:
-            return wide_resnet(size, depth, channels, width)
-    entry = _entries().get(key)
+    entry = _entry(name)
     if entry is None:
         return None
+    if entry.name in SIZES:
+        return wide_resnet(entry.name, *SIZES[entry.name])
     facts = Architecture(**entry.facts)  # type: ignore[arg-type]
     return facts.build(entry.name, sources=(entry.source,), notes=entry.notes)
 
