@@ -11,6 +11,7 @@ import gzip
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -130,11 +131,8 @@ def fit_gemm(rows: list[dict[str, str]], gpu: str) -> None:
     )
     for label, subset in (("as shipped", used), ("as shipped, all m", every)):
         clock = _best_clock(base, subset)
-        print(
-            report(
-                f"{gpu} {label}, clock {clock:.2f}", subset, lambda r, c=clock: _gemm_model(replace(base, clock=c), r)
-            )
-        )
+        at_clock = partial(_gemm_model, replace(base, clock=clock))
+        print(report(f"{gpu} {label}, clock {clock:.2f}", subset, at_clock))
 
 
 def _gemm_model(machine: Machine, rows: Timings) -> Vector:
@@ -292,7 +290,8 @@ def fit_attention(rows: list[dict[str, str]], gpu: str) -> None:
         attention = replace(base.generation.attention, math=_share(p[0]))
         machine = replace(base, generation=replace(base.generation, attention=attention))
         copied = np.exp(p[1]) * 2.0 * used.m * used.n * (heads + 2.0 * kv_heads) * 128.0
-        return flash_attention_s(shape, machine)[0] + traffic_s(copied, base) + np.exp(p[2]) * 1e-6
+        seconds: Vector = flash_attention_s(shape, machine)[0] + traffic_s(copied, base) + np.exp(p[2]) * 1e-6
+        return seconds
 
     p = fit(lambda q: np.log(model(q) / used.time_s)[~used.held], [0.5, 0.0, 2.0])
     print(report(f"{gpu} attention, math {_share(p[0]):.3f}, copies {np.exp(p[1]):.1f}", used, lambda _: model(p)))

@@ -30,9 +30,13 @@ def fit(residuals: Callable[[Vector], Vector], start: list[float], *, floor: flo
     parameters = np.array(start, dtype=np.float64)
     weights = np.ones_like(residuals(parameters))
     for _ in range(rounds):
-        parameters = _levenberg_marquardt(lambda p, w=weights: residuals(p) * w, parameters)
+        parameters = _levenberg_marquardt(_weighted(residuals, weights), parameters)
         weights = 1.0 / np.sqrt(np.maximum(np.abs(residuals(parameters)), floor))
     return parameters
+
+
+def _weighted(residuals: Callable[[Vector], Vector], weights: Vector) -> Callable[[Vector], Vector]:
+    return lambda parameters: residuals(parameters) * weights
 
 
 def _levenberg_marquardt(residuals: Callable[[Vector], Vector], start: Vector) -> Vector:

@@ -215,19 +215,20 @@ def step_power(
     every = (*(seconds.get(work, 0.0) for work in Work), highest_clock, limit_w, heat_w)
     *spent, ceiling, limit, heat = (np.array(value, dtype=np.float64) for value in np.broadcast_arrays(*every))
     times = np.stack(spent)
+    idle = list(Work).index(Work.IDLE)
+    times[idle] = np.where(times.sum(axis=0) > 0.0, times[idle], 1.0)  # no work at all: an idle step
     busy = times.copy()
-    busy[list(Work).index(Work.IDLE)] = 0.0
+    busy[idle] = 0.0
     floor = np.minimum(np.full(ceiling.shape, model.least_clock), ceiling)
     by_power = _highest(lambda x: _mean_w(model, busy, x) <= limit, floor, ceiling)
     clock = _highest(lambda x: _mean_w(model, times, x) <= heat, floor, by_power)
     stretched = _stretched(model, times, clock).sum(axis=0)
     draws = np.stack([power_w(model, model.activity[work], clock) for work in Work])
-    idle_w = power_w(model, model.activity[Work.IDLE], clock)
     return StepPower(
         clock=clock,
-        mean_w=np.where(stretched > 0.0, _mean_w(model, times, clock), idle_w),
-        peak_w=np.where(times > 0.0, draws, idle_w).max(axis=0),
-        slowdown=np.divide(stretched, times.sum(axis=0), out=np.ones_like(stretched), where=stretched > 0.0),
+        mean_w=_mean_w(model, times, clock),
+        peak_w=np.where(times > 0.0, draws, 0.0).max(axis=0),
+        slowdown=stretched / times.sum(axis=0),
         power_limited=(by_power < ceiling - _EXACT) & (clock >= by_power - _EXACT),
         heat_limited=clock < by_power - _EXACT,
     )

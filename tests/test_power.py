@@ -1,0 +1,146 @@
+"""Power and clock: closed forms, monotonicity, published curves."""
+
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodels.power import PowerModel, Work, clock_under, power_model, power_w, step_power, time_factor
+from hardware.catalog import accelerator, accelerator_names
+
+A100 = power_model(accelerator("a100-sxm-80gb"))
+H100 = power_model(accelerator("h100-sxm-80gb"))
+STAGE = {Work.GEMM: 0.7, Work.ATTENTION: 0.1, Work.MEMORY: 0.2}
+
+SHARES = st.fixed_dictionaries({work: st.floats(0.0, 5.0) for work in Work})
+CLOCKS = st.floats(0.15, 1.0)
+
+
+def test_draw_at_full_clock_is_static_and_dynamic() -> None:
+    assert float(power_w(A100, 1.0, 1.0)) == pytest.approx(A100.static_w + A100.dynamic_w)
+    assert float(power_w(A100, 0.0, 0.5)) == A100.static_w
+
+
+def test_below_the_knee_the_clock_follows_the_limit_linearly() -> None:
+    limit_w = 200.0
+    expected = (limit_w - A100.static_w) / (A100.dynamic_w * A100.voltage_floor**2)
+    assert float(clock_under(A100, 1.0, limit_w)) == pytest.approx(expected, abs=1e-6)
+
+
+def test_time_follows_the_clock_bound_share() -> None:
+    np.testing.assert_allclose(time_factor(np.array([1.0, 0.5]), 0.8), [1.0, 0.2 + 1.6])
+
+
+@given(activity=st.floats(0.01, 1.0), low=CLOCKS, high=CLOCKS)
+def test_draw_rises_with_the_clock(activity: float, low: float, high: float) -> None:
+    low, high = min(low, high), max(low, high)
+    assert power_w(H100, activity, low) <= power_w(H100, activity, high)
+
+
+@given(activity=st.floats(0.01, 1.0), low=st.floats(50.0, 1500.0), high=st.floats(50.0, 1500.0))
+def test_clock_rises_with_the_limit_and_keeps_it(activity: float, low: float, high: float) -> None:
+    low, high = min(low, high), max(low, high)
+    clocks = clock_under(H100, activity, np.array([low, high]))
+    assert clocks[0] <= clocks[1]
+    drawn = power_w(H100, activity, clocks)
+    assert ((drawn <= np.array([low, high])) | (clocks == H100.least_clock)).all()
+
+
+@given(seconds=SHARES, low=st.floats(100.0, 1200.0), high=st.floats(100.0, 1200.0))
+def test_a_higher_limit_is_never_slower(seconds: dict[Work, float], low: float, high: float) -> None:
+    low, high = min(low, high), max(low, high)
+    state = step_power(H100, seconds, limit_w=np.array([low, high]))
+    assert state.clock[0] <= state.clock[1]
+    assert state.slowdown[0] >= state.slowdown[1] - 1e-12
+
+
+@given(seconds=SHARES, low=CLOCKS, high=CLOCKS)
+def test_the_mean_draw_rises_with_the_clock(seconds: dict[Work, float], low: float, high: float) -> None:
+    """The property that makes the bisection exact; docs/power.md proves it."""
+    low, high = min(low, high), max(low, high)
+    state = step_power(H100, seconds, limit_w=1e9, highest_clock=np.array([low, high]))
+    assert state.mean_w[0] <= state.mean_w[1] + 1e-9
+    assert (state.mean_w <= state.peak_w + 1e-9).all()
+
+
+@given(seconds=SHARES, heat_w=st.floats(100.0, 800.0))
+def test_heat_holds_the_mean(seconds: dict[Work, float], heat_w: float) -> None:
+    state = step_power(H100, seconds, heat_w=heat_w)
+    assert float(state.mean_w) <= heat_w + 1e-6 or float(state.clock) == pytest.approx(H100.least_clock)
+    assert not (bool(state.heat_limited) and bool(state.power_limited))
+
+
+def test_what_limits() -> None:
+    free = step_power(H100, {Work.MEMORY: 1.0})
+    capped = step_power(H100, {Work.GEMM: 1.0})
+    hot = step_power(H100, {Work.GEMM: 1.0}, heat_w=500.0)
+    assert (bool(free.power_limited), bool(capped.power_limited), bool(hot.power_limited)) == (False, True, False)
+    assert bool(hot.heat_limited)
+    assert float(free.clock) == 1.0
+    assert float(capped.mean_w) == pytest.approx(700.0, abs=0.1)
+    assert float(hot.mean_w) == pytest.approx(500.0, abs=0.1)
+
+
+def test_idle_time_lowers_the_mean_but_not_the_clock() -> None:
+    busy = step_power(H100, {Work.GEMM: 1.0})
+    half = step_power(H100, {Work.GEMM: 1.0, Work.IDLE: 1.0})
+    assert float(half.clock) == float(busy.clock)
+    assert float(half.mean_w) < 0.75 * float(busy.mean_w)
+
+
+def test_an_idle_step_draws_idle_power() -> None:
+    state = step_power(H100, {})
+    assert float(state.mean_w) == float(power_w(H100, H100.activity[Work.IDLE], state.clock))
+    assert float(state.slowdown) == 1.0
+
+
+# Published curves: throughput kept when the limit falls to a share of the draw without a limit (A100: locked clocks of
+# pipeline stages, Perseus, SOSP 2024) or of the highest limit (V100 PCIe: limits, Zeus, NSDI 2023); medians.
+@pytest.mark.parametrize(
+    ("name", "highest_w", "kept"),
+    [
+        ("a100-sxm-80gb", 0.0, (0.96, 0.92, 0.87, 0.82, 0.68)),
+        ("v100-pcie-32gb", 250.0, (0.98, 0.94, 0.90, 0.84, 0.70)),
+    ],
+)
+def test_throughput_under_limits(name: str, highest_w: float, kept: tuple[float, ...]) -> None:
+    model = power_model(accelerator(name))
+    highest_w = highest_w or float(step_power(model, STAGE, limit_w=1e9).mean_w)
+    shares = np.array([1.0, 0.9, 0.8, 0.7, 0.6, 0.5])
+    slowdown = step_power(model, STAGE, limit_w=shares * highest_w).slowdown
+    np.testing.assert_allclose(slowdown[0] / slowdown[1:], kept, atol=0.03)
+
+
+@pytest.mark.parametrize(
+    ("name", "limit_w", "share"),
+    # Large bf16 products under the default limit over products at full clock: github.com/ai-dynamo/aiconfigurator
+    # (H200 0.87, B200 0.86, GB200 0.84), github.com/oracle-quickstart/oci-gpu-scanner (H100 16384^3: 0.81).
+    [
+        ("h200-sxm-141gb", 700.0, 0.87),
+        ("h100-sxm-80gb", 700.0, 0.81),
+        ("b200-sxm-180gb", 1000.0, 0.86),
+        ("gb200", 1200.0, 0.84),
+    ],
+)
+def test_products_under_the_default_limit(name: str, limit_w: float, share: float) -> None:
+    state = step_power(power_model(accelerator(name)), {Work.GEMM: 1.0}, limit_w=limit_w)
+    assert 1.0 / float(state.slowdown) == pytest.approx(share, abs=0.05)
+
+
+def test_every_accelerator_has_a_model() -> None:
+    for name in accelerator_names():
+        model: PowerModel = power_model(accelerator(name))
+        assert model.static_w > 0.0, name
+        assert model.dynamic_w > 0.0, name
+        assert float(step_power(model, STAGE).clock) > 0.5, name
+
+
+def test_constants_name_their_sources() -> None:
+    path = Path(__file__).parent.parent / "costmodels" / "power.toml"
+    table = tomllib.loads(path.read_text(encoding="utf-8"))
+    rows = [table["default"], table["activity"], table["clock_bound"], *table["part"]]
+    used = {value[1] for row in rows for name, value in row.items() if name != "match"}
+    assert used == set(table["sources"])

@@ -1,0 +1,114 @@
+"""Heat: closed forms, monotonicity, published readings."""
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodels.power import Work, power_model
+from costmodels.thermal import ThermalModel, burst_c, quadratic_c, steady_state, temperatures_c, thermal_model
+from hardware.catalog import node_type
+
+NODE = node_type("dgx-h100")
+POWER = power_model(NODE.accelerator)
+AIR = thermal_model(NODE)
+STEP = {Work.GEMM: 0.7, Work.ATTENTION: 0.1, Work.MEMORY: 0.1, Work.COMMUNICATION: 0.1}
+
+
+def two_rows(inlet_c: float = 25.0, coupling_c_per_w: float = 0.014) -> ThermalModel:
+    return replace(AIR, rows=((0, 1), (2, 3)), inlet_c=inlet_c, coupling_c_per_w=coupling_c_per_w)
+
+
+def test_temperature_by_slot() -> None:
+    model = two_rows()
+    watts = np.array([700.0, 600.0, 500.0, 400.0])
+    own = 25.0 + model.resistance_c_per_w * watts
+    behind = np.array([0.0, 0.0, 0.014 * 700.0, 0.014 * 600.0])
+    np.testing.assert_allclose(temperatures_c(model, watts), own + behind)
+
+
+def test_three_rows_gather_the_heat_of_both_before() -> None:
+    model = replace(AIR, rows=((2,), (0,), (1,)), coupling_c_per_w=0.01)
+    np.testing.assert_allclose(
+        temperatures_c(model, np.array([100.0, 100.0, 100.0])) - 25.0 - 100.0 * model.resistance_c_per_w,
+        [1.0, 2.0, 0.0],
+        atol=1e-9,
+    )
+
+
+def test_quadratic_form() -> None:
+    degrees = quadratic_c(np.array([0.0, 100.0]), ambient_c=30.0, ambient_c_per_w=0.1, case_c_per_w2=1e-4)
+    np.testing.assert_allclose(degrees, [30.0, 41.0])
+
+
+def test_a_long_burst_ends_at_its_steady_temperature() -> None:
+    model = two_rows(coupling_c_per_w=0.0)
+    mean = np.full(4, 300.0)
+    np.testing.assert_allclose(burst_c(model, mean, burst_w=700.0, burst_s=0.0), temperatures_c(model, mean))
+    np.testing.assert_allclose(
+        burst_c(model, mean, burst_w=700.0, burst_s=3600.0), temperatures_c(model, np.full(4, 700.0)), rtol=1e-6
+    )
+
+
+def test_a_burst_of_a_second_swings_as_measured() -> None:
+    # H200 between 136 W and 548 W about every second: 12 to 14 C (Virginia Tech ARC documentation).
+    swing = burst_c(AIR, np.full(8, 136.0), burst_w=548.0, burst_s=1.07) - temperatures_c(AIR, np.full(8, 136.0))
+    assert 10.0 < swing[0] < 16.0
+
+
+def test_front_and_rear_rows_of_h100() -> None:
+    # github.com/oracle-quickstart/oci-gpu-scanner, health-check sample: rows 65.4 C at 699 W and 74.6 C at 691 W.
+    watts = np.array([698.1, 698.8, 699.8, 675.9, 699.3, 691.8, 696.6, 699.0])
+    measured = np.array([63.0, 73.75, 65.0, 75.0, 65.5, 74.5, 75.0, 68.0])
+    np.testing.assert_allclose(temperatures_c(AIR, watts), measured, atol=3.5)
+
+
+def test_cool_machines_are_limited_by_power_only() -> None:
+    state = steady_state(AIR, POWER, STEP)
+    assert state.power.power_limited.all()
+    assert not state.power.heat_limited.any()
+    assert state.temperature_c.max() < AIR.limit_c
+
+
+def test_heat_slows_the_rear_row_first() -> None:
+    state = steady_state(two_rows(inlet_c=41.0), POWER, STEP)
+    assert state.power.heat_limited.tolist() == [False, False, True, True]
+    np.testing.assert_allclose(state.temperature_c[2:], AIR.limit_c, atol=0.01)
+    assert (state.power.clock[2:] < state.power.clock[:2]).all()
+
+
+def test_unequal_work_per_gpu() -> None:
+    light = {work: np.array([seconds, seconds, 0.2 * seconds, seconds]) for work, seconds in STEP.items()}
+    light[Work.IDLE] = np.array([0.0, 0.0, 0.8, 0.0])
+    state = steady_state(two_rows(), POWER, light)
+    assert state.temperature_c[2] < state.temperature_c[3]
+
+
+@given(
+    inlet_c=st.floats(15.0, 60.0),
+    more_c=st.floats(0.0, 20.0),
+    coupling=st.floats(0.0, 0.03),
+    gemm=st.lists(st.floats(0.1, 2.0), min_size=4, max_size=4),
+)
+@settings(max_examples=50, deadline=None)
+def test_the_solution_is_a_fixed_point_and_warmth_never_helps(
+    inlet_c: float, more_c: float, coupling: float, gemm: list[float]
+) -> None:
+    seconds = {Work.GEMM: np.array(gemm), Work.IDLE: 0.3}
+    cool = steady_state(two_rows(inlet_c, coupling), POWER, seconds)
+    warm = steady_state(two_rows(inlet_c + more_c, coupling), POWER, seconds)
+    np.testing.assert_allclose(cool.temperature_c, temperatures_c(two_rows(inlet_c, coupling), cool.power.mean_w))
+    held = (cool.temperature_c <= AIR.limit_c + 0.01) | np.isclose(cool.power.clock, POWER.least_clock)
+    assert held.all()
+    # The first row has nothing upstream: a warmer inlet can only slow it.
+    assert (warm.power.clock[:2] <= cool.power.clock[:2] + 1e-6).all()
+
+
+def test_defaults_say_so_and_unlisted_gpus_stand_at_the_inlet() -> None:
+    assert not AIR.characterised
+    known = replace(NODE, cooling=replace(NODE.cooling, resistance_c_per_w=0.07, coupling_c_per_w=0.02))
+    assert thermal_model(known).characterised
+    assert thermal_model(known).resistance_c_per_w == 0.07
+    bare = thermal_model(replace(NODE, cooling=replace(NODE.cooling, rows=())))
+    assert bare.rows == (tuple(range(8)),)
