@@ -408,7 +408,7 @@ def test_a_layer_for_two_thousand_strategies_takes_thirty_milliseconds() -> None
 
 
 def _elapsed_s(ops: list[Op], rows: StrategyTable) -> float:
-    start = time.perf_counter()
+    start = time.process_time()
     for op in ops:
         price(op, rows)
-    return time.perf_counter() - start
+    return time.process_time() - start
