@@ -156,3 +156,7 @@ def _check_fabric(fabric: Iterable[FabricTier], where: str) -> None:
     sizes = [tier.nodes for tier in tiers if tier.nodes]
     if any(outer <= inner for inner, outer in pairwise(sizes)):
         raise InputError(f"fabric sizes {sizes} do not rise", allowed="tiers from the leaf outwards", where=where)
+    if any(outer % inner for inner, outer in pairwise(sizes)):
+        raise InputError(
+            f"fabric sizes {sizes} do not nest", allowed="multiples of the size of the tier before", where=where
+        )

@@ -31,7 +31,7 @@ from hardware.cluster import Accelerator, Cluster, Island
 from hardware.errors import InputError
 
 MOST_BYTES: Final = 4 * 2**20
-_ISLAND_NODE_KEYS: Final = (*(entry.key for entry in NODE if entry.key != "gpus"), *NODE_KEYS)
+_ISLAND_NODE_KEYS: Final = (*(entry.key for entry in NODE), *NODE_KEYS)
 
 
 def read_cluster_file(path: str | Path) -> Cluster:
@@ -111,6 +111,8 @@ def to_toml(cluster: Cluster) -> str:
     for island in cluster.islands:
         node = island.node
         lines += ["", "[[island]]", f"nodes = {island.nodes}", *_lines(node, NODE)]
+        if not node.sources:
+            lines.append("sources = []")  # else reading would name the file as the source
         lines += _section("island.accelerator", node.accelerator, ACCELERATOR)
         lines += _section("island.scale_up", node.scale_up, SCALE_UP)
         if node.node_fabric is not None:
@@ -156,6 +158,8 @@ def _define_accelerators(entries: object, where: str, local: _Definitions) -> _D
         place = f"{where}: accelerator {number}"
         name = _defined_name(table, place, dict(local.accelerators))
         built = build_accelerator(table, place, local.accelerator)
+        if "sources" not in table:
+            built = replace(built, sources=(*built.sources, _stated(table)))
         local = replace(local, accelerators=(*local.accelerators, (canonical(name), built)))
     return local
 
@@ -165,7 +169,7 @@ def _define_node_types(entries: object, where: str, local: _Definitions) -> _Def
         place = f"{where}: node_type {number}"
         name = _defined_name(table, place, dict(local.nodes))
         base = local.node(require_text(table["like"], f"{place}.like"), f"{place}.like") if "like" in table else None
-        built = build_node(table, place, local.accelerator, base)
+        built = _with_statement(build_node(table, place, local.accelerator, base), table)
         local = replace(local, nodes=(*local.nodes, (canonical(name), built)))
     return local
 
@@ -181,18 +185,32 @@ def _defined_name(table: Mapping[str, object], where: str, taken: Mapping[str, o
 
 def _island(table: Mapping[str, Any], where: str, local: _Definitions) -> Island:
     """Return an island: nodes of a known type (``node``), changed by the node's own keys, or described in full."""
-    known = {key: value for key, value in table.items() if key not in (*_ISLAND_NODE_KEYS, "gpus")}
-    values: dict[str, Any] = read_table(known, ISLAND, where, also=("node",))
+    values: dict[str, Any] = read_table(table, ISLAND, where, also=("node", *_ISLAND_NODE_KEYS))
     if "nodes" not in values:
         raise InputError("'nodes' is missing", allowed="how many nodes", where=where)
     if "like" in table:
         raise InputError("unknown key 'like'", allowed="'node' names the type of the nodes", where=where)
     base = local.node(require_text(table["node"], f"{where}.node"), f"{where}.node") if "node" in table else None
-    own = {key: value for key, value in table.items() if key in (*_ISLAND_NODE_KEYS, "gpus")}
+    own = {key: value for key, value in table.items() if key in _ISLAND_NODE_KEYS}
     if base is None and "name" not in own:
         raise InputError("'node' is missing", allowed="a node type, or 'name' and a full description", where=where)
-    preset = build_node(own, where, local.accelerator, base)
+    preset = _with_statement(build_node(own, where, local.accelerator, base), own)
     return Island(node=preset.node, nodes=values["nodes"], fabric=preset.fabric)
+
+
+def _with_statement(preset: NodePreset, table: Mapping[str, Any]) -> NodePreset:
+    """Return the preset with the file named as the source of what the table states."""
+    if not table or "sources" in table:
+        return preset
+    return replace(preset, node=replace(preset.node, sources=(*preset.node.sources, _stated(table))))
+
+
+def _stated(table: Mapping[str, Any]) -> str:
+    keys = []
+    for key, value in table.items():
+        if key not in ("name", "like"):
+            keys += [f"{key}.{inner}" for inner in value] if isinstance(value, Mapping) else [key]
+    return f"{', '.join(keys)}: stated in the cluster file"
 
 
 def _text(file: Path) -> str:

@@ -4,9 +4,10 @@
 summary cannot: how much flows between two given sets of accelerators. networkx is imported when a graph is built.
 
 A vertex is a tuple that starts with its kind: ``("gpu", island, node, index)``, ``("switch", island, domain)``,
-``("pcie", island, node, k)``, ``("numa", island, node, k)``, ``("host", island, node)``, ``("nic", island, node, k)``,
-``("tier", island, level, group)``, ``("core",)``. Edges are directed, one each way, with ``bytes_per_s`` (absent: no
-limit known), ``latency_s`` and ``kind``.
+``("tree up", island, domain)`` and ``("tree down", ...)`` (a PCIe tree), ``("pcie", island, node, k)``,
+``("numa", island, node, k)``, ``("host", island, node)``, ``("nic", island, node, k)``,
+``("tier", island, level, group)``, ``("core",)``. Edges are directed, with ``bytes_per_s`` (absent: no limit known),
+``latency_s`` and ``kind``.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ def cluster_graph(cluster: Cluster) -> nx.DiGraph[Vertex]:
     for number, island in enumerate(cluster.islands):
         graph.add_nodes_from(_gpus(number, island))
         graph.add_edges_from(_both_ways(_island_edges(number, island)))
+        graph.add_edges_from(_tree_edges(number, island))
         if len(cluster.islands) > 1:
             rate = island.nodes * cluster.inter_island_bytes_per_s
             link = _link("inter-island", rate, cluster.inter_island_latency_s)
@@ -220,12 +222,21 @@ def _fabric_edges(number: int, name: str, gpus: list[Vertex], fabric: ScaleUp) -
                     yield members[a], members[b], _link(fabric.kind, count * fabric.pair_bytes_per_s, fabric.latency_s)
         elif fabric.shape is FabricShape.TORUS:
             yield from ((members[a], members[b], pair) for a, b in _torus_pairs(len(members), fabric.axes))
-        else:
+
+
+def _tree_edges(number: int, island: Island) -> Iterator[Edge]:
+    """Links of PCIe trees, one way each: every accelerator's own, and what the host bridges carry for all together."""
+    node = island.node
+    gpus = list(_gpus(number, island))
+    for name, fabric in (("tree", node.scale_up), ("node tree", node.node_fabric)):
+        if fabric is None or fabric.shape is not FabricShape.TREE:
+            continue
+        own = _link(fabric.kind, max(fabric.pair_bytes_per_s, fabric.bytes_per_s), fabric.latency_s / 2.0)
+        for domain, start in enumerate(range(0, len(gpus), fabric.domain_gpus)):
+            members = gpus[start : start + fabric.domain_gpus]
             up, down = (f"{name} up", number, domain), (f"{name} down", number, domain)
-            link = _link(fabric.kind, max(fabric.pair_bytes_per_s, fabric.bytes_per_s), half)
-            for gpu in members:
-                yield gpu, up, link
-                yield down, gpu, link
+            yield from ((gpu, up, own) for gpu in members)
+            yield from ((down, gpu, own) for gpu in members)
             yield up, down, _link(fabric.kind, len(members) * fabric.bytes_per_s)
 
 
