@@ -389,3 +389,73 @@ def test_layers_are_listed_in_order():
 def test_no_solver_is_loaded_before_it_is_needed(module):
     code = f"import sys, {module}; sys.exit('ortools' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def knotty(seed, layers, size, runs):
+    """Strategies of nearly the same price for memory, so that bounds alone settle nothing."""
+    rng = np.random.default_rng(seed)
+    cuts = [0, *sorted(rng.choice(np.arange(1, layers), runs - 1, replace=False)), layers]
+    made = []
+    for begin, end in itertools.pairwise(cuts):
+        memory = rng.integers(1, 1000, size)
+        made.append(
+            Run(
+                count=int(end - begin),
+                time_s=2000.0 - memory + rng.integers(0, 30, size),
+                persistent_bytes=memory,
+                switch_s=rng.integers(0, 60, (size, size)),
+            )
+        )
+    edges = tuple(rng.integers(0, 60, (size, size)).astype(float) for _ in made[1:])
+    least, most = (sum(run.count * f(run.persistent_bytes) for run in made) for f in (min, max))
+    return IntraOpProblem(
+        runs=tuple(made), edges_s=edges, limit_bytes=int(least + rng.uniform(0.2, 0.8) * (most - least))
+    )
+
+
+def vectorised_oracle(problem):
+    """All assignments at once, as one row each."""
+    owners = [r for r, run in enumerate(problem.runs) for _ in range(run.count)]
+    picks = np.array(list(itertools.product(*(range(problem.runs[r].strategies) for r in owners))))
+    seconds = sum(problem.runs[r].time_s[picks[:, layer]] for layer, r in enumerate(owners))
+    memory = sum(problem.runs[r].persistent_bytes[picks[:, layer]] for layer, r in enumerate(owners))
+    for layer, (r, q) in enumerate(itertools.pairwise(owners)):
+        matrix = problem.runs[r].switch_s if r == q else problem.edges_s[r]
+        seconds = seconds + matrix[picks[:, layer], picks[:, layer + 1]]
+    return seconds[memory <= problem.limit_bytes].min()
+
+
+@pytest.mark.parametrize("options", [EXACT, CP_SAT_ONLY])
+@pytest.mark.parametrize("seed", range(12))
+def test_knotty_problems_equal_enumeration(seed, options):
+    problem = knotty(seed, layers=8, size=3, runs=1 + seed % 3)
+    solution = solve(problem, options=options)
+    assert solution.proven_optimal
+    assert solution.time_s == vectorised_oracle(problem)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_both_exact_methods_agree_on_knotty_stages(seed):
+    problem = knotty(seed, layers=16, size=4, runs=1 + seed % 4)
+    labels, counted = solve(problem, options=EXACT), solve(problem, options=CP_SAT_ONLY)
+    assert (labels.method, counted.method) == (Method.LABELS, Method.CP_SAT)
+    assert labels.time_s == counted.time_s
+
+
+def test_strategies_that_only_reach_each_other_are_not_joined_to_the_run_for_free():
+    """Flow alone would put a loop of strategies 1 and 2 beside a run that begins and ends with 0."""
+    far = np.array([[0, 100, 100], [100, 0, 0], [100, 0, 0]])
+    run = Run(count=6, time_s=[0, 10, 10], persistent_bytes=[1, 0, 0], switch_s=far)
+    problem = IntraOpProblem(runs=(run,), limit_bytes=3)
+    for options in (EXACT, CP_SAT_ONLY):
+        assert solve(problem, options=options).time_s == 60.0
+
+
+def test_first_and_last_layer_of_a_run_are_two_layers():
+    """Both edges of the middle run want strategy 1, and memory allows it for one layer only."""
+    single = Run(count=1, time_s=[0], persistent_bytes=[0])
+    pair = Run(count=2, time_s=[1, 1], persistent_bytes=[0, 1])
+    edges = (np.array([[50, 0]]), np.array([[70], [0]]))
+    problem = IntraOpProblem(runs=(single, pair, single), edges_s=edges, limit_bytes=1)
+    for options in (EXACT, CP_SAT_ONLY):
+        assert solve(problem, options=options).assignment == (((0, 1),), ((0, 1), (1, 1)), ((0, 1),))
