@@ -142,8 +142,6 @@ def test_torus_axes_of_slices() -> None:
 def test_leaves_send_what_the_tiers_say(
     nodes: int, sizes: tuple[int, ...], ratios: list[float], gpudirect: bool
 ) -> None:
-    nodes: int, sizes: tuple[int, ...], ratios: list[float], gpudirect: bool
-) -> None:
     base = catalog.cluster("dgx-a100:2").islands[0].node
     node = replace(base, nics=replace(base.nics, gpudirect=gpudirect))
     tiers = tuple(
