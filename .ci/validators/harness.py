@@ -1,0 +1,394 @@
+"""Runs the real Megatron-LM argument checks on a machine without GPUs.
+
+Standard input holds one JSON object a line, ``{"name", "world_size", "args", "environment"?}``; standard output answers
+with one line each, ``{"name", "accepted", "step", "error", "layers"}``. Megatron is imported once; every case runs in a
+forked child, because it keeps global state.
+
+What is real: the parser, ``validate_args``, the micro-batch calculator, the process groups (over PyTorch's fake
+backend), the transformer configuration, and the layers of every pipeline rank and virtual stage. What stands in:
+``triton`` and Transformer Engine (absent on a CPU), the GPU's capability, and ``typing.override`` before Python 3.12.
+The two checks that the interleaved schedule makes in the first step are asked here in words, because that function
+needs a GPU; the answer names the step ``schedule``. With ``--build`` feed-forward layers are built on the meta device.
+"""
+
+# ruff: noqa: PLC0415  -- Megatron and PyTorch are imported after their stand-ins are in place
+
+import argparse
+import contextlib
+import copy
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import inspect
+import io
+import json
+import logging
+import os
+import sys
+import types
+import typing
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+CAPABILITY = {"ampere": (8, 0), "hopper": (9, 0), "blackwell": (10, 0)}
+TRANSFORMER_ENGINE = "2.12.0"
+
+
+class _Absent:
+    """Stands for any object of a module that is not installed: callable, and a decorator that changes nothing."""
+
+    def __init__(self, name: str) -> None:
+        self.__name__ = name
+
+    def __getattr__(self, name: str) -> "_Absent":
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Absent(name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        plain = len(args) == 1 and not kwargs and isinstance(args[0], (types.FunctionType, type))
+        return args[0] if plain else self
+
+    def __getitem__(self, _key: object) -> "_Absent":
+        return self
+
+    def __mro_entries__(self, _bases: object) -> tuple[type, ...]:
+        return (object,)
+
+
+class _AbsentModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Imports modules that are not installed as empty shells."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+
+    def find_spec(self, name: str, _path: object, _target: object = None) -> importlib.machinery.ModuleSpec | None:
+        if name == self.root or name.startswith(self.root + "."):
+            return importlib.machinery.ModuleSpec(name, self, is_package=True)
+        return None
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        module = types.ModuleType(spec.name)
+        vars(module).update(__path__=[], __version__="3.0.0", __getattr__=_attribute)
+        return module
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        pass
+
+
+def _attribute(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    is_class = name[:1].isupper() or name in ("constexpr", "dtype")
+    return type(name, (), {"__init__": _accept_anything}) if is_class else _Absent(name)
+
+
+def _accept_anything(_self: object, *_args: object, **_kwargs: object) -> None:
+    """Initialise a stand-in class."""
+
+
+class RefusedError(Exception):
+    """Megatron refused the arguments at a step."""
+
+    def __init__(self, step: str, error: str) -> None:
+        super().__init__(error)
+        self.step, self.error = step, error
+
+
+def load(capability: str) -> Any:
+    """Import Megatron's argument module with stand-ins for what a CPU machine lacks."""
+    os.environ.update(TORCHDYNAMO_DISABLE="1", TORCH_COMPILE_DISABLE="1")
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.WARNING)
+    if not hasattr(typing, "override"):
+        typing.override = lambda function: function  # type: ignore[attr-defined]
+    import torch
+    import torch._dynamo
+    import torch.utils.flop_counter  # both look for triton: before the stand-in
+
+    if importlib.util.find_spec("triton") is None:
+        sys.meta_path.append(_AbsentModules("triton"))
+    shape = types.SimpleNamespace(major=CAPABILITY[capability][0], minor=CAPABILITY[capability][1], name="stand-in")
+    torch.cuda.get_device_capability = lambda *_a, **_k: CAPABILITY[capability]
+    torch.cuda.get_device_properties = lambda *_a, **_k: shape
+    torch.cuda.current_device = lambda: 0
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        from megatron.training import arguments
+    _pretend_transformer_engine()
+    return arguments
+
+
+def _pretend_transformer_engine() -> None:
+    """Give Megatron a Transformer Engine version and the fused kernels whose absence it would refuse."""
+    from packaging.version import Version
+
+    names = {
+        "megatron.core.utils": (),
+        "megatron.core.models.common.embeddings.rope_utils": (
+            "fused_apply_rotary_pos_emb",
+            "fused_apply_rotary_pos_emb_thd",
+        ),
+        "megatron.core.transformer.moe.moe_utils": (
+            "fused_permute",
+            "fused_permute_with_probs",
+            "fused_sort_chunks_by_index",
+            "fused_sort_chunks_by_index_with_probs",
+            "fused_unpermute",
+        ),
+    }
+    for module_name, kernels in names.items():
+        module = importlib.import_module(module_name)
+        if module_name == "megatron.core.utils":
+            module._te_version = Version(TRANSFORMER_ENGINE)  # type: ignore[attr-defined]
+        for kernel in kernels:
+            if getattr(module, kernel, None) is None:
+                setattr(module, kernel, _Absent(kernel))
+
+
+@contextlib.contextmanager
+def _step(name: str) -> Iterator[None]:
+    """Run one step quietly and turn its failure into a refusal."""
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+            yield
+    except RefusedError:
+        raise
+    except SystemExit:
+        lines = printed.getvalue().strip().splitlines()
+        raise RefusedError(name, lines[-1] if lines else "exit") from None
+    except Exception as error:
+        raise RefusedError(name, f"{type(error).__name__}: {' '.join(str(error).split())}") from error
+
+
+def examine(arguments: Any, case: dict[str, Any], *, build: bool) -> dict[str, Any]:
+    """Take one argument list through Megatron's own checks; call it once in a process."""
+    answer: dict[str, Any] = {"name": case.get("name", ""), "accepted": False, "step": "", "error": "", "layers": None}
+    world = int(case["world_size"])
+    os.environ.update(WORLD_SIZE=str(world), RANK="0", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT="29511")
+    os.environ.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)
+    os.environ.update(case.get("environment") or _environment(case["args"]))
+    try:
+        args = _parsed(arguments, case["args"])
+        _groups(args, world)
+        config = _config(arguments, args)
+        answer["layers"] = _layers(args, config)
+        answer["micro_batches"] = _schedule(args, config)
+        if build:
+            with _step("build"):
+                _build_layer(config)
+        answer["accepted"] = True
+        answer["grid"] = _grid(args, world)
+    except RefusedError as refused:
+        answer.update(step=refused.step, error=refused.error)
+    return answer
+
+
+def _environment(args: Sequence[str]) -> dict[str, str]:
+    sharded = any(flag in args for flag in ("--use-megatron-fsdp", "--use-custom-fsdp", "--use-torch-fsdp2"))
+    return {} if sharded else {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+
+
+def _parsed(arguments: Any, args: Sequence[str]) -> Any:
+    with _step("parse"):
+        sys.argv = ["pretrain_gpt.py", *args]
+        parsed = arguments.parse_args()
+    with _step("validate"):
+        arguments.validate_args(parsed)
+    with _step("micro-batches"):
+        from megatron.core import num_microbatches_calculator as calculator
+
+        given = {
+            "rank": 0,
+            "rampup_batch_size": getattr(parsed, "rampup_batch_size", None),
+            "global_batch_size": parsed.global_batch_size,
+            "micro_batch_size": parsed.micro_batch_size,
+            "data_parallel_size": parsed.data_parallel_size,
+            "decrease_batch_size_if_needed": getattr(parsed, "decrease_batch_size_if_needed", False),
+        }
+        _call(calculator.init_num_microbatches_calculator, given)
+    return parsed
+
+
+def _call(function: Any, given: dict[str, Any]) -> Any:
+    """Call a function with those of the given arguments that its version knows."""
+    known = inspect.signature(function).parameters
+    return function(**{name: value for name, value in given.items() if name in known})
+
+
+def _groups(args: Any, world: int) -> None:
+    with _step("groups"):
+        import torch.distributed as dist
+        from megatron.core import parallel_state
+        from torch.testing._internal.distributed.fake_pg import FakeStore
+
+        dist.init_process_group("fake", rank=0, world_size=world, store=FakeStore())
+        given = {
+            "tensor_model_parallel_size": args.tensor_model_parallel_size,
+            "pipeline_model_parallel_size": args.pipeline_model_parallel_size,
+            "virtual_pipeline_model_parallel_size": args.virtual_pipeline_model_parallel_size,
+            "context_parallel_size": args.context_parallel_size,
+            "hierarchical_context_parallel_sizes": args.hierarchical_context_parallel_sizes,
+            "expert_model_parallel_size": args.expert_model_parallel_size,
+            "expert_tensor_parallel_size": args.expert_tensor_parallel_size,
+            "num_distributed_optimizer_instances": args.num_distributed_optimizer_instances,
+            "gtp_remat_size": getattr(args, "gtp_weight_remat_size", 1),
+            "expert_gtp_remat_size": getattr(args, "expert_gtp_weight_remat_size", 1),
+            "order": "tp-cp-ep-pp-dp" if args.use_tp_pp_dp_mapping else "tp-cp-ep-dp-pp",
+            "create_gloo_process_groups": False,
+        }
+        _call(parallel_state.initialize_model_parallel, given)
+
+
+def _config(arguments: Any, args: Any) -> Any:
+    with _step("config"):
+        try:
+            from megatron.training.argument_utils import core_transformer_config_from_args as make
+        except ImportError:
+            make = arguments.core_transformer_config_from_args
+        return make(args)
+
+
+def _layers(args: Any, config: Any) -> list[list[int]]:
+    """Layers that Megatron builds for each pipeline rank and virtual stage; every layer must appear exactly once."""
+    with _step("layers"):
+        from megatron.core import parallel_state
+        from megatron.core.transformer.transformer_block import get_num_layers_to_build
+        from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
+
+        virtual = args.virtual_pipeline_model_parallel_size
+        table: list[list[int]] = []
+        seen: list[int] = []
+        for stage in range(args.pipeline_model_parallel_size):
+            parallel_state.set_pipeline_model_parallel_rank(stage)
+            row = []
+            for chunk in range(virtual or 1):
+                if virtual:
+                    parallel_state.set_virtual_pipeline_model_parallel_rank(chunk)
+                which = chunk if virtual else None
+                count = get_num_layers_to_build(config, vp_stage=which)
+                first = get_transformer_layer_offset(config, vp_stage=which)
+                row.append(count)
+                seen += range(first, first + count)
+            table.append(row)
+        parallel_state.set_pipeline_model_parallel_rank(None)
+        if sorted(seen) != list(range(args.num_layers)):
+            raise ValueError(f"{len(seen)} layers built, {len(set(seen))} different, {args.num_layers} wanted")
+        return table
+
+
+def _schedule(args: Any, config: Any) -> int:
+    """Micro-batches of a step; the interleaved schedule's own conditions on them."""
+    from megatron.core import num_microbatches_calculator as calculator
+
+    count = int(calculator.get_num_microbatches())
+    stages = args.pipeline_model_parallel_size
+    group = getattr(config, "microbatch_group_size_per_vp_stage", None) or stages
+    if args.virtual_pipeline_model_parallel_size:
+        if not stages <= group <= count:
+            raise RefusedError("schedule", f"micro-batch group {group} is not from {stages} to {count}")
+        if 0 < count % group < stages:
+            raise RefusedError("schedule", f"{count} micro-batches leave {count % group} in the last group of {group}")
+    return count
+
+
+def _build_layer(config: Any) -> None:
+    """Build the real feed-forward blocks of this model on the meta device, which asks whether widths divide."""
+    import torch
+    from megatron.core.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
+
+    plain = copy.deepcopy(config)
+    plain.perform_initialization = False
+    plain.use_cpu_initialization = False
+    plain.gradient_accumulation_fusion = False
+    plain.sequence_parallel = False
+    torch.cuda.current_device = lambda: torch.device("meta")
+    torch.cuda.Event = torch.cuda.Stream = _Absent("event")
+    widths = [] if _all_experts(config) else [config.ffn_hidden_size]
+    if config.moe_shared_expert_intermediate_size:
+        widths.append(config.moe_shared_expert_intermediate_size)
+    for width in widths:
+        given = {"config": plain, "init_method": torch.nn.init.zeros_, "bias": False, "skip_bias_add": True}
+        double = 2 if config.gated_linear_unit else 1
+        _call(ColumnParallelLinear, {"input_size": config.hidden_size, "output_size": width * double, **given})
+        _call(
+            RowParallelLinear,
+            {"input_size": width, "output_size": config.hidden_size, "input_is_parallel": True, **given},
+        )
+
+
+def _all_experts(config: Any) -> bool:
+    freq = config.moe_layer_freq
+    return config.num_moe_experts is not None and (freq == 1 or (isinstance(freq, list) and 0 not in freq))
+
+
+def _grid(args: Any, world: int) -> dict[str, Any]:
+    return {
+        "tp": args.tensor_model_parallel_size,
+        "pp": args.pipeline_model_parallel_size,
+        "cp": args.context_parallel_size,
+        "ep": args.expert_model_parallel_size,
+        "etp": args.expert_tensor_parallel_size,
+        "dp": args.data_parallel_size,
+        "vpp": args.virtual_pipeline_model_parallel_size or 1,
+        "sequence_parallel": bool(args.sequence_parallel),
+        "world": world,
+    }
+
+
+def forked(arguments: Any, case: dict[str, Any], *, build: bool) -> dict[str, Any]:
+    """Examine a case in a child process and return its answer."""
+    receive, send = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(receive)
+        try:
+            answer = examine(arguments, case, build=build)
+        except BaseException as error:
+            answer = {
+                "name": case.get("name", ""),
+                "accepted": False,
+                "step": "harness",
+                "error": repr(error),
+                "layers": None,
+            }
+        with os.fdopen(send, "w") as stream:
+            json.dump(answer, stream)
+        os._exit(0)
+    os.close(send)
+    with os.fdopen(receive) as stream:
+        text = stream.read()
+    os.waitpid(child, 0)
+    crashed = {
+        "name": case.get("name", ""),
+        "accepted": False,
+        "step": "harness",
+        "error": "child died",
+        "layers": None,
+    }
+    return json.loads(text) if text else crashed
+
+
+def main() -> int:
+    """Answer cases from standard input."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--capability", choices=sorted(CAPABILITY), default="hopper")
+    parser.add_argument("--build", action="store_true", help="build the feed-forward layers too")
+    parser.add_argument("--version", action="store_true", help="print the versions and stop")
+    options = parser.parse_args()
+    arguments = load(options.capability)
+    if options.version:
+        import megatron.core
+        import torch
+
+        print(f"megatron-core {megatron.core.__version__}, torch {torch.__version__}, Python {sys.version.split()[0]}")
+        return 0
+    for line in sys.stdin:
+        if line.strip():
+            print(json.dumps(forked(arguments, json.loads(line), build=options.build)), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Reading what others launch: arguments of a framework turned into grids, splits and layouts."""

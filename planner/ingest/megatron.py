@@ -1,0 +1,417 @@
+"""Megatron-LM arguments read into what they launch: grid, batch, split into stages, model sizes and switches.
+
+The parser's defaults are those of megatron-core 0.19 (and 0.13 where they differ); nothing is evaluated or imported.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from costmodels.layout import Granularity, Layout, Recompute, Stage, Strategy, StrategyRun
+from costmodels.pipeline.schedules import Schedule
+from hardware.errors import InputError
+from planner.ingest.layer_pattern import moe_pattern
+from planner.ingest.options import Arguments, Fault, megatron_options, read_arguments
+from planner.request import Framework
+from planner.rules.proposal import ModelFacts, Proposal, Split, Switches
+from planner.rules.split import layers_built, virtual_degree
+from planner.rules.table import Found, resolve_version, version_key
+from planner.rules.verdict import Violation, accepted_at_launch, check
+
+_REQUIRED: Final = (
+    "--num-layers",
+    "--hidden-size",
+    "--num-attention-heads",
+    "--max-position-embeddings",
+    "--seq-length",
+    "--micro-batch-size",
+)
+_MODULES: Final = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe")
+_SHARED_EXPERTS_SINCE: Final = (0, 14)
+_STRATEGY_ZERO: Final = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+_CONNECTIONS: Final = "CUDA_DEVICE_MAX_CONNECTIONS"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """A launch of Megatron-LM as read from its arguments.
+
+    Attributes
+    ----------
+    version : str
+        Core version whose parser is meant.
+    proposal : Proposal
+        What the rules judge; meaningful where the arguments have no faults.
+    faults : tuple of Fault
+        Arguments that the parser refuses: unknown, of the wrong type, missing.
+    arguments : Arguments
+        Every option with its values.
+    """
+
+    version: str
+    proposal: Proposal
+    faults: tuple[Fault, ...]
+    arguments: Arguments
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchVerdict:
+    """Judgement on a launch.
+
+    Attributes
+    ----------
+    legal : bool
+        No rule is broken.
+    accepted : bool
+        The framework would let it start; it may still fail in the first forward pass.
+    violations : tuple of Violation
+        What is wrong.
+    layers_per_stage : tuple of tuples of int, or None
+        Layers that would be built for each stage and virtual chunk; None when the split is refused before.
+    """
+
+    legal: bool
+    accepted: bool
+    violations: tuple[Violation, ...]
+    layers_per_stage: tuple[tuple[int, ...], ...] | None
+
+
+def parse_megatron(
+    arguments: Sequence[str],
+    *,
+    world: int,
+    version: str | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Launch:
+    """Read a Megatron-LM argument list.
+
+    Parameters
+    ----------
+    arguments : sequence of str
+        As after ``pretrain_gpt.py``.
+    world : int
+        Number of ranks.
+    version : str, optional
+        Core version such as ``0.13``; the newest known by default.
+    environment : mapping of str to str, optional
+        Environment of the launch; without it nothing is said about environment variables.
+
+    Returns
+    -------
+    Launch
+        Also when the arguments are wrong: what is wrong stands in its faults, and :func:`judge` finds the rest.
+
+    Raises
+    ------
+    InputError
+        The version is not understood or older than the rules.
+    """
+    known = resolve_version(Framework.MEGATRON, version)
+    read = read_arguments(arguments, megatron_options(known))
+    faults = list(read.faults)
+    if not read.has("--num-layers") and read.has("--encoder-num-layers"):
+        read = replace(read, given={**read.given, "--num-layers": read.texts("--encoder-num-layers")})
+    missing = [name for name in _REQUIRED if not read.has(name)]
+    faults += [
+        Fault(rule="megatron-option-missing", argument=name, message=f"option {name} is missing") for name in missing
+    ]
+    model, pattern_faults = _model(read)
+    switches = _switches(read, known, environment)
+    proposal = _proposal(read, world, model, switches)
+    return Launch(version=known, proposal=proposal, faults=(*faults, *pattern_faults), arguments=read)
+
+
+def judge(launch: Launch) -> LaunchVerdict:
+    """Judge a launch by the rules of its version.
+
+    Returns
+    -------
+    LaunchVerdict
+        Faults of single arguments come first; with such faults only they count, as the parser would not go on.
+    """
+    faults = tuple(
+        Violation(
+            rule=fault.rule,
+            message=fault.message,
+            values={"argument": fault.argument},
+            found=Found.PARSE,
+            source="Megatron-LM arguments.py, parse_args and validate_args",
+        )
+        for fault in launch.faults
+    )
+    found = faults or check(launch.proposal, Framework.MEGATRON, launch.version)
+    counted = not faults and launch.proposal.pp > 0 and not any(v.rule == "degrees-positive" for v in found)
+    return LaunchVerdict(
+        legal=not found,
+        accepted=accepted_at_launch(found),
+        violations=found,
+        layers_per_stage=layers_built(launch.proposal) if counted else None,
+    )
+
+
+def _model(read: Arguments) -> tuple[ModelFacts, tuple[Fault, ...]]:
+    layers, hidden = read.number("--num-layers", 0), read.number("--hidden-size", 0)
+    heads = read.number("--num-attention-heads", 0)
+    experts = read.number("--num-experts", 0)
+    faults: tuple[Fault, ...] = ()
+    pattern: tuple[bool, ...] = (experts > 0,) * layers
+    if experts:
+        try:
+            pattern = moe_pattern(read.text("--moe-layer-freq", "1"), layers)
+        except InputError as error:
+            faults = (Fault(rule="megatron-option-value", argument="--moe-layer-freq", message=str(error)),)
+    ffn = read.number("--ffn-hidden-size", _default_ffn(hidden, read.has("--swiglu")))
+    grouped = read.has("--group-query-attention")
+    latent = read.has("--multi-latent-attention")
+    facts = ModelFacts(
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=read.number("--num-query-groups", 1) if grouped and not latent else heads,
+        ffn=0 if experts and all(pattern) else ffn,
+        experts=experts,
+        top_k=read.number("--moe-router-topk", 2) if experts else 0,
+        expert_ffn=read.number("--moe-ffn-hidden-size", ffn) if experts else 0,
+        shared_ffn=read.number("--moe-shared-expert-intermediate-size", 0) if experts else 0,
+        vocab=read.number("--vocab-size", 0),
+        mtp=read.number("--mtp-num-layers", 0),
+        max_positions=read.number("--max-position-embeddings", 0),
+        latent=latent,
+        untied=read.has("--untie-embeddings-and-output-weights"),
+        linear_bias=not read.has("--disable-bias-linear"),
+    )
+    return facts, faults
+
+
+def _default_ffn(hidden: int, gated: bool) -> int:
+    """Feed-forward width when none is given: four times the hidden size, two thirds of it when gated."""
+    return int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden
+
+
+def _switches(read: Arguments, version: str, environment: Mapping[str, str] | None) -> Switches:
+    positions = "rope" if read.has("--use-rotary-position-embeddings") else read.text("--position-embedding-type")
+    exchanges = read.texts("--cp-comm-type")
+    sizes = [int(size) for size in read.texts("--hierarchical-context-parallel-sizes") if size.isdigit()]
+    checkpoint = read.text("--ckpt-format", "torch_dist")
+    product = 1
+    for size in sizes:
+        product *= size
+    base = Switches(
+        hybrid_cp=product if sizes else 0,
+        cp_hierarchical="a2a+p2p" in exchanges,
+        cp_all_to_all="a2a" in exchanges,
+        pp_before_dp=read.has("--use-tp-pp-dp-mapping"),
+        optimizer_instances=read.number("--num-distributed-optimizer-instances", 1),
+        weight_shards=read.number("--tensor-parallel-num-weight-shards", 0),
+        expert_weight_shards=read.number("--expert-tensor-parallel-num-weight-shards", 0),
+        checkpoint_fsdp_dtensor=checkpoint == "fsdp_dtensor",
+        checkpoint_torch_dcp=checkpoint == "torch_dcp",
+        checkpoint_torch=checkpoint in ("torch", "zarr"),
+        adam_or_sgd=read.text("--optimizer", "adam") in ("adam", "sgd"),
+        fp16=read.has("--fp16"),
+        bf16=read.has("--bf16"),
+        tp_comm_overlap=read.has("--tp-comm-overlap"),
+        overlap_p2p=not read.has("--no-overlap-p2p-communication"),
+        microbatch_group=read.number("--microbatch-group-size-per-virtual-pipeline-stage", 0),
+        head_dim_given=read.has("--kv-channels"),
+        query_groups_given=read.has("--group-query-attention"),
+        rope_or_no_positions=positions in ("rope", "none"),
+        cpu_offload_layers=read.number("--cpu-offloading-num-layers", 0),
+        cuda_max_connections=_connections(environment),
+    )
+    return _moe_switches(_recompute_switches(_sharding_switches(base, read, version), read, version), read)
+
+
+def _connections(environment: Mapping[str, str] | None) -> int:
+    if environment is None:
+        return -1
+    text = environment.get(_CONNECTIONS, "")
+    return int(text) if text.isdigit() else 0
+
+
+def _sharding_switches(base: Switches, read: Arguments, version: str) -> Switches:
+    custom = read.has("--use-custom-fsdp")
+    fsdp = read.has("--use-megatron-fsdp") or custom
+    old = version_key(version) < _SHARED_EXPERTS_SINCE
+    strategy = read.text("--data-parallel-sharding-strategy", "no_shard" if old else "optim_grads_params")
+    return replace(
+        base,
+        distributed_optimizer=read.has("--use-distributed-optimizer") or (fsdp and not custom),
+        megatron_fsdp=fsdp,
+        torch_fsdp=read.has("--use-torch-fsdp2"),
+        full_shard=fsdp and strategy == "optim_grads_params",
+        overlap_grad_reduce=read.has("--overlap-grad-reduce"),
+        overlap_param_gather=read.has("--overlap-param-gather"),
+        low_precision_param_gather=read.has("--fp8-param-gather"),
+        gradient_accumulation_fusion=not read.has("--no-gradient-accumulation-fusion"),
+        optimizer_cpu_offload=read.has("--optimizer-cpu-offload"),
+        precision_aware_optimizer=read.has("--use-precision-aware-optimizer"),
+    )
+
+
+def _recompute_switches(base: Switches, read: Arguments, version: str) -> Switches:
+    granularity = "selective" if read.has("--recompute-activations") else read.text("--recompute-granularity")
+    if read.has("--moe-layer-recompute") and not granularity:
+        granularity = "selective"
+    modules = set(read.texts("--recompute-modules")) or {"core_attn"}
+    modules |= {"moe"} if read.has("--moe-layer-recompute") else set()
+    allowed = {
+        *_MODULES,
+        *(("shared_experts", "gdn_norm_out") if version_key(version) >= _SHARED_EXPERTS_SINCE else ()),
+    }
+    return replace(
+        base,
+        recompute_full=granularity == "full",
+        recompute_selective=granularity == "selective",
+        recompute_method=read.has("--recompute-method"),
+        recompute_layers=read.number("--recompute-num-layers", 0),
+        recompute_moe="moe" in modules,
+        recompute_moe_act="moe_act" in modules,
+        recompute_mla_up_proj="mla_up_proj" in modules,
+        recompute_shared_experts="shared_experts" in modules,
+        recompute_unknown=len(modules - allowed),
+    )
+
+
+def _moe_switches(base: Switches, read: Arguments) -> Switches:
+    return replace(
+        base,
+        grouped_gemm=read.has("--moe-grouped-gemm"),
+        overlap_expert_comm=read.has("--overlap-moe-expert-parallel-comm"),
+        overlap_shared_expert=read.has("--moe-shared-expert-overlap"),
+        dispatcher_allgather=read.text("--moe-token-dispatcher-type", "allgather") == "allgather",
+        expert_bias=read.has("--moe-router-enable-expert-bias"),
+        sigmoid_router=read.text("--moe-router-score-function", "softmax") != "softmax",
+        pre_softmax=read.has("--moe-router-pre-softmax")
+        or read.texts("--moe-router-load-balancing-type") == ("sinkhorn",),
+        router_groups=read.number("--moe-router-num-groups", 0),
+        router_group_topk=read.number("--moe-router-group-topk", 0),
+        expert_ffn_given=read.has("--moe-ffn-hidden-size"),
+    )
+
+
+def _proposal(read: Arguments, world: int, model: ModelFacts, switches: Switches) -> Proposal:
+    tp = read.number("--tensor-model-parallel-size", 1)
+    pp = read.number("--pipeline-model-parallel-size", 1)
+    cp = read.number("--context-parallel-size", 1)
+    etp = read.number("--expert-tensor-parallel-size", tp)
+    gtp = max(1, switches.weight_shards // tp) if tp > 0 else 1
+    split = Split(
+        virtual_stages=read.number("--num-virtual-stages-per-pipeline-rank", -1),
+        layers_per_virtual_stage=read.number("--num-layers-per-virtual-pipeline-stage", -1),
+        first=read.number("--decoder-first-pipeline-num-layers", -1),
+        last=read.number("--decoder-last-pipeline-num-layers", -1),
+        account_embedding=read.has("--account-for-embedding-in-pipeline-split"),
+        account_loss=read.has("--account-for-loss-in-pipeline-split"),
+        layout=read.text("--pipeline-model-parallel-layout"),
+    )
+    micro_batch = read.number("--micro-batch-size", 1)
+    replicas = max(1, world // max(1, tp * pp * cp * gtp))
+    return Proposal(
+        world=world,
+        tp=tp,
+        pp=pp,
+        cp=cp,
+        vpp=virtual_degree(split, model.layers, pp),
+        ep=read.number("--expert-model-parallel-size", 1),
+        etp=etp,
+        gtp=gtp,
+        egtp=max(1, switches.expert_weight_shards // etp) if etp > 0 else 1,
+        zero=_zero(read, switches),
+        micro_batch=micro_batch,
+        global_batch=read.number("--global-batch-size", micro_batch * replicas),
+        seq=read.number("--seq-length", 1),
+        sequence_parallel=read.has("--sequence-parallel") and tp > 1,
+        model=model,
+        split=split,
+        switches=switches,
+    )
+
+
+def _zero(read: Arguments, switches: Switches) -> int:
+    """ZeRO stage that the sharding flags amount to."""
+    if switches.torch_fsdp:
+        return 3
+    if switches.megatron_fsdp:
+        default = "no_shard" if read.has("--use-custom-fsdp") else "optim_grads_params"
+        return _STRATEGY_ZERO.get(read.text("--data-parallel-sharding-strategy", default), 3)
+    return int(switches.distributed_optimizer)
+
+
+def layout_of(launch: Launch) -> Layout:
+    """State an accepted launch as a layout.
+
+    Parameters
+    ----------
+    launch : Launch
+        Its arguments have no faults and its split can be built.
+
+    Returns
+    -------
+    Layout
+        With the recompute of each layer.
+
+    Raises
+    ------
+    InputError
+        The launch is refused before its layers are known.
+    """
+    verdict = judge(launch)
+    built = verdict.layers_per_stage
+    if built is None or not verdict.accepted:
+        first = verdict.violations[0].message if verdict.violations else "its layers cannot be counted"
+        raise InputError(f"these arguments do not launch: {first}")
+    proposal, read = launch.proposal, launch.arguments
+    dp = proposal.world // (proposal.tp * proposal.pp * proposal.cp * proposal.gtp)
+    plain = Strategy(
+        tp=proposal.tp,
+        cp=proposal.cp,
+        dp=dp,
+        ep=proposal.ep,
+        etp=proposal.etp if proposal.model.experts else 1,
+        sequence_parallel=proposal.sequence_parallel,
+        zero=proposal.zero,
+        shard_group=_shard_group(proposal, dp),
+    )
+    stages = tuple(Stage(layers_per_chunk=chunks, strategies=_runs(plain, chunks, read, proposal)) for chunks in built)
+    return Layout(
+        stages=stages,
+        micro_batch=proposal.micro_batch,
+        num_microbatches=proposal.global_batch // (proposal.micro_batch * dp),
+        schedule=Schedule.INTERLEAVED if proposal.vpp > 1 else Schedule.ONE_F_ONE_B,
+    )
+
+
+def _shard_group(proposal: Proposal, dp: int) -> int:
+    instances = proposal.switches.optimizer_instances
+    return dp * proposal.cp // instances if instances > 1 else 0
+
+
+def _runs(plain: Strategy, chunks: tuple[int, ...], read: Arguments, proposal: Proposal) -> tuple[StrategyRun, ...]:
+    """Strategies of a stage in layer order; ``block`` recomputes the first layers of every chunk."""
+    switches = proposal.switches
+    if switches.recompute_selective:
+        modules = read.texts("--recompute-modules") or ("core_attn",)
+        recompute = Recompute(granularity=Granularity.SELECTIVE, modules=tuple(modules))
+        return _merged([(replace(plain, recompute=recompute), sum(chunks))])
+    if not switches.recompute_full:
+        return _merged([(plain, sum(chunks))])
+    full = replace(plain, recompute=Recompute(granularity=Granularity.FULL))
+    if read.text("--recompute-method") == "uniform":
+        return _merged([(full, sum(chunks))])
+    pieces = []
+    for count in chunks:
+        recomputed = min(count, switches.recompute_layers)
+        pieces += [(full, recomputed), (plain, count - recomputed)]
+    return _merged(pieces)
+
+
+def _merged(pieces: list[tuple[Strategy, int]]) -> tuple[StrategyRun, ...]:
+    """Join equal neighbours and drop empty pieces; a stage without layers keeps one empty run."""
+    runs: list[StrategyRun] = []
+    for strategy, count in pieces:
+        if runs and runs[-1].strategy == strategy:
+            runs[-1] = StrategyRun(strategy=strategy, count=runs[-1].count + count)
+        elif count or not runs:
+            runs.append(StrategyRun(strategy=strategy, count=count))
+    return tuple(run for run in runs if run.count) or (runs[0],)

@@ -1,0 +1,197 @@
+"""Options of a framework's command line as data, and reading an argument list by them.
+
+Nothing is guessed: an option that the table does not name is kept as unknown, a value of the wrong type or outside the
+parser's choices is kept as a fault, and both are told to the user with what was meant.
+"""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from types import MappingProxyType
+from typing import Final
+
+from planner.rules.table import version_key
+
+_OLDEST: Final = "0.13"
+_NEWEST: Final = "0.19"
+_OLD_BEFORE: Final = (0, 14)
+_NEW_FROM: Final = (0, 19)
+_NUMBER: Final = re.compile(r"-[0-9.]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """One option of a parser; ``values`` is ``0``, ``1``, ``3``, ``+`` or ``*``."""
+
+    name: str
+    values: str
+    kind: str
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """An argument that the parser itself refuses."""
+
+    rule: str
+    argument: str
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arguments:
+    """An argument list read by a table of options.
+
+    ``given`` holds each known option once, with its last values, in order of first use.
+    """
+
+    given: Mapping[str, tuple[str, ...]]
+    faults: tuple[Fault, ...]
+
+    def has(self, name: str) -> bool:
+        """Whether a switch or option was given."""
+        return name in self.given
+
+    def text(self, name: str, default: str = "") -> str:
+        """First value of an option, or the default."""
+        values = self.given.get(name, ())
+        return values[0] if values else default
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """All values of an option."""
+        return self.given.get(name, ())
+
+    def number(self, name: str, default: int) -> int:
+        """First value as an integer, or the default when it is absent or no integer (which is a fault already)."""
+        try:
+            return int(self.text(name))
+        except ValueError:
+            return default
+
+
+@lru_cache(maxsize=8)
+def megatron_options(version: str) -> Mapping[str, Option]:
+    """Options of Megatron-LM's parser.
+
+    Parameters
+    ----------
+    version : str
+        Core version, such as ``0.19``. Versions between the two that were read have the options of both.
+
+    Returns
+    -------
+    mapping of str to Option
+        By name.
+    """
+    package = files("planner.ingest")
+    table = tomllib.loads(package.joinpath("megatron_options.toml").read_text(encoding="utf-8"))
+    choices = tomllib.loads(package.joinpath("megatron_choices.toml").read_text(encoding="utf-8"))
+    key = version_key(version)
+    wanted = [_OLDEST] if key < _OLD_BEFORE else [_NEWEST] if key >= _NEW_FROM else [_OLDEST, _NEWEST]
+    found: dict[str, Option] = {}
+    for edition in wanted:
+        for group in table["options"]:
+            if edition in group["versions"]:
+                for name in group["names"]:
+                    allowed = tuple(choices[edition].get(name, ()))
+                    found[name] = Option(name=name, values=group["values"], kind=group["kind"], choices=allowed)
+    return MappingProxyType(found)
+
+
+def read_arguments(arguments: Sequence[str], options: Mapping[str, Option]) -> Arguments:
+    """Sort an argument list into options with values and faults.
+
+    Parameters
+    ----------
+    arguments : sequence of str
+        As after ``pretrain_gpt.py``; ``--name value`` and ``--name=value`` are both understood.
+    options : mapping of str to Option
+        The parser's options.
+
+    Returns
+    -------
+    Arguments
+        A repeated option keeps its last values, as the parser does.
+    """
+    given: dict[str, tuple[str, ...]] = {}
+    faults: list[Fault] = []
+    index = 0
+    while index < len(arguments):
+        token = arguments[index]
+        name, has_value, inline = token.partition("=")
+        values = _following(arguments, index + 1)
+        index += 1
+        if not token.startswith("--"):
+            faults.append(_stray(token))
+            continue
+        option = options.get(name)
+        if option is None:
+            faults.append(_unknown(name, options))
+            index += len(values)
+            continue
+        taken = (inline,) if has_value else values[: _most(option)]
+        index += 0 if has_value else len(taken)
+        faults += _value_faults(option, taken)
+        given[name] = taken
+    return Arguments(given=MappingProxyType(given), faults=tuple(faults))
+
+
+def _following(arguments: Sequence[str], start: int) -> tuple[str, ...]:
+    """Tokens from ``start`` up to the next option; a negative number is a value."""
+    values = []
+    for token in arguments[start:]:
+        if token.startswith("-") and len(token) > 1 and not _NUMBER.match(token):
+            break
+        values.append(token)
+    return tuple(values)
+
+
+def _most(option: Option) -> int:
+    return int(option.values) if option.values.isdigit() else 1_000_000
+
+
+def _stray(token: str) -> Fault:
+    return Fault(
+        rule="megatron-unknown-option",
+        argument=token,
+        message=f"argument {token!r} belongs to no option; allowed: --name value",
+    )
+
+
+def _unknown(name: str, options: Mapping[str, Option]) -> Fault:
+    near = difflib.get_close_matches(name, options, n=1, cutoff=0.6)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return Fault(
+        rule="megatron-unknown-option", argument=name, message=f"option {name} is unknown to this version{hint}"
+    )
+
+
+def _value_faults(option: Option, values: tuple[str, ...]) -> list[Fault]:
+    wanted = {"+": "one or more values", "*": "any number of values"}.get(option.values, f"{option.values} value(s)")
+    enough = len(values) == int(option.values) if option.values.isdigit() else bool(values) or option.values == "*"
+    if not enough:
+        message = f"option {option.name} got {len(values)} value(s); allowed: {wanted}"
+        return [Fault(rule="megatron-option-value", argument=option.name, message=message)]
+    faults = []
+    for value in values:
+        if not _fits(option, value):
+            allowed = ", ".join(option.choices) or ("an integer" if option.kind == "int" else "a number")
+            message = f"option {option.name} got {value!r}; allowed: {allowed}"
+            faults.append(Fault(rule="megatron-option-value", argument=option.name, message=message))
+    return faults
+
+
+def _fits(option: Option, value: str) -> bool:
+    if option.choices:
+        return value in option.choices
+    if option.kind in ("str", "none"):
+        return True
+    try:
+        _ = int(value) if option.kind == "int" else float(value)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,110 @@
+"""Numbers of proposals as columns: one array of integers for each name that a rule may use, all of one length.
+
+Rules judge columns, so that one proposal (length 1) and a million candidates take the same path.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+
+from costmodels.table import Ints, StrategyTable
+from planner.rules.proposal import ModelFacts, Proposal, Switches, exported_switches
+
+Columns = Mapping[str, Ints]
+
+_GRID: Final = tuple(f.name for f in dataclasses.fields(Proposal) if f.name not in ("model", "split", "switches"))
+
+
+def _numbers(value: ModelFacts | Switches) -> dict[str, int]:
+    return {f.name: int(getattr(value, f.name)) for f in dataclasses.fields(value)}
+
+
+def proposal_columns(proposal: Proposal) -> Columns:
+    """Columns of length 1 for one proposal."""
+    numbers = {name: int(getattr(proposal, name)) for name in _GRID}
+    numbers |= _numbers(proposal.model) | _numbers(proposal.switches)
+    numbers["layout_mtp"] = proposal.split.layout.count("m")
+    return with_derived({name: np.array([number], dtype=np.int64) for name, number in numbers.items()})
+
+
+def table_columns(
+    table: StrategyTable, model: ModelFacts, *, vpp: Ints | int, world: Ints | int, global_batch: int, seq: int
+) -> Columns:
+    """Columns for many candidates of one model and job.
+
+    Parameters
+    ----------
+    table : StrategyTable
+        Candidates, one row each, shape (S,).
+    model : ModelFacts
+        See :func:`planner.rules.proposal.facts_of`.
+    vpp, world : array of shape (S,) or int
+        Virtual chunks per stage, GPUs that the job is given.
+    global_batch, seq : int
+        Samples per step, tokens per sample.
+
+    Returns
+    -------
+    Columns
+        Switches are those that an export of the candidate would set.
+    """
+    size = len(table)
+    base = Proposal(world=1, global_batch=global_batch, seq=seq)
+    numbers = {name: int(getattr(base, name)) for name in _GRID} | _numbers(model) | _numbers(exported_switches(model))
+    columns = {name: np.full(size, number, dtype=np.int64) for name, number in numbers.items()}
+    for name in ("tp", "pp", "cp", "dp", "ep", "etp", "zero", "shard_group", "micro_batch"):
+        columns[name] = getattr(table, name)
+    columns["layout_mtp"] = np.zeros(size, dtype=np.int64)
+    columns["sequence_parallel"] = table.sequence_parallel.astype(np.int64)
+    columns["vpp"] = np.broadcast_to(np.asarray(vpp, dtype=np.int64), (size,))
+    columns["world"] = np.broadcast_to(np.asarray(world, dtype=np.int64), (size,))
+    columns["distributed_optimizer"] = (table.zero == 1).astype(np.int64)
+    for name in ("megatron_fsdp", "checkpoint_fsdp_dtensor"):
+        columns[name] = (table.zero > 1).astype(np.int64)
+    columns["full_shard"] = (table.zero == 3).astype(np.int64)
+    return with_derived(columns)
+
+
+def with_derived(given: Mapping[str, Ints]) -> Columns:
+    """Add what follows from the given columns: dp, microbatches, expert grid, and yes-no columns for conditions."""
+    columns = dict(given)
+    one = np.ones_like(columns["world"])
+    grid = np.maximum(one, columns["tp"] * columns["cp"] * columns["pp"] * columns["gtp"])
+    columns["model_parallel"] = columns["tp"] * columns["cp"] * columns["pp"] * columns["gtp"]
+    columns["dp"] = np.where(columns["dp"] > 0, columns["dp"], columns["world"] // grid)
+    columns["expert_parallel"] = columns["etp"] * columns["ep"] * columns["pp"] * columns["egtp"]
+    columns["edp"] = columns["world"] // np.maximum(one, columns["expert_parallel"])
+    columns["stage_gpus"] = columns["tp"] * columns["cp"] * columns["dp"]
+    columns["used"] = columns["stage_gpus"] * columns["pp"] * columns["gtp"]
+    columns["shard_ranks"] = columns["dp"] * columns["cp"]
+    columns["samples"] = columns["micro_batch"] * columns["dp"]
+    columns["microbatches"] = columns["global_batch"] // np.maximum(one, columns["samples"])
+    columns["group"] = np.where(columns["microbatch_group"] > 0, columns["microbatch_group"], columns["pp"])
+    columns["remainder"] = columns["microbatches"] % np.maximum(one, columns["group"])
+    columns["rounds"] = np.maximum(one, columns["microbatches"] // np.maximum(one, columns["pp"]))
+    columns["positions"] = columns["pp"] * columns["vpp"]
+    columns["two_cp"] = 2 * columns["cp"]
+    columns["local_seq"] = columns["seq"] // np.maximum(one, columns["cp"])
+    columns["tp_heads"] = columns["heads"] // np.maximum(one, columns["tp"])
+    columns["tp_kv_heads"] = np.maximum(one, columns["kv_heads"] // np.maximum(one, columns["tp"]))
+    columns["tp_cp"] = columns["tp"] * columns["cp"]
+    columns["one"] = one
+    columns["zero_count"] = 0 * one
+    columns["two"] = 2 * one
+    columns["three"] = 3 * one
+    for name in ("tp", "pp", "cp", "ep", "etp", "vpp", "gtp", "edp", "dp"):
+        columns[f"has_{name}"] = (columns[name] > 1).astype(np.int64)
+    columns["has_experts"] = (columns["experts"] > 0).astype(np.int64)
+    columns["group_fits"] = (columns["group"] <= columns["microbatches"]).astype(np.int64)
+    columns["edp_differs"] = (columns["edp"] != columns["shard_ranks"]).astype(np.int64)
+    columns["grid_whole"] = (columns["used"] == columns["world"]).astype(np.int64)
+    experts_grid = np.maximum(one, columns["etp"] * columns["ep"] * columns["egtp"])
+    columns["expert_grid_implied"] = (columns["tp_cp"] * columns["gtp"] % experts_grid == 0).astype(np.int64)
+    columns["fsdp"] = columns["megatron_fsdp"] | columns["torch_fsdp"]
+    columns["cpu_offload_next"] = columns["cpu_offload_layers"] + 1
+    columns["has_tp_cp"] = (columns["tp_cp"] > 1).astype(np.int64)
+    columns["top_1_softmax"] = ((columns["top_k"] == 1) & (columns["sigmoid_router"] == 0)).astype(np.int64)
+    columns["recompute"] = columns["recompute_full"] | columns["recompute_selective"]
+    return columns

@@ -1,0 +1,283 @@
+"""What the rules judge: a grid, a batch, a split into stages, the model's divisible sizes, and framework switches.
+
+A proposal may come from a framework's arguments (:mod:`planner.ingest`), from a layout, or from the search; the rules
+do not know which. It may be wrong in every way: judging is the rules' work, so nothing is refused here.
+"""
+
+import dataclasses
+from dataclasses import dataclass, field
+from math import gcd
+
+from costmodels.layout import Granularity, Layout, Strategy
+from costmodels.workload.model import (
+    Attention,
+    AttentionKind,
+    DeltaNet,
+    DenseFfn,
+    LayerKind,
+    ModelSpec,
+    MoeFfn,
+    StateSpace,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFacts:
+    """The sizes of a model that degrees must divide; 0 means that the model has no such part.
+
+    Where layers differ, a size is the greatest common divisor over the layers, so that it divides exactly when every
+    layer's size divides.
+    """
+
+    layers: int = 0
+    hidden: int = 0
+    heads: int = 0
+    kv_heads: int = 0
+    ffn: int = 0  # of dense layers; 0 when every layer is a mixture of experts
+    experts: int = 0
+    top_k: int = 0
+    expert_ffn: int = 0
+    shared_ffn: int = 0
+    vocab: int = 0
+    mtp: int = 0
+    max_positions: int = 0
+    state_heads: int = 0
+    state_groups: int = 0
+    delta_key_heads: int = 0
+    delta_value_heads: int = 0
+    latent: bool = False
+    untied: bool = True
+    linear_bias: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """How layers fall on stages, as the user stated it; a planner states ``explicit`` and nothing else.
+
+    The other fields mirror the ways of Megatron-LM: -1 or an empty string means not given.
+    """
+
+    virtual_stages: int = -1
+    layers_per_virtual_stage: int = -1
+    first: int = -1
+    last: int = -1
+    account_embedding: bool = False
+    account_loss: bool = False
+    layout: str = ""
+    explicit: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Switches:
+    """Framework switches that legality depends on; the defaults are those of a plain Megatron-LM launch."""
+
+    hybrid_cp: int = 0  # product of the hierarchical context-parallel sizes; 0: not given
+    cp_hierarchical: bool = False  # some layer uses the a2a+p2p exchange
+    cp_all_to_all: bool = False  # some layer uses the a2a exchange (Ulysses)
+    pp_before_dp: bool = False  # rank order tp-cp-ep-pp-dp
+    distributed_optimizer: bool = False
+    optimizer_instances: int = 1
+    weight_shards: int = 0  # shards of dense weights over tp and the extra weight axis; 0: tp
+    expert_weight_shards: int = 0  # the same for experts, over etp
+    megatron_fsdp: bool = False
+    torch_fsdp: bool = False
+    full_shard: bool = False  # Megatron FSDP shards weights too
+    overlap_grad_reduce: bool = False
+    overlap_param_gather: bool = False
+    low_precision_param_gather: bool = False
+    gradient_accumulation_fusion: bool = True
+    checkpoint_fsdp_dtensor: bool = False
+    checkpoint_torch_dcp: bool = False
+    checkpoint_torch: bool = False
+    adam_or_sgd: bool = True
+    optimizer_cpu_offload: bool = False
+    precision_aware_optimizer: bool = False
+    fp16: bool = False
+    bf16: bool = False
+    tp_comm_overlap: bool = False
+    overlap_p2p: bool = True
+    microbatch_group: int = 0  # 0: the pipeline degree
+    recompute_full: bool = False
+    recompute_selective: bool = False
+    recompute_method: bool = False
+    recompute_layers: int = 0
+    recompute_moe: bool = False
+    recompute_moe_act: bool = False
+    recompute_mla_up_proj: bool = False
+    recompute_shared_experts: bool = False
+    recompute_unknown: int = 0  # how many recompute modules the framework does not know
+    grouped_gemm: bool = False
+    overlap_expert_comm: bool = False
+    overlap_shared_expert: bool = False
+    dispatcher_allgather: bool = False
+    expert_bias: bool = False
+    sigmoid_router: bool = False
+    pre_softmax: bool = False
+    router_groups: int = 0
+    router_group_topk: int = 0
+    expert_ffn_given: bool = False
+    query_groups_given: bool = False
+    head_dim_given: bool = False
+    rope_or_no_positions: bool = True
+    cpu_offload_layers: int = 0
+    cuda_max_connections: int = -1  # -1: not stated, 0: unset
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proposal:
+    """One thing to judge.
+
+    ``dp`` 0 means that it follows from ``world``. ``gtp`` and ``egtp`` are the extra weight-shard factors of dense and
+    expert layers. ``zero`` is the ZeRO stage. ``grids`` counts the different grids of the layers and stages.
+    """
+
+    world: int
+    tp: int = 1
+    pp: int = 1
+    cp: int = 1
+    vpp: int = 1
+    ep: int = 1
+    etp: int = 1
+    dp: int = 0
+    gtp: int = 1
+    egtp: int = 1
+    zero: int = 0
+    shard_group: int = 0
+    micro_batch: int = 1
+    global_batch: int = 1
+    seq: int = 1
+    sequence_parallel: bool = False
+    grids: int = 1
+    model: ModelFacts = field(default_factory=ModelFacts)
+    split: Split = field(default_factory=Split)
+    switches: Switches = field(default_factory=Switches)
+
+
+def _common(sizes: list[int]) -> int:
+    """Greatest common divisor of the positive sizes; 0 when there is none."""
+    return gcd(*[size for size in sizes if size > 0]) if sizes else 0
+
+
+def facts_of(model: ModelSpec) -> ModelFacts:
+    """Collect the sizes of a model that legality depends on.
+
+    Parameters
+    ----------
+    model : ModelSpec
+        Opaque layers contribute nothing but their number.
+
+    Returns
+    -------
+    ModelFacts
+        Multi-token-prediction layers count with the others.
+    """
+    kinds = [kind for kind in (*model.kinds(), model.mtp_kind) if isinstance(kind, LayerKind)]
+    attentions = [kind.mixer for kind in kinds if isinstance(kind.mixer, Attention)]
+    states = [kind.mixer for kind in kinds if isinstance(kind.mixer, StateSpace)]
+    deltas = [kind.mixer for kind in kinds if isinstance(kind.mixer, DeltaNet)]
+    dense = [kind.ffn for kind in kinds if isinstance(kind.ffn, DenseFfn)]
+    moe = [kind.ffn for kind in kinds if isinstance(kind.ffn, MoeFfn)]
+    return ModelFacts(
+        layers=model.layers,
+        hidden=model.hidden,
+        heads=_common([a.heads for a in attentions]),
+        kv_heads=_common([a.heads if a.kind is AttentionKind.LATENT else a.kv_heads for a in attentions]),
+        ffn=_common([f.hidden for f in dense]),
+        experts=_common([f.experts for f in moe]),
+        top_k=max((f.top_k for f in moe), default=0),
+        expert_ffn=_common([f.hidden for f in moe]),
+        shared_ffn=_common([f.shared_hidden for f in moe]),
+        vocab=model.vocab,
+        mtp=model.mtp_layers,
+        max_positions=model.max_positions,
+        state_heads=_common([s.heads for s in states]),
+        state_groups=_common([s.groups for s in states]),
+        delta_key_heads=_common([d.key_heads for d in deltas]),
+        delta_value_heads=_common([d.value_heads for d in deltas]),
+        latent=any(a.kind is AttentionKind.LATENT for a in attentions),
+        untied=not model.tied_embeddings,
+        linear_bias=any(f.bias for f in dense) or any(f.bias for f in moe),
+    )
+
+
+def grid_of(strategy: Strategy) -> Strategy:
+    """Strategy without what may differ from layer to layer under one grid (recompute)."""
+    return dataclasses.replace(strategy, recompute=Strategy().recompute)
+
+
+def exported_switches(model: ModelFacts) -> Switches:
+    """Switches of a plan before its grid is known: what every export of this model sets."""
+    return Switches(
+        grouped_gemm=True,
+        head_dim_given=True,
+        expert_ffn_given=model.experts > 0,
+        sigmoid_router=True,
+        pre_softmax=True,
+        bf16=True,
+    )
+
+
+def proposals_of(layout: Layout, model: ModelFacts, *, global_batch: int, seq: int, world: int) -> tuple[Proposal, ...]:
+    """State a layout as proposals, one for each different grid among its layers.
+
+    Parameters
+    ----------
+    layout : Layout
+        Any layout, uniform or not.
+    model : ModelFacts
+        See :func:`facts_of`.
+    global_batch : int
+        Samples per step of the job.
+    seq : int
+        Tokens per sample.
+    world : int
+        GPUs that the job is given.
+
+    Returns
+    -------
+    tuple of Proposal
+        Each carries the number of grids in ``grids`` and the whole layout's split.
+    """
+    strategies = [run.strategy for stage in layout.stages for run in stage.strategies]
+    grids = tuple(dict.fromkeys(grid_of(strategy) for strategy in strategies))
+    full = any(strategy.recompute.granularity is Granularity.FULL for strategy in strategies)
+    selective = any(strategy.recompute.granularity is Granularity.SELECTIVE for strategy in strategies)
+    modules = {module for strategy in strategies for module in strategy.recompute.modules}
+    switches = dataclasses.replace(
+        exported_switches(model),
+        distributed_optimizer=any(grid.zero == 1 for grid in grids),
+        megatron_fsdp=any(grid.zero > 1 for grid in grids),
+        full_shard=any(grid.zero == 3 for grid in grids),
+        checkpoint_fsdp_dtensor=any(grid.zero > 1 for grid in grids),
+        recompute_full=full,
+        recompute_method=full,
+        recompute_layers=int(full),
+        recompute_selective=selective and not full,
+        recompute_moe="moe" in modules,
+        recompute_moe_act="moe_act" in modules,
+        recompute_mla_up_proj="mla_up_proj" in modules,
+        recompute_shared_experts="shared_experts" in modules,
+    )
+    return tuple(
+        Proposal(
+            world=grid.gpus * layout.pp if len(grids) > 1 and layout.gpus == world else world,
+            tp=grid.tp,
+            pp=layout.pp,
+            cp=grid.cp,
+            vpp=layout.vpp,
+            ep=grid.ep,
+            etp=grid.etp,
+            dp=grid.dp,
+            zero=grid.zero,
+            shard_group=grid.shard_group,
+            micro_batch=layout.micro_batch,
+            global_batch=global_batch,
+            seq=seq,
+            sequence_parallel=grid.sequence_parallel,
+            grids=len(grids),
+            model=model,
+            split=Split(explicit=layout.layers_per_stage),
+            switches=switches,
+        )
+        for grid in grids
+    )

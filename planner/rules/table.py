@@ -1,0 +1,170 @@
+"""The rules as data: reading and validating the TOML tables beside this module."""
+
+import string
+import tomllib
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from importlib.resources import files
+from types import MappingProxyType
+from typing import Any, Final
+
+from hardware.errors import InputError
+from planner.request import Framework
+from planner.rules.checks import CHECKS
+
+SPLIT_CHECK: Final = "split"
+_FILES: Final = ("generic.toml", "megatron.toml", "megatron_split.toml", "megatron_switches.toml", "others.toml")
+_FAMILIES: Final = MappingProxyType({"megatron-family": (Framework.MEGATRON, Framework.BRIDGE, Framework.NEMO)})
+
+NEWEST: Final = MappingProxyType(
+    {
+        Framework.MEGATRON: "0.19",
+        Framework.BRIDGE: "0.6",
+        Framework.NEMO: "2.7",
+        Framework.TORCHTITAN: "0.3",
+        Framework.DEEPSPEED: "0.19",
+        Framework.GALVATRON: "2.4",
+        Framework.NONE: "",
+    }
+)
+
+
+class Found(StrEnum):
+    """When the framework itself notices that a rule is broken."""
+
+    PARSE = "parse"  # reading and validating arguments
+    CONFIG = "config"  # building its configuration
+    GROUPS = "groups"  # creating process groups
+    BUILD = "build"  # building the model
+    SCHEDULE = "schedule"  # entering the first step's schedule
+    FORWARD = "forward"  # inside the first forward pass: no launch check sees it
+    NEVER = "never"  # it runs on, wrongly
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """One rule. ``{name}`` in ``message`` and ``allowed`` stands for a column or a number of the split check.
+
+    Attributes
+    ----------
+    versions : tuple of (Framework, str)
+        Bounds such as ``>=0.14`` or ``<0.14`` or ``>=0.13,<0.15``; a framework without bounds: every version.
+    when : tuple of str
+        Columns that must all be on for the rule to apply; a leading ``!`` means off.
+    """
+
+    id: str
+    frameworks: tuple[Framework, ...]
+    check: str
+    arguments: tuple[str, ...]
+    message: str
+    allowed: str
+    found: Found
+    source: str
+    when: tuple[str, ...] = ()
+    versions: tuple[tuple[Framework, str], ...] = ()
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Names that the message uses, in order of first use."""
+        names = [name for _, name, _, _ in string.Formatter().parse(self.message + self.allowed) if name]
+        return tuple(dict.fromkeys(names))
+
+    def applies(self, framework: Framework, version: str) -> bool:
+        """Whether the rule holds for this framework in this version."""
+        return framework in self.frameworks and _within(version, dict(self.versions).get(framework, ""))
+
+
+def version_key(version: str) -> tuple[int, ...]:
+    """Numbers of a version, for comparison.
+
+    Raises
+    ------
+    InputError
+        The version is not numbers joined by dots.
+    """
+    try:
+        return tuple(int(part) for part in version.split(".")[:2])
+    except ValueError:
+        raise InputError(f"framework version {version!r} is not understood", allowed="numbers such as 0.19") from None
+
+
+def _within(version: str, bounds: str) -> bool:
+    if not bounds:
+        return True
+    key = version_key(version)
+    for bound in bounds.split(","):
+        is_lower, limit = bound.startswith(">="), version_key(bound.lstrip("<>="))
+        if (is_lower and key < limit) or (not is_lower and key >= limit):
+            return False
+    return True
+
+
+def resolve_version(framework: Framework, version: str | None) -> str:
+    """Version to judge by: the given one, or the newest that the rules were checked against.
+
+    Raises
+    ------
+    InputError
+        The version is not numbers joined by dots, or older than every rule.
+    """
+    if version is None or framework is Framework.NONE:
+        return NEWEST[framework]
+    if framework is Framework.MEGATRON and version_key(version) < (0, 13):
+        raise InputError(f"Megatron-LM core {version} is older than the rules", allowed="0.13 or newer")
+    version_key(version)
+    return version
+
+
+@lru_cache(maxsize=1)
+def all_rules() -> tuple[Rule, ...]:
+    """Every rule, in file order.
+
+    Raises
+    ------
+    ValueError
+        A rule table of this package is malformed.
+    """
+    rules = []
+    for name in _FILES:
+        text = files("planner.rules").joinpath(name).read_text(encoding="utf-8")
+        rules += [_rule(entry, name) for entry in tomllib.loads(text)["rule"]]
+    doubled = {rule.id for rule in rules if sum(other.id == rule.id for other in rules) > 1}
+    if doubled:
+        raise ValueError(f"rule ids used twice: {sorted(doubled)}")
+    return tuple(rules)
+
+
+@lru_cache(maxsize=64)
+def rules_for(framework: Framework, version: str) -> tuple[Rule, ...]:
+    """The rules of one framework in one version, in file order."""
+    return tuple(rule for rule in all_rules() if rule.applies(framework, version))
+
+
+def _rule(entry: dict[str, Any], name: str) -> Rule:
+    missing = {"id", "frameworks", "check", "message", "found", "source"} - set(entry)
+    unknown = set(entry) - {f for f in Rule.__dataclass_fields__ if f != "arguments"} - {"args"}
+    if missing or unknown:
+        raise ValueError(f"{name}: rule {entry.get('id')!r}: missing {sorted(missing)}, unknown {sorted(unknown)}")
+    if entry["check"] not in CHECKS and entry["check"] != SPLIT_CHECK:
+        raise ValueError(f"{name}: rule {entry['id']!r} names the unknown check {entry['check']!r}")
+    frameworks = tuple(f for word in entry["frameworks"] for f in _frameworks(word))
+    return Rule(
+        id=entry["id"],
+        frameworks=frameworks,
+        check=entry["check"],
+        arguments=tuple(entry.get("args", ())),
+        message=entry["message"],
+        allowed=entry.get("allowed", ""),
+        found=Found(entry["found"]),
+        source=entry["source"],
+        when=tuple(entry.get("when", ())),
+        versions=tuple((Framework(key), bound) for key, bound in entry.get("versions", {}).items()),
+    )
+
+
+def _frameworks(word: str) -> tuple[Framework, ...]:
+    if word == "all":
+        return tuple(Framework)
+    return _FAMILIES[word] if word in _FAMILIES else (Framework(word),)

@@ -1,0 +1,151 @@
+"""Judging one proposal, or a layout: which rules it breaks, in the user's numbers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from costmodels.job import TrainingJob
+from costmodels.layout import Layout
+from costmodels.table import Bools
+from costmodels.workload.model import ModelSpec
+from planner.request import Framework
+from planner.rules.checks import CHECKS
+from planner.rules.columns import Columns, proposal_columns
+from planner.rules.proposal import Proposal, facts_of, proposals_of
+from planner.rules.split import split_problems
+from planner.rules.table import SPLIT_CHECK, Found, Rule, resolve_version, rules_for
+
+Values = Mapping[str, int | str]
+_FIRST_RULE = "degrees-positive"
+_LATE = (Found.FORWARD, Found.NEVER)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Violation:
+    """One broken rule.
+
+    Attributes
+    ----------
+    rule : str
+        Identifier of the rule.
+    message : str
+        What is wrong, and what is allowed, with the user's numbers.
+    values : mapping
+        The numbers of the message.
+    found : Found
+        When the framework itself would notice; ``forward`` and ``never`` pass every launch check.
+    source : str
+        Where the rule is written.
+    """
+
+    rule: str
+    message: str
+    values: Values
+    found: Found
+    source: str
+
+    @property
+    def refused_at_launch(self) -> bool:
+        """Whether the framework refuses before or at the start of the first step."""
+        return self.found not in _LATE
+
+
+def accepted_at_launch(violations: tuple[Violation, ...]) -> bool:
+    """Whether the framework's own checks would let the job start, though it may fail in its first forward pass."""
+    return not any(violation.refused_at_launch for violation in violations)
+
+
+def rows_that_hold(rule: Rule, columns: Columns) -> Bools:
+    """Rows on which a rule holds or does not apply, shape (S,)."""
+    holds = CHECKS[rule.check](columns, rule.arguments)
+    for condition in rule.when:
+        on = columns[condition.removeprefix("!")] > 0
+        holds = holds | (on if condition.startswith("!") else ~on)
+    return holds
+
+
+def violation_of(rule: Rule, values: Values) -> Violation:
+    """Fill a rule's message with numbers."""
+    message = rule.message.format(**values)
+    if rule.allowed:
+        message += "; allowed: " + rule.allowed.format(**values)
+    used = {name: values[name] for name in rule.fields}
+    return Violation(rule=rule.id, message=message, values=used, found=rule.found, source=rule.source)
+
+
+def check(proposal: Proposal, framework: Framework, version: str | None = None) -> tuple[Violation, ...]:
+    """Judge one proposal.
+
+    Parameters
+    ----------
+    proposal : Proposal
+        What is to be launched.
+    framework : Framework
+        Whose rules count; ``none`` leaves the rules of arithmetic.
+    version : str, optional
+        Of the framework, such as ``0.13``; the newest known by default.
+
+    Returns
+    -------
+    tuple of Violation
+        In the order of the rule tables; empty when the proposal is legal. Degrees below 1 hide every other violation.
+
+    Raises
+    ------
+    InputError
+        The version is not understood or older than the rules.
+    """
+    rules = rules_for(framework, resolve_version(framework, version))
+    columns = proposal_columns(proposal)
+    first = next(rule for rule in rules if rule.id == _FIRST_RULE)
+    numbers: dict[str, int | str] = {name: int(column[0]) for name, column in columns.items()}
+    if not rows_that_hold(first, columns)[0]:
+        return (violation_of(first, numbers),)
+    problems = split_problems(proposal)
+    broken = []
+    for rule in rules:
+        if rule.check == SPLIT_CHECK:
+            if rule.arguments[0] in problems:
+                broken.append(violation_of(rule, {**numbers, **problems[rule.arguments[0]]}))
+        elif not rows_that_hold(rule, columns)[0]:
+            broken.append(violation_of(rule, numbers))
+    return tuple(broken)
+
+
+def check_layout(
+    layout: Layout,
+    model: ModelSpec,
+    job: TrainingJob,
+    *,
+    framework: Framework,
+    world: int | None = None,
+    version: str | None = None,
+) -> tuple[Violation, ...]:
+    """Judge a layout against a framework's rules.
+
+    Parameters
+    ----------
+    layout : Layout
+        Any layout; one with several grids is judged grid by grid.
+    model, job : ModelSpec, TrainingJob
+        What is trained.
+    framework : Framework
+        Whose rules count.
+    world : int, optional
+        GPUs of the job; those of the layout by default.
+    version : str, optional
+        Of the framework.
+
+    Returns
+    -------
+    tuple of Violation
+        Each once, though several grids may break the same rule with the same numbers.
+    """
+    proposals = proposals_of(
+        layout,
+        facts_of(model),
+        global_batch=job.global_batch,
+        seq=job.seq,
+        world=layout.gpus if world is None else world,
+    )
+    found = [violation for proposal in proposals for violation in check(proposal, framework, version)]
+    return tuple({(v.rule, v.message): v for v in found}.values())
