@@ -122,7 +122,7 @@ def _qk_norm(mixer: Attention) -> tuple[Op, ...]:
             saved_elements_per_token=float(width),
             saved_bytes_per_token=FP32_BYTES * (mixer.heads + mixer.kv_heads),
             dropped_by=("attn",),
-            parameters=mixer.qk_norm_parameters or 2 * mixer.qk_dim,
+            parameters=mixer.qk_norm_parameters,  # weights of one head: every tp rank has them, the block owns them
         ),
     )
 

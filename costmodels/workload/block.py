@@ -23,6 +23,14 @@ def inner_norm_parameters(kind: LayerKind) -> int:
     return 0
 
 
+def repeated_norm_parameters(kind: LayerKind) -> int:
+    """Count the norm parameters inside the mixer that every tp rank repeats and no op of the mixer owns."""
+    mixer = kind.mixer
+    if isinstance(mixer, Attention) and mixer.qk_norm and not mixer.qk_norm_parameters:
+        return 2 * mixer.qk_dim
+    return mixer.value_dim if isinstance(mixer, DeltaNet) else 0
+
+
 def norm_width(kind: LayerKind) -> int:
     """Parameters of one norm of the block: the model's width, or twice that with biases (LayerNorm)."""
     return (kind.norm_parameters - inner_norm_parameters(kind)) // max(1, kind.norm_count)

@@ -3,8 +3,10 @@
 The kept tensors are documented op by op in ``docs/models.md``.
 """
 
+from dataclasses import replace
+
 from costmodels.workload.attention import attention_ops
-from costmodels.workload.block import norm_op, norm_width, residual_op
+from costmodels.workload.block import norm_op, norm_width, repeated_norm_parameters, residual_op
 from costmodels.workload.ends import embedding_ops, head_ops, mtp_entry_ops, padded_vocab
 from costmodels.workload.feedforward import dense_ops, moe_ops
 from costmodels.workload.kernels import Kernels
@@ -99,7 +101,8 @@ def _block_ops(kind: LayerKind, model: ModelSpec, kernels: Kernels) -> tuple[Op,
     shares_norm = before < parts  # one norm feeds both parts of a parallel block
     ops: list[Op] = []
     if kind.mixer is not None:
-        ops.append(norm_op("mixer_norm", hidden, width, kernels))
+        mixer_norm = norm_op("mixer_norm", hidden, width, kernels)
+        ops.append(replace(mixer_norm, parameters=width + repeated_norm_parameters(kind)))
         ops.extend(_mixer_ops(kind, model, kernels))
         if after:
             ops.append(norm_op("mixer_post_norm", hidden, width, kernels))

@@ -55,7 +55,8 @@ def delta_ops(mixer: DeltaNet, hidden: int) -> tuple[Op, ...]:
     """Return the ops of a gated delta-rule mixer, from the normed input to the output projection.
 
     FLOPs are as Megatron-LM counts them: convolution ``2 * width`` per channel and four products of a head's square
-    state per value head. Queries and keys are repeated to the value heads before the scan and kept in that form.
+    state per value head. Queries and keys are repeated to the value heads before the scan and kept in that form. The
+    weights of the norm over a head are repeated on every tp rank and counted with the block's norm.
 
     Parameters
     ----------
@@ -91,7 +92,7 @@ def delta_ops(mixer: DeltaNet, hidden: int) -> tuple[Op, ...]:
     return (
         _in_projection("gdn", hidden, projected, bias=False),
         scan,
-        _gated_norm("gdn_norm_out", values, parameters=mixer.value_dim),
+        _gated_norm("gdn_norm_out", values, parameters=0),
         _out_projection("gdn", values, hidden, bias=False, also_dropped_by=("gdn_norm_out",)),
     )
 
