@@ -26,7 +26,7 @@ class Constants:
 class Pricing:
     """The fixed side of a price.
 
-    ``clock`` is the sustained clock over the clock that the efficiencies were measured at (1.0: as measured).
+    ``clock`` bounds the clock over the highest one (a slow or hot device); a power limit may bound it more.
     """
 
     model: ModelSpec
@@ -44,3 +44,8 @@ class Pricing:
     def tiers(self) -> tuple[Tier, ...]:
         """The island's bandwidth hierarchy."""
         return island_tiers(self.island)
+
+    @property
+    def power_limit_w(self) -> float:
+        """Power limit per accelerator: the job's, else the node's, else the part's own; 0.0 where none is known."""
+        return self.job.power_cap_w or self.island.node.gpu_power_cap_w or self.accelerator.tdp_w

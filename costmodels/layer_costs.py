@@ -1,0 +1,303 @@
+"""Time of each kind of layer under each strategy: compute, recompute, and what of its exchanges stays visible.
+
+Rows of every array are the *parts* of the model: its kinds of layers in order of first use, then the embedding, the
+head (final norm,
+logits, loss) and one multi-token-prediction layer. All times are seconds per micro-batch on one rank.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Final
+
+import numpy as np
+
+from costmodels import power
+from costmodels.compute import op_times
+from costmodels.exchange import LayerExchange, layer_exchange
+from costmodels.layout import Granularity, Recompute
+from costmodels.memory.states import LocalParameters, local_parameters
+from costmodels.overlap import exposed_s
+from costmodels.pricing import Pricing
+from costmodels.table import Floats, StrategyTable
+from costmodels.workload.layers import embedding_ops, head_ops, layer_ops, mtp_ops
+from costmodels.workload.op import SUBMODULES, Op, OpKind
+
+EMBEDDING: Final = "embedding"
+HEAD: Final = "head"
+MTP: Final = "mtp"
+
+
+class Work(IntEnum):
+    """What a rank's time goes to; index of the first axis of :attr:`PartCosts.forward_s`."""
+
+    GEMM = 0
+    ATTENTION = 1
+    MEMORY = 2
+    RECOMPUTE = 3
+    TP = 4
+    CP = 5
+    EP = 6
+    WEIGHTS = 7  # weight gathers and gradient reductions of every micro-batch (ZeRO-3)
+
+    @property
+    def is_compute(self) -> bool:
+        """Whether the arithmetic units (or the memory) of the accelerator work, rather than wait for a transfer."""
+        return self <= Work.RECOMPUTE
+
+
+COMPUTE_WORKS: Final = tuple(work for work in Work if work.is_compute)
+EXCHANGE_WORKS: Final = tuple(work for work in Work if not work.is_compute)
+_WORK_OF: Final = {
+    OpKind.GEMM: Work.GEMM,
+    OpKind.GROUPED_GEMM: Work.GEMM,
+    OpKind.ATTENTION: Work.ATTENTION,
+    OpKind.SCAN: Work.ATTENTION,
+    OpKind.MEMORY: Work.MEMORY,
+    OpKind.OPAQUE: Work.GEMM,
+}
+
+_POWER_WORK: Final = {
+    Work.GEMM: power.Work.GEMM,
+    Work.ATTENTION: power.Work.ATTENTION,
+    Work.MEMORY: power.Work.MEMORY,
+    Work.RECOMPUTE: power.Work.GEMM,
+}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PartCosts:
+    """Times of all parts under all strategies.
+
+    Attributes
+    ----------
+    names : tuple of str
+        The parts, K of them.
+    forward_s, backward_s : ndarray
+        Seconds by kind of work, shape (len(Work), K, S). Exchanges count only what no compute hides.
+    dense_parameters, expert_parameters : ndarray
+        Parameters of one layer on one rank before ZeRO sharding, shape (K, S).
+    clock : ndarray
+        Sustained clock over the highest clock under the power limit, shape (S,); the times hold at it.
+    """
+
+    names: tuple[str, ...]
+    forward_s: Floats
+    backward_s: Floats
+    dense_parameters: Floats
+    expert_parameters: Floats
+    clock: Floats
+
+    def index(self, name: str) -> int:
+        """Row of a part."""
+        return self.names.index(name)
+
+
+def part_names(pricing: Pricing) -> tuple[str, ...]:
+    """Names of the model's parts in row order."""
+    model = pricing.model
+    ends = (EMBEDDING, HEAD) if model.hidden else ()
+    return (*(kind.name for kind in model.kinds()), *ends, *((MTP,) if model.mtp_layers else ()))
+
+
+def part_ops(pricing: Pricing) -> tuple[tuple[Op, ...], ...]:
+    """Ops of every part in row order."""
+    model, software = pricing.model, pricing.job.software
+    fused = software.fused_kernels or software.compiled
+    kernels = {"flash_attention": software.flash_attention, "fused_kernels": fused}
+    ops = [layer_ops(kind, model, dropout=software.dropout, **kernels) for kind in model.kinds()]
+    if model.hidden:
+        ops.append(embedding_ops(model, fused_kernels=fused))
+        ops.append(head_ops(model, fused_loss=software.fused_loss, fused_kernels=fused))
+    if model.mtp_layers:
+        ops.append(mtp_ops(model, fused_loss=software.fused_loss, **kernels))
+    return tuple(ops)
+
+
+def price_parts(pricing: Pricing, table: StrategyTable) -> PartCosts:
+    """Price every part of the model under every strategy.
+
+    Parameters
+    ----------
+    pricing : Pricing
+        Model, job, island and constants.
+    table : StrategyTable
+        Strategies, S rows, with their recompute.
+
+    Returns
+    -------
+    PartCosts
+    """
+    names = part_names(pricing)
+    all_ops = part_ops(pricing)
+    forward, backward, parameters = [], [], []
+    for name, ops in zip(names, all_ops, strict=True):
+        part = _Part(pricing, table, name, ops)
+        forward.append(part.forward_s())
+        backward.append(part.backward_s())
+        parameters.append(part.parameters)
+    return _at_sustained_clock(
+        pricing,
+        PartCosts(
+            names=names,
+            forward_s=np.stack(forward, axis=1),
+            backward_s=np.stack(backward, axis=1),
+            dense_parameters=np.stack([p.dense for p in parameters]),
+            expert_parameters=np.stack([p.expert for p in parameters]),
+            clock=np.ones(len(table)),
+        ),
+    )
+
+
+def power_seconds(works_s: Floats, idle_s: Floats | float = 0.0) -> dict[power.Work, Floats]:
+    """Seconds by what the power model distinguishes, from seconds by work, shape (len(Work), ...)."""
+    return {
+        power.Work.GEMM: works_s[Work.GEMM] + works_s[Work.RECOMPUTE],
+        power.Work.ATTENTION: works_s[Work.ATTENTION],
+        power.Work.MEMORY: works_s[Work.MEMORY],
+        power.Work.COMMUNICATION: works_s[list(EXCHANGE_WORKS)].sum(axis=0),
+        power.Work.IDLE: np.asarray(idle_s, dtype=np.float64),
+    }
+
+
+def part_weights(pricing: Pricing) -> Floats:
+    """How often each part occurs in the whole model, shape (K,)."""
+    model = pricing.model
+    counts = [float(sum(run.count for run in model.runs if run.kind == kind)) for kind in model.kinds()]
+    ends = [1.0, 1.0] if model.hidden else []
+    return np.array([*counts, *ends, *([float(model.mtp_layers)] if model.mtp_layers else [])])
+
+
+def _at_sustained_clock(pricing: Pricing, costs: PartCosts) -> PartCosts:
+    """Stretch compute to the clock that the power limit leaves for the model's mix of work."""
+    model = power.power_model(pricing.accelerator)
+    works = np.einsum("k,wks->ws", part_weights(pricing), costs.forward_s + costs.backward_s)
+    clock = power.step_power(model, power_seconds(works), limit_w=pricing.power_limit_w).clock
+    clock = np.minimum(clock, pricing.clock)
+    factor = np.ones((len(Work), len(clock)))
+    for work in COMPUTE_WORKS:
+        factor[work] = power.time_factor(clock, model.clock_bound[_POWER_WORK[work]])
+    return replace(
+        costs,
+        forward_s=costs.forward_s * factor[:, None],
+        backward_s=costs.backward_s * factor[:, None],
+        clock=clock,
+    )
+
+
+class _Part:
+    """One part under all strategies: its compute by op, its exchanges, and what they add up to."""
+
+    def __init__(self, pricing: Pricing, table: StrategyTable, name: str, ops: Sequence[Op]) -> None:
+        self.pricing = pricing
+        self.table = table
+        self.ops = ops
+        self.parameters: LocalParameters = local_parameters(ops, table)
+        self.exchange: LayerExchange = layer_exchange(
+            name, pricing.model, pricing.job, table, pricing.tiers, pricing.constants.network
+        )
+        times = [
+            op_times(
+                op,
+                pricing.job,
+                table,
+                pricing.accelerator,
+                efficiency=pricing.constants.efficiency,
+            )
+            for op in ops
+        ]
+        self.op_forward_s = np.stack([t.forward_s for t in times])
+        self.op_backward_s = np.stack([t.backward_s for t in times])
+        self.work = np.array([_WORK_OF[op.kind] for op in ops])
+
+    def forward_s(self) -> Floats:
+        """Forward seconds by work, shape (len(Work), S)."""
+        out = self._compute(self.op_forward_s)
+        gemm, attention = out[Work.GEMM], out[Work.ATTENTION]
+        e = self.exchange
+        out[Work.TP] = self._tp_exposed(e.tp_forward_s, gemm)
+        out[Work.CP] = self._hidden_behind(e.cp_forward_s, attention)
+        out[Work.EP] = self._ep_exposed(e.ep_forward_s, out)
+        out[Work.WEIGHTS] = self._weights_exposed(e.weights_forward_s, out[list(COMPUTE_WORKS)].sum(axis=0))
+        return out
+
+    def backward_s(self) -> Floats:
+        """Backward seconds by work with recompute, shape (len(Work), S)."""
+        out = self._compute(self.op_backward_s)
+        e = self.exchange
+        gemm = out[Work.GEMM]
+        attention = out[Work.ATTENTION]
+        repeated, repeated_exchange = self._recompute()
+        out[Work.RECOMPUTE] = repeated
+        out[Work.TP] = self._tp_backward(gemm) + repeated_exchange[0]
+        out[Work.CP] = self._hidden_behind(e.cp_backward_s, attention) + repeated_exchange[1]
+        out[Work.EP] = self._ep_exposed(e.ep_backward_s, out) + repeated_exchange[2]
+        out[Work.WEIGHTS] = self._weights_exposed(e.weights_backward_s, out[list(COMPUTE_WORKS)].sum(axis=0))
+        return out
+
+    def _compute(self, op_s: Floats) -> Floats:
+        out = np.zeros((len(Work), len(self.table)))
+        np.add.at(out, self.work, op_s)
+        return out
+
+    def _tp_exposed(self, transfer_s: Floats, gemm_s: Floats) -> Floats:
+        if not self.pricing.job.software.tp_overlap:
+            return transfer_s
+        overlap = self.pricing.constants.overlap
+        pieces = np.minimum(self.table.tp, overlap.tp_chunks)
+        return exposed_s(transfer_s, gemm_s, window_share=overlap.window_share, least_share=1.0 / pieces)
+
+    def _tp_backward(self, gemm_s: Floats) -> Floats:
+        """Backward exchanges of column-parallel GEMMs run beside weight-gradient GEMMs in every framework."""
+        e, overlap = self.exchange, self.pricing.constants.overlap
+        beside = exposed_s(e.tp_backward_hidden_s, 0.5 * gemm_s, window_share=overlap.window_share, least_share=0.0)
+        return self._tp_exposed(e.tp_backward_s - e.tp_backward_hidden_s, gemm_s) + beside
+
+    def _hidden_behind(self, transfer_s: Floats, window_s: Floats) -> Floats:
+        """Ring attention sends the next keys and values while it works on the present ones; the others wait."""
+        if self.pricing.job.software.cp_comm != "p2p":
+            return transfer_s
+        overlap = self.pricing.constants.overlap
+        share = (self.table.cp - 1) / self.table.cp
+        return exposed_s(transfer_s, share * window_s, window_share=overlap.window_share, least_share=0.0)
+
+    def _ep_exposed(self, transfer_s: Floats, works: Floats) -> Floats:
+        """With expert overlap, one micro-batch's exchange runs beside another one's compute of the other direction."""
+        if not self.pricing.job.software.expert_overlap:
+            return transfer_s
+        window = works[list(COMPUTE_WORKS)].sum(axis=0)
+        overlap = self.pricing.constants.overlap
+        return exposed_s(transfer_s, window, window_share=overlap.window_share, least_share=0.0)
+
+    def _weights_exposed(self, transfer_s: Floats, compute_s: Floats) -> Floats:
+        overlap = self.pricing.constants.overlap
+        hides = self.pricing.job.software.param_overlap
+        window = compute_s if hides else np.zeros_like(compute_s)
+        return exposed_s(transfer_s, window, window_share=overlap.window_share, least_share=0.0)
+
+    def _recompute(self) -> tuple[Floats, Floats]:
+        """Seconds of repeated compute, shape (S,), and of repeated TP, CP and EP exchanges, shape (3, S)."""
+        compute = np.zeros(len(self.table))
+        exchange = np.zeros((3, len(self.table)))
+        e = self.exchange
+        for number, recompute in enumerate(self.table.recomputes):
+            rows = self.table.recompute == number
+            if recompute.granularity is Granularity.NONE or not rows.any():
+                continue
+            again = np.array([_repeats(recompute, op) for op in self.ops])
+            compute[rows] = self.op_forward_s[np.ix_(again, rows)].sum(axis=0)
+            if recompute.granularity is Granularity.FULL:
+                exchange[:, rows] = np.stack([e.tp_forward_s, e.cp_forward_s, e.ep_forward_s])[:, rows]
+            elif "moe" in recompute.modules:
+                exchange[2, rows] = e.ep_forward_s[rows]
+        return compute, exchange
+
+
+def _repeats(recompute: Recompute, op: Op) -> bool:
+    """Whether the backward pass runs the op's forward again. The ends of the model are never recomputed."""
+    if op.module in (EMBEDDING, HEAD):
+        return False
+    if recompute.granularity is Granularity.FULL:
+        return True
+    inside = {inner for module in recompute.modules for inner in SUBMODULES.get(module, ())}
+    return op.module in recompute.modules or op.module in inside

@@ -1,0 +1,123 @@
+"""Which parts of the model lie on which pipeline position, as counts.
+
+A *position* is one virtual chunk of one stage, numbered along the model. The parts are those of
+:func:`costmodels.layer_costs.part_names`: kinds of layers, then embedding, head and multi-token-prediction layer.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodels.layout import Layout, Stage, Strategy
+from costmodels.pipeline.schedules import PipelineSpec, positions
+from costmodels.table import Floats, Ints, StrategyTable, table_of
+from costmodels.workload.model import ModelSpec
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Contents:
+    """What every position of R layouts with one pipeline shape holds.
+
+    Attributes
+    ----------
+    spec : PipelineSpec
+        Schedule, stages, chunks, micro-batches: common to all R layouts.
+    rows : ndarray of int
+        Rows of the strategy table that the layers of a layout use, shape (R, J).
+    counts : ndarray
+        Number of each part on each position under each of the J strategies, shape (R, P, J, K).
+    islands : tuple of int
+        Island of every stage.
+    """
+
+    spec: PipelineSpec
+    rows: Ints
+    counts: Floats
+    islands: tuple[int, ...]
+
+
+def pipeline_spec(layout: Layout) -> PipelineSpec:
+    """Schedule and sizes of a layout."""
+    return PipelineSpec(
+        schedule=layout.schedule, pp=layout.pp, vpp=layout.vpp, num_microbatches=layout.num_microbatches
+    )
+
+
+def kind_prefix(model: ModelSpec) -> Floats:
+    """Layers of each kind among the first n layers, shape (layers + 1, kinds)."""
+    kinds = {kind: index for index, kind in enumerate(model.kinds())}
+    one_hot = np.zeros((model.layers + 1, len(kinds)))
+    for number, kind in enumerate(model.layer_kinds(), start=1):
+        one_hot[number, kinds[kind]] = 1.0
+    return np.cumsum(one_hot, axis=0)
+
+
+def layer_counts(model: ModelSpec, layers: Ints) -> Floats:
+    """Layers of each kind on every position.
+
+    Parameters
+    ----------
+    model : ModelSpec
+        The model.
+    layers : ndarray of int
+        Layers per position in model order, shape (..., P).
+
+    Returns
+    -------
+    ndarray
+        Shape (..., P, kinds).
+    """
+    ends = np.cumsum(layers, axis=-1)
+    prefix = kind_prefix(model)
+    counts: Floats = prefix[ends] - prefix[ends - layers]
+    return counts
+
+
+def part_counts(model: ModelSpec, layers: Ints) -> Floats:
+    """Every part on every position, shape (..., P, K): layers, the embedding first, head and MTP last."""
+    kinds = layer_counts(model, layers)
+    ends = (2 if model.hidden else 0) + (1 if model.mtp_layers else 0)
+    counts = np.zeros((*kinds.shape[:-1], kinds.shape[-1] + ends))
+    counts[..., : kinds.shape[-1]] = kinds
+    if model.hidden:
+        counts[..., 0, kinds.shape[-1]] = 1.0
+        counts[..., -1, kinds.shape[-1] + 1] = 1.0
+    if model.mtp_layers:
+        counts[..., -1, -1] = model.mtp_layers
+    return counts
+
+
+def contents_of(layout: Layout, model: ModelSpec) -> tuple[Contents, StrategyTable]:
+    """Contents of one explicit layout (R = 1) and the table of the strategies that it uses."""
+    spec = pipeline_spec(layout)
+    strategies = tuple(dict.fromkeys(run.strategy for stage in layout.stages for run in stage.strategies))
+    table = table_of(
+        list(strategies), pp=[layout.pp] * len(strategies), micro_batch=[layout.micro_batch] * len(strategies)
+    )
+    place = positions(layout.schedule, layout.pp, layout.vpp)
+    slots = sorted(np.ndindex(layout.pp, layout.vpp), key=lambda slot: int(place[slot]))
+    layers = np.array([layout.stages[stage].layers_per_chunk[chunk] for stage, chunk in slots])
+    whole = part_counts(model, layers)
+    counts = np.zeros((1, len(slots), len(strategies), whole.shape[-1]))
+    kind_index = {kind: index for index, kind in enumerate(model.kinds())}
+    remaining = model.layer_kinds()
+    for position, (stage, chunk) in enumerate(slots):
+        used = _chunk_strategies(layout.stages[stage], chunk)
+        for strategy in used:
+            counts[0, position, strategies.index(strategy), kind_index[next(remaining)]] += 1.0
+        end = strategies.index((used or [layout.stages[stage].strategies[-1].strategy])[-1])
+        counts[0, position, end, len(kind_index) :] = whole[position, len(kind_index) :]
+    contents = Contents(
+        spec=spec,
+        rows=np.arange(len(strategies))[None, :],
+        counts=counts,
+        islands=tuple(stage.island for stage in layout.stages),
+    )
+    return contents, table
+
+
+def _chunk_strategies(stage: Stage, chunk: int) -> list[Strategy]:
+    """Strategies of the layers of one chunk in order."""
+    every = [run.strategy for run in stage.strategies for _ in range(run.count)]
+    start = sum(stage.layers_per_chunk[:chunk])
+    return every[start : start + stage.layers_per_chunk[chunk]]

@@ -1,0 +1,223 @@
+"""Step time of layouts: stage times, the schedule's makespan, exchanges of the step, optimizer, jitter.
+
+``T = makespan(stages) + exposed gradient and weight exchange + optimizer + jitter``. The breakdown is that of the
+busiest
+stage: its compute, its visible exchanges, and the rest of the makespan as its bubble; the parts sum to the total.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodels.compute import optimizer_step_s
+from costmodels.exchange import boundary_send_s, state_exchange
+from costmodels.layer_costs import COMPUTE_WORKS, EXCHANGE_WORKS, PartCosts, Work
+from costmodels.overlap import exposed_s
+from costmodels.pipeline import makespan
+from costmodels.pipeline.schedules import positions
+from costmodels.positions import Contents
+from costmodels.pricing import Pricing
+from costmodels.reliability import jitter_s
+from costmodels.results import StepTime
+from costmodels.table import Floats, Ints, StrategyTable
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StageWork:
+    """Time of one micro-batch on every stage of R layouts, by kind of work.
+
+    Attributes
+    ----------
+    forward_s, backward_s : ndarray
+        Shape (len(Work), R, pp, vpp).
+    dense_parameters, expert_parameters : ndarray
+        Parameters on one rank before ZeRO sharding, by strategy, shape (R, J, pp).
+    """
+
+    forward_s: Floats
+    backward_s: Floats
+    dense_parameters: Floats
+    expert_parameters: Floats
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StepTimes:
+    """Step times of R layouts in seconds, and their parts; arrays of shape (R,) unless said otherwise.
+
+    ``works_s`` is the time of one micro-batch by kind of work on the busiest stage, shape (len(Work), R); ``stage_s``
+    of all kinds on
+    every stage, shape (R, pp).
+    """
+
+    total_s: Floats
+    makespan_s: Floats
+    busiest: Ints
+    works_s: Floats
+    stage_s: Floats
+    send_s: Floats
+    reduce_exposed_s: Floats
+    gather_exposed_s: Floats
+    optimizer_s: Floats
+    sync_s: Floats
+    num_microbatches: int
+
+    def breakdown(self, row: int) -> StepTime:
+        """Breakdown of one layout; its parts sum to the total."""
+        m = self.num_microbatches
+        works = self.works_s[:, row]
+        pipeline_compute = m * float(works[list(COMPUTE_WORKS)].sum())
+        pipeline_exchange = m * float(works[list(EXCHANGE_WORKS)].sum())
+        optimizer, sync = float(self.optimizer_s[row]), float(self.sync_s[row])
+        states = float(self.reduce_exposed_s[row] + self.gather_exposed_s[row])
+        bubble = float(self.makespan_s[row]) - pipeline_compute - pipeline_exchange
+        details = [(work.name.lower(), m * float(works[work])) for work in Work]
+        return StepTime(
+            compute_s=pipeline_compute + optimizer,
+            exposed_comm_s=pipeline_exchange + states,
+            bubble_s=bubble,
+            sync_s=sync,
+            io_s=0.0,
+            details=(
+                *details,
+                ("gradient_reduction", float(self.reduce_exposed_s[row])),
+                ("weight_gather", float(self.gather_exposed_s[row])),
+                ("optimizer", optimizer),
+                ("send", float(self.send_s[row])),
+            ),
+        )
+
+
+def stage_work(costs: Sequence[PartCosts], contents: Contents) -> StageWork:
+    """Add up the parts of every position.
+
+    Parameters
+    ----------
+    costs : sequence of PartCosts
+        Part times on each island.
+    contents : Contents
+        What every position holds.
+
+    Returns
+    -------
+    StageWork
+    """
+    spec = contents.spec
+    place = positions(spec.schedule, spec.pp, spec.vpp)
+    forward = np.empty((len(Work), len(contents.rows), spec.pp, spec.vpp))
+    backward = np.empty_like(forward)
+    dense = np.empty((len(contents.rows), contents.rows.shape[1], spec.pp))
+    expert = np.empty_like(dense)
+    for island in sorted(set(contents.islands)):
+        stages = np.flatnonzero(np.array(contents.islands) == island)
+        counts = contents.counts[:, place[stages]]  # (R, stages, vpp, J, K)
+        cost = costs[island]
+        pick = {"optimize": True}
+        forward[:, :, stages] = np.einsum("rscjk,wkrj->wrsc", counts, cost.forward_s[:, :, contents.rows], **pick)
+        backward[:, :, stages] = np.einsum("rscjk,wkrj->wrsc", counts, cost.backward_s[:, :, contents.rows], **pick)
+        held = counts.sum(axis=2)
+        dense[:, :, stages] = np.einsum("rsjk,krj->rjs", held, cost.dense_parameters[:, contents.rows], **pick)
+        expert[:, :, stages] = np.einsum("rsjk,krj->rjs", held, cost.expert_parameters[:, contents.rows], **pick)
+    return StageWork(forward_s=forward, backward_s=backward, dense_parameters=dense, expert_parameters=expert)
+
+
+def price_steps(
+    pricings: Sequence[Pricing], costs: Sequence[PartCosts], table: StrategyTable, contents: Contents
+) -> StepTimes:
+    """Price R layouts that share a pipeline shape.
+
+    Parameters
+    ----------
+    pricings, costs : sequences of Pricing and PartCosts
+        One of each per island.
+    table : StrategyTable
+        The strategies that ``contents.rows`` point into.
+    contents : Contents
+        What every position holds.
+
+    Returns
+    -------
+    StepTimes
+        Arrays of shape (R,).
+    """
+    spec = contents.spec
+    work = stage_work(costs, contents)
+    forward, backward = work.forward_s.sum(axis=0), work.backward_s.sum(axis=0)
+    send = _send_s(pricings, table.take(contents.rows[:, 0]), contents)
+    time = makespan(spec, forward, backward, send)
+    stage_s = (forward + backward).sum(axis=2)
+    busiest = stage_s.argmax(axis=1)
+    each = np.arange(len(busiest))
+    works = (work.forward_s + work.backward_s).sum(axis=3)[:, each, busiest]
+    reduce, gather, optimizer = _state_times(pricings, table, contents, work)
+    # Stages that end early reduce gradients while the others still work; those that begin late gather as long.
+    idle_after = time.makespan_s[:, None] - time.finish_s
+    reduce_s = np.maximum(reduce - idle_after, 0.0).max(axis=1)
+    gather_s = np.maximum(gather - time.start_s, 0.0).max(axis=1)
+    optimizer_s = optimizer.max(axis=1)
+    steady = time.makespan_s + reduce_s + gather_s + optimizer_s
+    rows = contents.rows[:, 0]
+    ranks = table.tp[rows] * table.cp[rows] * table.dp[rows] * spec.pp
+    sync = jitter_s(steady, ranks)
+    return StepTimes(
+        total_s=steady + sync,
+        makespan_s=time.makespan_s,
+        busiest=busiest,
+        works_s=works,
+        stage_s=stage_s,
+        send_s=send.sum(axis=1),
+        reduce_exposed_s=reduce_s,
+        gather_exposed_s=gather_s,
+        optimizer_s=optimizer_s,
+        sync_s=sync,
+        num_microbatches=spec.num_microbatches,
+    )
+
+
+def _send_s(pricings: Sequence[Pricing], table: StrategyTable, contents: Contents) -> Floats:
+    """Seconds to move one tensor over each boundary, shape (R, pp); the last one closes the ring of virtual chunks."""
+    pp = contents.spec.pp
+    send = np.zeros((len(table), pp))
+    if pp == 1:
+        return send
+    for stage in range(pp):
+        here, there = contents.islands[stage], contents.islands[(stage + 1) % pp]
+        slower = max((pricings[here], pricings[there]), key=lambda pricing: -pricing.tiers[-1].bytes_per_s)
+        seconds = boundary_send_s(slower.model, slower.job, table, slower.tiers, slower.constants.network)
+        send[:, stage] = seconds
+        if here == there and stage == 0 and len(set(contents.islands)) == 1:
+            send[:] = seconds[:, None]
+            break
+    return send
+
+
+def _state_times(
+    pricings: Sequence[Pricing], table: StrategyTable, contents: Contents, work: StageWork
+) -> tuple[Floats, Floats, Floats]:
+    """Gradient reduction and weight gather that no compute hides, and the optimizer, per stage: shapes (R, pp)."""
+    shape = (len(contents.rows), contents.spec.pp)
+    reduce, gather, optimizer = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    forward_s = work.forward_s.sum(axis=(0, 3))
+    backward_s = work.backward_s.sum(axis=(0, 3))
+    for island in sorted(set(contents.islands)):
+        pricing = pricings[island]
+        stages = np.flatnonzero(np.array(contents.islands) == island)
+        overlap, software = pricing.constants.overlap, pricing.job.software
+        for j in range(contents.rows.shape[1]):
+            rows = table.take(contents.rows[:, j])
+            dense, expert = work.dense_parameters[:, j, stages], work.expert_parameters[:, j, stages]
+            exchange = state_exchange(
+                dense, expert, pricing.job, rows, pricing.tiers, pricing.constants.network, overlap.bucket_bytes
+            )
+            reduce[:, stages] += exchange.reduce_s
+            gather[:, stages] += exchange.gather_s
+            optimizer[:, stages] += optimizer_step_s(
+                exchange.owned_parameters, pricing.job, pricing.accelerator, efficiency=pricing.constants.efficiency
+            )
+            last = exchange.last_bucket_share
+        reduce_window = backward_s[:, stages] if software.grad_overlap else 0.0
+        gather_window = forward_s[:, stages] if software.param_overlap else 0.0
+        share = overlap.window_share
+        reduce[:, stages] = exposed_s(reduce[:, stages], reduce_window, window_share=share, least_share=last)
+        gather[:, stages] = exposed_s(gather[:, stages], gather_window, window_share=share, least_share=last)
+    return reduce, gather, optimizer

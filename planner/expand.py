@@ -1,0 +1,111 @@
+"""From grids to priced candidates: recompute choices, virtual stages, even splits, memory."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from costmodels.layout import Recompute
+from costmodels.pipeline.schedules import PipelineSpec, Schedule
+from costmodels.positions import Contents, part_counts
+from costmodels.table import Floats, Ints
+from costmodels.workload.model import ModelSpec
+from planner.grids import Grids
+from planner.splits import even_positions
+
+MAX_VPP: Final = 24
+FEW_CHUNKS: Final = 4  # virtual degrees tried even where they do not divide
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Group:
+    """Candidates that share a pipeline shape. ``rows`` index the expanded table, shape (R,)."""
+
+    spec: PipelineSpec
+    rows: Ints
+
+
+def with_recomputes(grids: Grids, options: tuple[Recompute, ...]) -> Grids:
+    """Every grid under every recompute choice; row ``r * len(options) + o``."""
+    index = np.repeat(np.arange(len(grids)), len(options))
+    table = replace(
+        grids.table.take(index),
+        recompute=np.tile(np.arange(len(options)), len(grids)),
+        recomputes=options,
+    )
+    return Grids(table=table, num_microbatches=grids.num_microbatches[index], gpus=grids.gpus[index])
+
+
+def virtual_degrees(layers: int, pp: int, num_microbatches: int, pinned: int | None) -> tuple[int, ...]:
+    """Virtual chunks per stage worth trying: 1, all that split the layers evenly, and a few that do not.
+
+    Interleaving needs ``num_microbatches`` to be a multiple of ``pp`` in every framework's default form.
+    """
+    if pinned is not None:
+        fits = pinned == 1 or (pp > 1 and num_microbatches % pp == 0 and pinned * pp <= layers + 2)
+        return (pinned,) if fits else ()
+    if pp == 1 or num_microbatches % pp:
+        return (1,)
+    most = min(MAX_VPP, (layers + 2) // pp)
+    even = [v for v in range(2, most + 1) if any((layers + ends) % (pp * v) == 0 for ends in (0, 1, 2))]
+    few = list(range(2, min(FEW_CHUNKS, layers // pp) + 1))
+    return (1, *sorted({*even, *few}))
+
+
+def pipeline_groups(grids: Grids, layers: int, pinned_vpp: int | None) -> Iterator[Group]:
+    """Split rows into groups of one pipeline shape, each with every virtual degree; the order is fixed."""
+    shapes = np.stack([grids.table.pp, grids.num_microbatches], axis=1)
+    distinct, inverse = np.unique(shapes, axis=0, return_inverse=True)
+    for number, (pp, m) in enumerate(distinct.tolist()):
+        rows = np.flatnonzero(inverse == number)
+        for vpp in virtual_degrees(layers, pp, m, pinned_vpp):
+            schedule = Schedule.INTERLEAVED if vpp > 1 else Schedule.ONE_F_ONE_B
+            yield Group(spec=PipelineSpec(schedule=schedule, pp=pp, vpp=vpp, num_microbatches=m), rows=rows)
+
+
+def even_contents(model: ModelSpec, group: Group, islands: tuple[int, ...]) -> Contents:
+    """Contents of a group whose layers are split evenly, one strategy each."""
+    counts = part_counts(model, even_positions(model.layers, group.spec.pp * group.spec.vpp))
+    shape = (len(group.rows), counts.shape[0], 1, counts.shape[1])
+    return Contents(
+        spec=group.spec,
+        rows=group.rows[:, None],
+        counts=np.broadcast_to(counts[None, :, None, :], shape),
+        islands=islands,
+    )
+
+
+def prefix_contents(contents: Contents, other_rows: Ints, first: Ints, kinds: int) -> Contents:
+    """Contents in which the first layers of every position use another strategy.
+
+    Parameters
+    ----------
+    contents : Contents
+        One strategy per layout (J = 1).
+    other_rows : ndarray of int
+        Row of the other strategy, shape (R,).
+    first : ndarray of int
+        Layers of every position that use it, shape (R,); a position with fewer layers uses it for all.
+    kinds : int
+        Parts that are kinds of layers, ahead of the ends of the model.
+
+    Returns
+    -------
+    Contents
+        J = 2: the given strategy, the other one. On a position the first layers are taken kind by kind in model order.
+    """
+    whole = contents.counts[:, :, 0, :]
+    layers = whole[..., :kinds]
+    before = np.cumsum(layers, axis=-1) - layers
+    moved = np.clip(first[:, None, None] - before, 0.0, layers)
+    counts: Floats = np.zeros((*whole.shape[:2], 2, whole.shape[2]))
+    counts[:, :, 0, :] = whole
+    counts[:, :, 0, :kinds] -= moved
+    counts[:, :, 1, :kinds] = moved
+    return Contents(
+        spec=contents.spec,
+        rows=np.stack([contents.rows[:, 0], other_rows], axis=1),
+        counts=counts,
+        islands=contents.islands,
+    )
