@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
@@ -9,6 +10,7 @@ from typing import Final
 
 from costmodels.workload import hf_dense, hf_moe
 from costmodels.workload.architecture import Architecture
+from costmodels.workload.details import details_of_config
 from costmodels.workload.fields import Fields
 from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
@@ -150,4 +152,5 @@ def from_config(config: Mapping[str, object], *, name: str, where: str) -> Model
         known = ", ".join(sorted({*FAMILIES, *_WRAPPERS}))
         raise InputError(f"{model_type!r} is not known{hint}", allowed=known, where=f"{where}: model_type")
     facts = FAMILIES[model_type](fields)
-    return facts.build(name, sources=("Hugging Face config.json",), notes=notes, where=where)
+    built = facts.build(name, sources=("Hugging Face config.json",), notes=notes, where=where)
+    return replace(built, details=details_of_config(fields.values, where))

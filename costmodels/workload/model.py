@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from costmodels.workload.details import ModelDetails
+
 
 class AttentionKind(StrEnum):
     """How queries, keys and values are projected."""
@@ -166,6 +168,7 @@ class ModelSpec:
     mtp_kind: LayerKind | None = None
     causal: bool = True
     fixed_seq: int = 0  # opaque models: a sample has this many tokens (0: sequences have no meaning)
+    details: ModelDetails | None = None  # None: the table of presets, see :mod:`costmodels.workload.details`
     sources: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 

@@ -163,7 +163,7 @@ def _overridden(preset: Architecture, stated: StatedArchitecture, *, truncated: 
         preset,
         layers=stated.layers or preset.layers,
         kv_heads=stated.kv_heads or preset.kv_heads,
-        vocab=stated.vocab or preset.vocab,
+        vocab=stated.vocab or _vocab_of_name(stated.name) or preset.vocab,
         experts=stated.experts or preset.experts,
         top_k=stated.top_k or preset.top_k,
     )
@@ -236,13 +236,16 @@ def _is_gated(stated: StatedArchitecture) -> bool:
     return bool(stated.ffn) and stated.ffn != 4 * stated.hidden
 
 
-def _vocab(name: str, *, gated: bool) -> int:
+def _vocab_of_name(name: str) -> int:
+    """Return the vocabulary that a name states, 0 for none."""
     stated = re.search(r"(\d+)k vocab", name.lower())
-    if stated:
-        return 1000 * int(stated.group(1))
+    return 1000 * int(stated.group(1)) if stated else 0
+
+
+def _vocab(name: str, *, gated: bool) -> int:
     if "bloom" in name.lower():
         return _BLOOM_VOCAB
-    return _LLAMA_VOCAB if gated else _GPT_VOCAB
+    return _vocab_of_name(name) or (_LLAMA_VOCAB if gated else _GPT_VOCAB)
 
 
 def _tied_by_size(facts: Architecture, stated: StatedArchitecture) -> Architecture:
