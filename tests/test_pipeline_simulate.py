@@ -42,42 +42,41 @@ def random_times(spec, seed, batch=3, high=9):
     return forward, backward, weight, rng.integers(0, 4, (batch, spec.pp)).astype(float)
 
 
+def source_of(kind, v, i, last):
+    """Which operation makes the input of another one; None for the first position's forward."""
+    if kind is Kind.WEIGHT:
+        return (Kind.BACKWARD, v, i)
+    if kind is Kind.FORWARD:
+        return (Kind.FORWARD, v - 1, i) if v else None
+    return (Kind.BACKWARD, v + 1, i) if v < last else (Kind.FORWARD, v, i)
+
+
+def crossing(spec, v, u, p2p):
+    """Time from position ``u`` to ``v``: stages are numbered round and round, or in a V."""
+    low = min(v, u)
+    if v == u or (spec.schedule is Schedule.ZBV and low == spec.pp - 1):
+        return 0.0
+    if spec.schedule is Schedule.ZBV and low >= spec.pp:
+        return p2p[2 * spec.pp - 2 - low]
+    return p2p[low % spec.pp]
+
+
 def play(spec, forward, backward, weight, p2p):
-    """Event by event, in plain Python: end of every operation of one candidate with overlapped transfers."""
+    """Event by event, in plain Python: start and end of every operation of one candidate with overlapped transfers."""
     place = positions(spec.schedule, spec.pp, spec.vpp)
-    at = {int(place[s, c]): (s, c) for s, c in itertools.product(range(spec.pp), range(spec.vpp))}
     last = spec.pp * spec.vpp - 1
     cost = {Kind.FORWARD: forward, Kind.BACKWARD: backward, Kind.WEIGHT: weight}
     todo = [list(ops) for ops in operations(spec)]
     free, end, start = [0.0] * spec.pp, {}, {}
-
-    def arrival(stage, kind, v, i):
-        """When the input of an operation is there; None when it is not made yet."""
-        if kind is Kind.WEIGHT:
-            source = (Kind.BACKWARD, v, i)
-        elif kind is Kind.FORWARD:
-            source = (Kind.FORWARD, v - 1, i) if v else None
-        else:
-            source = (Kind.BACKWARD, v + 1, i) if v < last else (Kind.FORWARD, v, i)
-        if source is None:
-            return 0.0
-        if source not in end:
-            return None
-        other = at[source[1]][0]
-        if other == stage:
-            return end[source]
-        wrapped = {other, stage} == {0, spec.pp - 1} and (v % spec.pp == 0 or source[1] % spec.pp == 0)
-        ring = spec.schedule is Schedule.INTERLEAVED and wrapped and (source[1] // spec.pp != v // spec.pp)
-        return end[source] + p2p[spec.pp - 1 if ring else min(other, stage)]
-
     while any(todo):
         for stage, ops in enumerate(todo):
             while ops:
                 kind, chunk, i = ops[0]
                 v = int(place[stage, chunk])
-                ready = arrival(stage, kind, v, i)
-                if ready is None:
+                source = source_of(kind, v, i, last)
+                if source is not None and source not in end:
                     break
+                ready = 0.0 if source is None else end[source] + crossing(spec, v, source[1], p2p)
                 start[kind, v, i] = max(free[stage], ready)
                 free[stage] = end[kind, v, i] = start[kind, v, i] + cost[kind][stage, chunk]
                 ops.pop(0)
