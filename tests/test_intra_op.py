@@ -452,10 +452,22 @@ def test_strategies_that_only_reach_each_other_are_not_joined_to_the_run_for_fre
 
 
 def test_first_and_last_layer_of_a_run_are_two_layers():
-    """Both edges of the middle run want strategy 1, and memory allows it for one layer only."""
+    """Both edges of the middle run want strategy 1; the lump leaves memory for one such layer only."""
     single = Run(count=1, time_s=[0], persistent_bytes=[0])
     pair = Run(count=2, time_s=[1, 1], persistent_bytes=[0, 1])
-    edges = (np.array([[50, 0]]), np.array([[70], [0]]))
-    problem = IntraOpProblem(runs=(single, pair, single), edges_s=edges, limit_bytes=1)
+    lump = Run(count=1, time_s=[1000, 0], persistent_bytes=[0, 2])
+    edges = (np.array([[50, 0]]), np.array([[70], [0]]), None)
+    problem = IntraOpProblem(runs=(single, pair, single, lump), edges_s=edges, limit_bytes=3)
     for options in (EXACT, CP_SAT_ONLY):
-        assert solve(problem, options=options).assignment == (((0, 1),), ((0, 1), (1, 1)), ((0, 1),))
+        assert solve(problem, options=options).assignment == (((0, 1),), ((0, 1), (1, 1)), ((0, 1),), ((1, 1),))
+
+
+@pytest.mark.parametrize("options", [SolveOptions(relative_gap=0.02), SolveOptions(relative_gap=0.02, max_labels=0)])
+def test_the_bound_of_a_coarse_gap_holds_where_the_answer_is_not_the_best(options):
+    stopped_early = 0
+    for seed in range(12):
+        problem = knotty(seed, layers=8, size=3, runs=1 + seed % 3)
+        solution, best = solve(problem, options=options), vectorised_oracle(problem)
+        assert solution.lower_bound_s <= best <= solution.time_s <= solution.lower_bound_s / (1 - 0.0201)
+        stopped_early += solution.time_s > best
+    assert stopped_early > 0
