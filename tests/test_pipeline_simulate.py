@@ -222,6 +222,15 @@ def test_cost_does_not_grow_with_microbatches(name, pp, vpp, group):
     assert far == pytest.approx(first + (second - first) * 499.0, rel=1e-12)
 
 
+@pytest.mark.parametrize("pp", [1, 2, 5, 8, 12])
+def test_every_schedule_but_gpipe_has_a_steady_block(pp):
+    sizes = [spec(name, pp, 12 * pp + 20, 2 if name == "zbv" else 1) for name in ("1f1b", "zb-h1", "zb-2p", "zbv")]
+    if pp > 1:
+        sizes += [spec("interleaved", pp, 7 * g + r, 3, g) for g in (pp, pp + 1, 2 * pp) for r in (0, *range(pp, g))]
+    assert all(program(size, OVERLAPPED)[1] > 1 for size in sizes)
+    assert program(sizes[0], BLOCKING)[1] > 1
+
+
 def test_random_times_are_extrapolated_to_rounding():
     rng = np.random.default_rng(7)
     sizes = spec("1f1b", 8, 600)

@@ -24,7 +24,7 @@ SEGMENT_ROWS: Final = 128  # nodes per segment: with a batch of candidates they 
 _DEPTH: Final = MappingProxyType(
     {
         Schedule.ONE_F_ONE_B: 2,
-        Schedule.INTERLEAVED: 2,
+        Schedule.INTERLEAVED: 3,
         Schedule.ZB_H1: 2,
         Schedule.ZB_2P: 3,
         Schedule.ZBV: 2,
@@ -94,6 +94,7 @@ class Program:
     depth: int
 
 
+@lru_cache(maxsize=16)
 def node_table(spec: PipelineSpec, transfers: Transfers) -> Nodes:
     """All nodes of ``spec``, in row order."""
     return _nodes(spec, build_graph(spec, transfers))
