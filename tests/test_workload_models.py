@@ -104,6 +104,7 @@ def test_proxy_keeps_the_order_of_kinds() -> None:
     ("facts", "message"),
     [
         ({"hidden": 0}, r"x: hidden: hidden is 0; every model needs it; allowed: a positive whole number"),
+        ({"layers": 10**9}, r"x: layers: 1000000000 layers; allowed: 1 to 10000"),
         ({"heads": 0}, r"x: heads: heads is 0; a layer has attention"),
         ({"heads": 24}, r"hidden 1024 is not a multiple of heads 24; allowed: a multiple, or head_dim stated"),
         ({"kv_heads": 3}, r"heads 16 is not a multiple of kv_heads 3; allowed: a divisor of heads"),

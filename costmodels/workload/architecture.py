@@ -25,6 +25,7 @@ from hardware.errors import InputError
 
 MIXER_LETTERS: Final = "fwl"  # full attention, windowed attention, linear attention
 FFN_LETTERS: Final = "de"  # dense, experts
+MAX_LAYERS: Final = 10_000
 HYBRID_LETTERS: Final = "M*-E"  # Mamba-2, attention, dense feed-forward, experts: one part per layer (Nemotron-H)
 
 
@@ -309,6 +310,8 @@ def _repeat(pattern: str, layers: int) -> str:
 def _check(facts: Architecture, where: str) -> None:
     for name in ("layers", "hidden", "vocab"):
         _positive(facts, where, name, "every model needs it")
+    if facts.layers > MAX_LAYERS:
+        raise InputError(f"{facts.layers} layers", allowed=f"1 to {MAX_LAYERS}", where=f"{where}: layers")
     _letters(facts, where, "mixer_pattern", MIXER_LETTERS)
     _letters(facts, where, "ffn_pattern", FFN_LETTERS)
     _letters(facts, where, "hybrid_pattern", HYBRID_LETTERS)

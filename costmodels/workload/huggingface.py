@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Final
 
 from costmodels.workload import hf_dense, hf_moe
-from costmodels.workload.architecture import Architecture
+from costmodels.workload.architecture import MAX_LAYERS, Architecture
 from costmodels.workload.details import details_of_config
 from costmodels.workload.fields import Fields
 from costmodels.workload.model import ModelSpec
@@ -146,6 +146,9 @@ def from_config(config: Mapping[str, object], *, name: str, where: str) -> Model
         model_type = _WRAPPERS[model_type]
         fields = Fields({**inner, "model_type": model_type}, f"{where}: text_config")
         notes = ("the language model of a multi-modal configuration; its other towers are left out",)
+    for layers in ("num_hidden_layers", "n_layer"):
+        if fields.has(layers) and fields.whole(layers) > MAX_LAYERS:
+            raise fields.wrong(layers, fields.values[layers], f"1 to {MAX_LAYERS}")
     if model_type not in FAMILIES:
         near = get_close_matches(model_type, FAMILIES, n=1)
         hint = f"; nearest known: {near[0]!r}" if near else ""

@@ -1,0 +1,314 @@
+"""Hugging Face configurations against parameter counts of the real models, and the errors of wrong files."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodels.workload.counts import flops_per_token, parameter_count
+from costmodels.workload.huggingface import FAMILIES, from_config
+from costmodels.workload.model import Attention, LayerKind, MoeFfn
+from costmodels.workload.presets import model
+from hardware.errors import InputError
+
+REFERENCE = Path(__file__).parent / "reference" / "huggingface_configs.json"
+KNOWN = json.loads(REFERENCE.read_text())["models"]
+# Megatron-LM builds another number of norms (or biases) for these; the count of the model itself is matched instead.
+OTHER_NORMS = {"MiniMax-M2.5", "gemma-3-1b-pt", "phi-2", "falcon-7b", "gpt-oss-120b", "gpt-oss-20b"}
+# Megatron-LM's FLOPs: windows count as whole sequences; gpt-oss has a gate that it does not count.
+OTHER_FLOPS = {"gemma-3-1b-pt", "gpt-oss-120b", "gpt-oss-20b"}
+
+LLAMA = {
+    "model_type": "llama",
+    "num_hidden_layers": 2,
+    "hidden_size": 1024,
+    "intermediate_size": 2816,
+    "num_attention_heads": 16,
+    "vocab_size": 32000,
+}
+
+
+def build(**changes: object):
+    config = {**LLAMA, **changes}
+    return from_config({key: value for key, value in config.items() if value is not ...}, name="x", where="config.json")
+
+
+@pytest.mark.parametrize("name", [name for name in KNOWN if "parameters" in KNOWN[name]])
+def test_parameters_equal_transformers(name: str) -> None:
+    spec = from_config(KNOWN[name]["config"], name=name, where=name)
+    assert parameter_count(spec).total == KNOWN[name]["parameters"]
+
+
+@pytest.mark.parametrize("name", [name for name in KNOWN if "megatron_parameters" in KNOWN[name]])
+def test_parameters_equal_megatron_with_multi_token_prediction(name: str) -> None:
+    count = parameter_count(from_config(KNOWN[name]["config"], name=name, where=name))
+    difference = abs(count.total + count.mtp - KNOWN[name]["megatron_parameters"])
+    assert difference == 0 or (name in OTHER_NORMS and difference < 1e-3 * count.total)
+
+
+@pytest.mark.parametrize("name", [name for name in KNOWN if "seq" in KNOWN[name] and name not in OTHER_FLOPS])
+def test_flops_equal_megatron(name: str) -> None:
+    spec, seq = from_config(KNOWN[name]["config"], name=name, where=name), KNOWN[name]["seq"]
+    # Megatron-LM counts the norms of latents and of multi-token prediction, under 5e-6 of the total
+    assert flops_per_token(spec, seq) * seq == pytest.approx(KNOWN[name]["megatron_flops_per_sample"], rel=5e-6)
+
+
+def test_nemotron_nano_has_its_published_size() -> None:
+    spec = from_config(KNOWN["NVIDIA-Nemotron-3-Nano-30B-A3B-BF16"]["config"], name="nano", where="nano")
+    assert parameter_count(spec).total == parameter_count(model("nemotron3-nano")).total == 31_577_937_344
+
+
+@pytest.mark.parametrize(
+    ("config", "preset"),
+    [
+        (
+            {
+                "model_type": "falcon",
+                "num_hidden_layers": 60,
+                "hidden_size": 8192,
+                "num_attention_heads": 128,
+                "num_kv_heads": 8,
+                "vocab_size": 65024,
+                "new_decoder_architecture": True,
+                "bias": False,
+            },
+            "falcon_40b",
+        ),
+        (
+            {"model_type": "bloom", "n_layer": 70, "hidden_size": 14336, "n_head": 112, "vocab_size": 250880},
+            "bloom_176b",
+        ),
+        (
+            {
+                "model_type": "opt",
+                "num_hidden_layers": 40,
+                "hidden_size": 5120,
+                "ffn_dim": 20480,
+                "num_attention_heads": 40,
+                "vocab_size": 50272,
+                "max_position_embeddings": 2048,
+            },
+            "opt_13b",
+        ),
+        (
+            {
+                "model_type": "gemma2",
+                "num_hidden_layers": 42,
+                "hidden_size": 3584,
+                "intermediate_size": 14336,
+                "num_attention_heads": 16,
+                "num_key_value_heads": 8,
+                "head_dim": 256,
+                "vocab_size": 256000,
+            },
+            "gemma2_9b",
+        ),
+        (
+            {
+                "model_type": "qwen2_moe",
+                "num_hidden_layers": 24,
+                "hidden_size": 2048,
+                "intermediate_size": 5632,
+                "moe_intermediate_size": 1408,
+                "shared_expert_intermediate_size": 5632,
+                "num_attention_heads": 16,
+                "num_key_value_heads": 16,
+                "num_experts": 60,
+                "num_experts_per_tok": 4,
+                "vocab_size": 151936,
+            },
+            "qwen15_moe_a2_7b",
+        ),
+        (
+            {
+                "model_type": "qwen3_next",
+                "num_hidden_layers": 48,
+                "hidden_size": 2048,
+                "intermediate_size": 5120,
+                "moe_intermediate_size": 512,
+                "shared_expert_intermediate_size": 512,
+                "num_attention_heads": 16,
+                "num_key_value_heads": 2,
+                "head_dim": 256,
+                "num_experts": 512,
+                "num_experts_per_tok": 10,
+                "vocab_size": 151936,
+                "linear_num_key_heads": 16,
+                "linear_num_value_heads": 32,
+                "linear_key_head_dim": 128,
+                "linear_value_head_dim": 128,
+            },
+            "qwen3_next_80b_a3b",
+        ),
+        (
+            {
+                "model_type": "deepseek_v2",
+                "num_hidden_layers": 27,
+                "hidden_size": 2048,
+                "intermediate_size": 10944,
+                "moe_intermediate_size": 1408,
+                "num_attention_heads": 16,
+                "q_lora_rank": None,
+                "kv_lora_rank": 512,
+                "qk_nope_head_dim": 128,
+                "qk_rope_head_dim": 64,
+                "v_head_dim": 128,
+                "n_routed_experts": 64,
+                "n_shared_experts": 2,
+                "num_experts_per_tok": 6,
+                "first_k_dense_replace": 1,
+                "vocab_size": 102400,
+            },
+            "deepseek_v2_lite",
+        ),
+        (
+            {
+                "model_type": "llama4",
+                "text_config": {
+                    "model_type": "llama4_text",
+                    "num_hidden_layers": 48,
+                    "hidden_size": 5120,
+                    "intermediate_size": 8192,
+                    "intermediate_size_mlp": 16384,
+                    "num_attention_heads": 40,
+                    "num_key_value_heads": 8,
+                    "num_local_experts": 128,
+                    "interleave_moe_layer_step": 2,
+                    "vocab_size": 202048,
+                },
+            },
+            "llama4_maverick",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value["model_type"],
+)
+def test_configurations_and_presets_agree(config: dict, preset: str) -> None:
+    spec = from_config(config, name=preset, where="config.json")
+    assert parameter_count(spec).total == parameter_count(model(preset)).total
+    assert [run.count for run in spec.runs] == [run.count for run in model(preset).runs]
+
+
+def test_windows_follow_layer_types() -> None:
+    types = ["sliding_attention", "full_attention"]
+    spec = from_config({**KNOWN["gpt-oss-20b"]["config"], "layer_types": types * 12}, name="x", where="x")
+    kinds = [kind for kind in spec.layer_kinds() if isinstance(kind, LayerKind)]
+    assert [kind.mixer.window for kind in kinds if isinstance(kind.mixer, Attention)][:3] == [128, 0, 128]
+
+
+def test_qwen_windows_need_the_switch() -> None:
+    qwen = {"model_type": "qwen2", "sliding_window": 512, "max_window_layers": 1}
+    off, on = build(**qwen), build(**qwen, use_sliding_window=True)
+    assert [kind.mixer.window for kind in off.layer_kinds()] == [0, 0]
+    assert [kind.mixer.window for kind in on.layer_kinds()] == [0, 512]
+
+
+def test_sparse_step_and_dense_only_layers() -> None:
+    moe = {"model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+    spec = build(**moe, num_hidden_layers=6, decoder_sparse_step=2, mlp_only_layers=[3])
+    assert [isinstance(kind.ffn, MoeFfn) for kind in spec.layer_kinds()] == [False, True, False, False, False, True]
+
+
+def test_block_types_in_place_of_a_pattern() -> None:
+    config = dict(KNOWN["NVIDIA-Nemotron-3-Nano-30B-A3B-BF16"]["config"])
+    letters = {"M": "mamba", "E": "moe", "*": "attention", "-": "mlp"}
+    pattern = config.pop("hybrid_override_pattern")
+    listed = from_config({**config, "layers_block_type": [letters[each] for each in pattern]}, name="x", where="x")
+    direct = from_config({**config, "hybrid_override_pattern": pattern}, name="x", where="x")
+    assert listed.runs == direct.runs
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": ...}, r"config\.json: model_type: missing; allowed: a text"),
+        (
+            {"model_type": "llama9"},
+            r"config\.json: model_type: 'llama9' is not known; nearest known: 'llama'; allow",
+        ),
+        ({"model_type": "bert"}, r"'bert' is not known.*allowed: bloom, .*qwen3_next"),
+        ({"hidden_size": ...}, r"config\.json: hidden_size: missing; allowed: a whole number from 1"),
+        ({"hidden_size": "1024"}, r"config\.json: hidden_size: '1024' is not accepted"),
+        ({"hidden_size": 0}, r"hidden_size: 0 is not accepted; allowed: a whole number from 1"),
+        ({"hidden_size": 1e30}, r"hidden_size: .* is not accepted"),
+        ({"num_hidden_layers": 2.5}, r"num_hidden_layers: 2\.5 is not accepted"),
+        ({"num_hidden_layers": 10**9}, r"num_hidden_layers: 1000000000 is not accepted; allowed: 1 to 10000"),
+        ({"num_attention_heads": 24}, r"heads: hidden 1024 is not a multiple of heads 24"),
+        ({"num_key_value_heads": 3}, r"kv_heads: heads 16 is not a multiple of kv_heads 3"),
+        ({"tie_word_embeddings": "no"}, r"tie_word_embeddings: 'no' is not accepted; allowed: true or false"),
+        ({"model_type": "mixtral"}, r"num_local_experts: missing"),
+        (
+            {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 9},
+            r"top_k: top_k 9 exceeds experts 8",
+        ),
+        ({"model_type": "deepseek_v3"}, r"qk_nope_head_dim: missing"),
+        ({"model_type": "gemma3", "text_config": 3}, r"text_config: 3 is not accepted; allowed: a table of fields"),
+        (
+            {"model_type": "qwen3", "layer_types": ["strange", "full_attention"]},
+            r"layer_types: 'strange' is not accepted; allowed: full_attention",
+        ),
+        (
+            {"model_type": "qwen3", "layer_types": ["full_attention"]},
+            r"layer_types: '1 entries' is not accepted; allowed: num_hidden_layers = 2",
+        ),
+        (
+            {"model_type": "nemotron_h", "hybrid_override_pattern": "MX"},
+            r"hybrid_override_pattern: 'MX' is not accepted; allowed: 2 letters \(num_hidden_layers\) of M \* - E",
+        ),
+        (
+            {"model_type": "opt", "ffn_dim": 4096, "max_position_embeddings": 2048, "word_embed_proj_dim": 512},
+            r"word_embed_proj_dim: 512 differs from hidden_size 1024",
+        ),
+    ],
+)
+def test_wrong_fields_are_named(changes: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        build(**changes)
+
+
+def test_folders_and_files(tmp_path: Path) -> None:
+    folder = tmp_path / "my-llama"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(LLAMA))
+    assert model(str(folder)).name == model(str(folder / "config.json")).name == "my-llama"
+    (tmp_path / "other.json").write_text(json.dumps(LLAMA))
+    assert model(str(tmp_path / "other.json")).name == "other"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"{", r"bad\.json: not JSON \(Expecting property name"),
+        (b"[1]", r"bad\.json: holds no JSON object; allowed: a Hugging Face config\.json"),
+        (b"\xff\xfe", r"bad\.json: not JSON"),
+        (b"[" * 100_000, r"bad\.json: not JSON \("),
+        (b" " * (4 * 1024 * 1024 + 1), r"bad\.json: the file has 4194305 bytes; allowed: at most 4194304 bytes"),
+    ],
+    ids=["cut", "list", "bytes", "deep", "big"],
+)
+def test_files_that_are_no_configuration(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "bad.json"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        model(str(path))
+
+
+SCALARS = st.none() | st.booleans() | st.integers(-5, 10**13) | st.floats(allow_nan=True) | st.text(max_size=5)
+
+
+@given(
+    family=st.sampled_from(sorted(FAMILIES)),
+    field=st.sampled_from(sorted({key for known in KNOWN.values() for key in known["config"]})),
+    value=SCALARS | st.lists(SCALARS, max_size=3),
+)
+def test_no_value_of_a_field_escapes_as_another_error(family: str, field: str, value: object) -> None:
+    base = next((k["config"] for k in KNOWN.values() if k["config"]["model_type"] == family), LLAMA)
+    config = {**base, "num_hidden_layers": 2, "model_type": family, field: value}
+    try:
+        spec = from_config(config, name="x", where="config.json")
+    except InputError as error:
+        message = str(error)
+        assert message.startswith("config.json")
+        return
+    assert parameter_count(spec).total > 0
