@@ -1,0 +1,151 @@
+"""Software presets: which one a run gets, what its own remarks change, and the facts of eras."""
+
+import re
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import costmodels.software
+from costmodels.job import Dispatcher, Software
+from costmodels.precision import precision
+from costmodels.software import RunText, names, software, software_for
+from hardware.errors import InputError
+
+TABLES = tomllib.loads(Path(costmodels.software.__file__).with_suffix(".toml").read_text())
+
+
+@pytest.mark.parametrize(
+    ("run", "name"),
+    [
+        (RunText(framework="megatron-bridge", version="26.04"), "megatron-bridge"),
+        (RunText(framework="nemo-1 (launcher)", version="24.09/24.12"), "nemo-1"),
+        (RunText(framework="nemo-2", version="25.07", precision="mxfp8"), "nemo-2"),
+        (RunText(framework="nemo-2", version="v25.05", precision="bf16"), "nemo-2-bf16"),
+        (RunText(framework="megatron-lm (core)", version="2026-05"), "megatron"),
+        (RunText(framework="megatron-lm", version="2022-05"), "megatron-2022"),
+        (RunText(framework="Megatron-LM 2021"), "megatron-2021"),
+        (RunText(framework="Megatron-LM", source="github:alpa-projects/alpa:osdi22_artifact"), "megatron-2021"),
+        (RunText(framework="Megatron-LM", source="arXiv 2205.05198 Table 5"), "megatron-2022"),
+        (RunText(framework="Megatron-LM", date="2022-11-30"), "megatron-2022"),
+        (RunText(framework="Megatron-LM", date="2023-05"), "megatron-2023"),
+        (RunText(framework="Megatron-LM", date="2024-01"), "megatron"),
+        (RunText(framework="Megatron-DeepSpeed (PyTorch 2.0.1)"), "deepspeed"),
+        (RunText(framework="Megatron-DeepSpeed new (SP+flash)"), "deepspeed-flash"),
+        (RunText(framework="Aleph Alpha scaling (PyTorch/DeepSpeed)"), "aleph-alpha"),
+        (RunText(framework="DeepSpeed ZeRO-3"), "deepspeed-zero"),
+        (RunText(framework="ds-ulysses"), "deepspeed-ulysses"),
+        (RunText(framework="torchtitan", version="2025-06"), "torchtitan"),
+        (RunText(framework="fms-fsdp (FSDP1, compile)"), "fsdp-compiled"),
+        (RunText(framework="llm-foundry/composer FSDP"), "composer"),
+        (RunText(framework="automodel (PyTorch FSDP2)"), "automodel"),
+        (RunText(framework="nanotron v0.5"), "nanotron"),
+        (RunText(framework="InternEvo"), "internevo"),
+        (RunText(framework="Alpa 0.1.5 (searched)"), "alpa"),
+        (RunText(framework="maxtext (JAX)"), "maxtext"),
+        (RunText(framework="Galvatron"), "galvatron"),
+        (RunText(framework="Merak"), "merak"),
+        (RunText(framework="NVIDIA NeMo Framework Release 25.09", source="github:mlcommons/training"), "mlperf-nvidia"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.framework,
+)
+def test_framework_and_era_choose_the_preset(run: RunText, name: str) -> None:
+    match = software_for(run)
+    assert match.software.name == name
+    assert match.reason.startswith(f"{name} (")
+
+
+def test_unknown_frameworks_fall_back_and_say_so() -> None:
+    match = software_for(RunText(framework="Brand-New-Stack 1.0"))
+    assert match.software == software("generic")
+    assert match.reason == "no rule for framework 'Brand-New-Stack 1.0': generic"
+
+
+@pytest.mark.parametrize(
+    ("run", "field", "value"),
+    [
+        (RunText(framework="nemo-1", overlap="dp: on; tp: ub_tp_comm_overlap off in yaml"), "tp_overlap", False),
+        (RunText(framework="megatron-bridge", overlap="tp: tp_comm_overlap (userbuffers)"), "tp_overlap", True),
+        (RunText(framework="megatron-bridge", overlap="ep: overlap_moe_expert_parallel_comm"), "expert_overlap", True),
+        (RunText(framework="megatron-bridge", overlap="dp: overlap_grad_reduce disabled"), "grad_overlap", False),
+        (RunText(framework="megatron-bridge", cuda_graphs="full_iteration:"), "cuda_graphs", True),
+        (RunText(framework="megatron-bridge", cuda_graphs="transformer_engine:attn"), "cuda_graphs", True),
+        (RunText(framework="megatron-bridge", cuda_graphs="none"), "cuda_graphs", False),
+        (RunText(framework="megatron-bridge", dispatcher="hybridep"), "dispatcher", Dispatcher.HYBRIDEP),
+        (RunText(framework="megatron-bridge", dispatcher="deepep"), "dispatcher", Dispatcher.DEEPEP),
+        (RunText(framework="megatron-bridge", routing="token-drop"), "capacity_factor", 1.0),
+        (RunText(framework="Aleph Alpha scaling", notes="kernel: torch; trial 1"), "flash_attention", False),
+        (RunText(framework="Aleph Alpha scaling", notes="kernel: flash_attention2; trial 1"), "fused_norms", False),
+        (RunText(framework="Aleph Alpha scaling", notes="kernel: flash_attention2 + RMS kernel"), "fused_norms", True),
+        (RunText(framework="Mist", notes="flash_attn=True"), "flash_attention", True),
+        (RunText(framework="Megatron-LM (TE 2.11)", notes="cross-entropy fusion (cef)"), "fused_loss", True),
+        (RunText(framework="flash-attn repo training; attention=none"), "flash_attention", False),
+    ],
+)
+def test_a_runs_remarks_go_over_the_preset(run: RunText, field: str, value: object) -> None:
+    match = software_for(run)
+    assert getattr(match.software, field) == value
+    assert f"{field} = " in match.reason
+
+
+def test_facts_of_eras() -> None:
+    for name in ("megatron-2021", "megatron-2022", "deepspeed", "alpa", "oneflow"):
+        assert not software(name).flash_attention
+    assert software("megatron-2023").flash_attention
+    assert not software("megatron-2023").grad_overlap
+    assert software("megatron").grad_overlap
+    assert software("megatron-2021").dropout
+    assert not software("megatron-bridge").dropout
+    assert precision("bf16", framework=software("torchtitan").framework).name == "bf16-fsdp"
+    assert precision("fp16", framework=software("deepspeed-zero").framework).name == "fp16-deepspeed"
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_preset_names_its_source(name: str) -> None:
+    preset = software(name)
+    assert preset.name == name
+    assert preset.framework
+    assert preset.source
+
+
+def test_rules_and_hints_are_sound() -> None:
+    columns = {field.name for field in fields(RunText)}
+    for rule in TABLES["rules"]:
+        assert rule["preset"] in names()
+        assert set(rule) - {"preset", "before"} <= columns
+        assert "framework" in rule
+        for pattern in (value for key, value in rule.items() if key not in {"preset", "before"}):
+            assert re.compile(pattern)
+            assert pattern == pattern.lower()
+    known = {field.name for field in fields(Software)}
+    for hint in TABLES["hints"]:
+        assert hint["column"] in columns
+        assert set(hint["set"]) <= known
+        assert re.compile(hint["pattern"])
+
+
+def test_every_rule_and_preset_can_be_reached() -> None:
+    used = {rule["preset"] for rule in TABLES["rules"]} | {"generic"}
+    assert used == set(names())
+
+
+@pytest.mark.parametrize(("written", "name"), [("Megatron Bridge", "megatron-bridge"), ("NANOTRON", "nanotron")])
+def test_names_ignore_case_and_marks(written: str, name: str) -> None:
+    assert software(written).name == name
+
+
+def test_unknown_presets() -> None:
+    with pytest.raises(
+        InputError, match=r"software 'megatorn' is not known; nearest: 'megatron'; allowed: generic, me"
+    ):
+        software("megatorn")
+
+
+@given(st.text(max_size=30), st.text(max_size=30))
+def test_any_text_gets_software(framework: str, notes: str) -> None:
+    match = software_for(RunText(framework=framework, notes=notes))
+    assert match.software.name in names()
+    assert match.reason
