@@ -32,6 +32,7 @@ class Precision:
     gemm_activation_bytes: float  # an element kept as the input of a low-precision GEMM
     gather_bytes: float  # per parameter in a weight all-gather
     reduce_bytes: float  # per parameter in a gradient reduction
+    step_bytes: float = 0.0  # per parameter of the optimizer's shard, only while the optimizer steps (fp32 gradient)
     source: str = ""
 
 
@@ -72,6 +73,7 @@ class Software:
     stage_outputs_kept: bool = False  # a stage keeps what it sent on until the backward pass
     shard_gradient_bytes: float = 0.0  # per parameter of the rank's optimizer shard: its own copy of the gradient
     bucket_bytes: float = 0.0  # communication buckets that stay allocated
+    dummy_gradients: bool = False  # one dummy gradient per distinct weight shape stays allocated (TE 2.3 and later)
     source: str = ""
 
 

@@ -1,11 +1,10 @@
 """What one rank of every pipeline stage holds, by component, and whether it fits."""
 
 from costmodels.memory.constants import MemoryConstants, default_memory
-from costmodels.memory.grid import ModelMemory, StageContents, grid_sums, model_memory
-from costmodels.memory.held import held_bytes, held_microbatches
 from costmodels.memory.layer import LayerMemory, embedding_memory, head_memory, layer_memory, mtp_memory
 from costmodels.memory.layout import stage_memory
-from costmodels.memory.stage import (
+from costmodels.memory.parts import ModelMemory, model_memory
+from costmodels.memory.peak import (
     StageSums,
     allocated_bytes,
     components,
@@ -15,27 +14,25 @@ from costmodels.memory.stage import (
     usable_memory,
     verdicts,
 )
+from costmodels.memory.stages import stage_sums
 
 __all__ = [
     "LayerMemory",
     "MemoryConstants",
     "ModelMemory",
-    "StageContents",
     "StageSums",
     "allocated_bytes",
     "components",
     "default_memory",
     "embedding_memory",
-    "grid_sums",
     "head_memory",
-    "held_bytes",
-    "held_microbatches",
     "layer_memory",
     "model_memory",
     "moments",
     "mtp_memory",
     "reserved_bytes",
     "stage_memory",
+    "stage_sums",
     "total_bytes",
     "usable_memory",
     "verdicts",

@@ -41,6 +41,8 @@ def kept_bytes(ops: Sequence[Op], job: TrainingJob, shares: TokenShares, modules
     per_token: dict[Split, float] = {}
     for op in ops:
         split = op.saved_split or op.split
+        if job.software.gathered_inputs_kept and op.split is Split.COLUMN:
+            split = Split.REPLICATED
         per_token[split] = per_token.get(split, 0.0) + _kept_per_token(op, job, shares.keys, modules)
     total = np.zeros_like(shares.tokens)
     for split, size in per_token.items():
@@ -94,6 +96,37 @@ def working_bytes(ops: Sequence[Op], job: TrainingJob, shares: TokenShares) -> F
     for op in ops:
         peak = np.maximum(peak, _op_working_elements(op, job, shares) * width)
     return peak * shares.tokens
+
+
+def dummy_gradient_bytes(ops: Sequence[Op], job: TrainingJob, shares: TokenShares) -> Floats:
+    """Bytes of one gradient per distinct weight shape of a layer, which fused accumulation hands to autograd in vain.
+
+    Parameters
+    ----------
+    ops : sequence of Op
+        The layer.
+    job : TrainingJob
+        Precision.
+    shares : TokenShares
+        Degrees, shape (S,).
+
+    Returns
+    -------
+    ndarray
+        Bytes, shape (S,). Experts of one layer share a shape.
+
+    References
+    ----------
+    Transformer Engine, ``get_dummy_wgrad``: tensors are cached by shape and type.
+    """
+    shapes = {(op.k, op.n, op.kind): op for op in ops if op.kind in _GEMMS and op.parameters}
+    total = np.zeros_like(shares.tokens)
+    for op in shapes.values():
+        if op.kind is OpKind.GROUPED_GEMM:
+            total += op.k * op.n / shares.etp
+        else:
+            total += op.k * op.n / (shares.tp if op.split in (Split.COLUMN, Split.ROW) else 1.0)
+    return total * job.precision.activation_bytes
 
 
 def _op_working_elements(op: Op, job: TrainingJob, shares: TokenShares) -> Floats:

@@ -22,10 +22,10 @@ class MemoryConstants:
         While the loss runs, per logit of the rank: the logits and what the loss makes of them, separate kernels.
     fused_loss_bytes_per_logit : float
         The same with a fused loss.
+    gathered_logit_bytes : float
+        Further bytes per logit where a loss that is not parallel gathers the logits over tp.
     gathered_weight_layers : float
         Layers whose whole weights are present at once under ZeRO-3: the running one and those fetched ahead.
-    gathered_gradient_bytes : float
-        Per parameter of the running layer under ZeRO-3: its whole gradient before it is reduced and scattered.
     reserve_share : float
         What the caching allocator holds beyond live tensors, over the bytes that come and go.
     least_reserve_share : float
@@ -39,8 +39,8 @@ class MemoryConstants:
     workspace_bytes: float
     loss_bytes_per_logit: float
     fused_loss_bytes_per_logit: float
+    gathered_logit_bytes: float
     gathered_weight_layers: float
-    gathered_gradient_bytes: float
     reserve_share: float
     least_reserve_share: float
     risky_share: float

@@ -1,13 +1,14 @@
 """Memory of one layer, and of the parts at the ends of the model, for many strategies at once."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from costmodels.job import TrainingJob
 from costmodels.layout import Granularity
-from costmodels.memory.activations import input_bytes, kept_bytes, working_bytes
+from costmodels.memory.activations import dummy_gradient_bytes, input_bytes, kept_bytes, working_bytes
 from costmodels.memory.constants import MemoryConstants, default_memory
 from costmodels.memory.states import LocalParameters, local_parameters, state_bytes
 from costmodels.memory.tokens import TokenShares, sample_shares, token_shares
@@ -15,6 +16,8 @@ from costmodels.table import Floats, StrategyTable
 from costmodels.workload.layers import embedding_ops, head_ops, layer_ops, mtp_ops
 from costmodels.workload.model import Attention, AttentionKind, LayerKind, ModelSpec, OpaqueLayer
 from costmodels.workload.op import Op, Split
+
+_FP32_BYTES = 4.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -33,6 +36,10 @@ class LayerMemory:
         What comes and goes while the layer runs: gradients of activations, tensors computed again, logits.
     gathered : ndarray
         Whole weights and gradients of the layer while it runs under ZeRO-3; not in ``working``.
+    once : ndarray
+        Held once per stage, however many such layers it has.
+    step : ndarray
+        What only the optimizer's step needs, when no activations are held.
     """
 
     weights: Floats
@@ -42,6 +49,8 @@ class LayerMemory:
     kept: Floats
     working: Floats
     gathered: Floats
+    once: Floats
+    step: Floats
 
     @property
     def states(self) -> Floats:
@@ -58,14 +67,16 @@ class Scope:
     table: StrategyTable
     constants: MemoryConstants
 
-    @property
-    def kernels(self) -> dict[str, bool]:
-        """Options of the op lists."""
+    def ops(self, build: Callable[[bool], Sequence[Op]]) -> Sequence[Op]:
+        """Ops that ``build`` makes for fused kernels (true) or separate ones, norms as the software has them."""
         software = self.job.software
-        return {
-            "flash_attention": software.flash_attention,
-            "fused_kernels": software.fused_kernels or software.compiled,
-        }
+        if software.fused_kernels or software.compiled:
+            return build(True)
+        separate = build(False)
+        if not software.fused_norms:
+            return separate
+        pairs = zip(build(True), separate, strict=True)
+        return [fused if fused.module == "layernorm" else plain for fused, plain in pairs]
 
 
 def layer_memory(
@@ -96,7 +107,7 @@ def layer_memory(
         Arrays of shape (S,).
     """
     scope = Scope(model=model, job=job, table=table, constants=constants or default_memory())
-    ops = layer_ops(kind, model, dropout=job.software.dropout, **scope.kernels)
+    ops = scope.ops(partial(_layer_ops, kind, scope))
     parameters = local_parameters(ops, table)
     if isinstance(kind, OpaqueLayer):
         shares = sample_shares(kind, table)
@@ -105,8 +116,22 @@ def layer_memory(
     shares = token_shares(job, table)
     parameters = _with_repeated_keys(kind, model, parameters, table)
     kept_input = input_bytes(model.hidden, job, shares)
-    working = working_bytes(ops, job, shares) + kept_input  # and the gradient of the residual stream
-    return _block(scope, ops, parameters, _Activations(shares, kept_input, working))
+    gather_buffer = np.where(shares.sequence > 1, model.hidden * job.precision.activation_bytes, 0.0) * shares.tokens
+    # beside the widest op: the gradient of the residual stream, and the buffer that gathers over tp, which stays
+    working = working_bytes(ops, job, shares) + kept_input + gather_buffer
+    memory = _block(scope, ops, parameters, _Activations(shares, kept_input, working))
+    return replace(memory, once=dummy_gradient_bytes(ops, job, shares)) if job.software.dummy_gradients else memory
+
+
+def _layer_ops(kind: LayerKind | OpaqueLayer, scope: Scope, fused: bool) -> Sequence[Op]:
+    software = scope.job.software
+    return layer_ops(
+        kind,
+        scope.model,
+        flash_attention=software.flash_attention,
+        dropout=software.dropout,
+        fused_kernels=fused,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,11 +162,11 @@ def _block(scope: Scope, ops: Sequence[Op], parameters: LocalParameters, what: _
 def _with_states(scope: Scope, parameters: LocalParameters, kept: Floats, working: Floats) -> LayerMemory:
     """Activations with the states of ``parameters``."""
     states = state_bytes(parameters, scope.job, scope.table)
-    constants = scope.constants
-    whole = parameters.dense + parameters.expert
-    gathered = whole * (
-        scope.job.precision.weight_bytes * constants.gathered_weight_layers + constants.gathered_gradient_bytes
-    )
+    precision = scope.job.precision
+    # whole weights of the layers at hand; the running layer's whole gradient, and its copy where it is reduced wider
+    weights = precision.gather_bytes * scope.constants.gathered_weight_layers
+    copy = precision.reduce_bytes if precision.reduce_bytes != precision.activation_bytes else 0.0
+    gathered = (parameters.dense + parameters.expert) * (weights + precision.activation_bytes + copy)
     sharded = (scope.table.zero >= 3) & (scope.table.zero_group > 1)
     return LayerMemory(
         weights=states.weights,
@@ -151,6 +176,8 @@ def _with_states(scope: Scope, parameters: LocalParameters, kept: Floats, workin
         kept=kept,
         working=working,
         gathered=np.where(sharded, gathered, 0.0),
+        once=np.zeros_like(kept),
+        step=states.step,
     )
 
 
@@ -176,7 +203,7 @@ def embedding_memory(
     Parameters and result are as in :func:`layer_memory`; a model without a vocabulary has none.
     """
     scope = Scope(model=model, job=job, table=table, constants=constants or default_memory())
-    ops = embedding_ops(model, dropout=job.software.dropout, **scope.kernels)
+    ops = scope.ops(lambda fused: embedding_ops(model, dropout=job.software.dropout, fused_kernels=fused))
     shares = token_shares(job, table)
     parameters = local_parameters(ops, table)
     extra = (padded_rows(model, table) - model.vocab / table.tp) * model.hidden
@@ -193,7 +220,7 @@ def head_memory(
     Parameters and result are as in :func:`layer_memory`; a model without a vocabulary has none.
     """
     scope = Scope(model=model, job=job, table=table, constants=constants or default_memory())
-    ops = head_ops(model, fused_loss=job.software.fused_loss, fused_kernels=scope.kernels["fused_kernels"])
+    ops = scope.ops(lambda fused: head_ops(model, fused_loss=job.software.fused_loss, fused_kernels=fused))
     shares = token_shares(job, table)
     parameters = local_parameters(ops, table)
     if model.vocab and not model.tied_embeddings:
@@ -210,7 +237,7 @@ def mtp_memory(
     Parameters and result are as in :func:`layer_memory`; a model without such layers has none.
     """
     scope = Scope(model=model, job=job, table=table, constants=constants or default_memory())
-    ops = mtp_ops(model, fused_loss=job.software.fused_loss, **scope.kernels)
+    ops = scope.ops(partial(_mtp_ops, scope))
     shares = token_shares(job, table)
     head = [op for op in ops if op.module == "head"]
     body = [op for op in ops if op.module != "head"]
@@ -219,14 +246,10 @@ def mtp_memory(
     memory = _block(scope, body, local_parameters(ops, table), what)
     if not head:
         return memory
-    return LayerMemory(
-        weights=memory.weights,
-        gradients=memory.gradients,
-        optimizer=memory.optimizer,
-        host=memory.host,
+    return replace(
+        memory,
         kept=memory.kept + _head_kept(scope, head, shares),
         working=np.maximum(memory.working, _loss_working(scope, shares)),
-        gathered=memory.gathered,
     )
 
 
@@ -236,24 +259,44 @@ def padded_rows(model: ModelSpec, table: StrategyTable) -> Floats:
     return np.ceil(model.vocab / multiple) * max(1, model.vocab_multiple)
 
 
+def _mtp_ops(scope: Scope, fused: bool) -> Sequence[Op]:
+    software = scope.job.software
+    return mtp_ops(
+        scope.model,
+        flash_attention=software.flash_attention,
+        fused_loss=software.fused_loss,
+        fused_kernels=fused,
+    )
+
+
+def _loss_columns(scope: Scope) -> Floats:
+    """Columns of the logits that the loss of one rank works on, shape (S,)."""
+    rows = padded_rows(scope.model, scope.table)
+    return rows if scope.job.software.parallel_loss else rows * scope.table.tp
+
+
 def _head_kept(scope: Scope, ops: Sequence[Op], shares: TokenShares) -> Floats:
-    """Inputs of norm and logits, and what the loss keeps, with the padding of the vocabulary."""
-    model, table = scope.model, scope.table
+    """Inputs of norm and logits, and what the loss keeps of every column that it works on."""
     inputs = kept_bytes([op for op in ops if op.name != "loss"], scope.job, shares)
-    loss = kept_bytes([op for op in ops if op.name == "loss"], scope.job, shares)
-    return inputs + (loss * padded_rows(model, table) * table.tp / model.vocab if model.vocab else loss)
+    return inputs + _loss_kept_per_logit(scope) * _loss_columns(scope) * shares.tokens
+
+
+def _loss_kept_per_logit(scope: Scope) -> float:
+    """Softmax in fp32; a fused loss keeps the logits' gradient in activation precision."""
+    return scope.job.precision.activation_bytes if scope.job.software.fused_loss else _FP32_BYTES
 
 
 def _loss_working(scope: Scope, shares: TokenShares) -> Floats:
     """Logits and their copies beyond what the loss keeps, and the gathered input of the output matrix."""
-    constants, model = scope.constants, scope.model
+    constants, model, software = scope.constants, scope.model, scope.job.software
     if not model.vocab:
         return np.zeros_like(shares.tokens)
-    fused = scope.job.software.fused_loss
     width = scope.job.precision.activation_bytes
-    at_peak = constants.fused_loss_bytes_per_logit if fused else constants.loss_bytes_per_logit
-    kept = width if fused else 4.0
-    per_token = padded_rows(model, scope.table) * max(0.0, at_peak - kept)
+    at_peak = constants.fused_loss_bytes_per_logit if software.fused_loss else constants.loss_bytes_per_logit
+    working = max(0.0, at_peak - _loss_kept_per_logit(scope)) * _loss_columns(scope)
+    if not software.parallel_loss:
+        columns = _loss_columns(scope)
+        working = working + np.where(shares.tp > 1, constants.gathered_logit_bytes * columns, 0.0)
     gathered = np.where(shares.sequence > 1, model.hidden * width, 0.0)
     residual = model.hidden * width * shares.share(Split.SEQUENCE)
-    return (per_token + gathered + residual) * shares.tokens
+    return (working + gathered + residual) * shares.tokens

@@ -23,12 +23,16 @@ class LocalParameters:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StateBytes:
-    """Bytes of the model's states on a rank, and of those that the host holds for it; shape (S,)."""
+    """Bytes of the model's states on a rank; shape (S,).
+
+    ``host`` is what the host holds for the rank, ``step`` what only the optimizer's step needs.
+    """
 
     weights: Floats
     gradients: Floats
     optimizer: Floats
     host: Floats
+    step: Floats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,13 +52,12 @@ def parameter_bytes(job: TrainingJob) -> ParameterBytes:
     """
     precision, software = job.precision, job.software
     gradients = software.gradient_bytes or precision.gradient_bytes
+    optimizer = job.optimizer_bytes + software.shard_gradient_bytes
     if software.main_params_in_optimizer:
         weights = precision.weight_bytes + precision.extra_weight_bytes
-        return ParameterBytes(
-            weights=weights, gradients=gradients, optimizer=precision.master_bytes + job.optimizer_bytes
-        )
+        return ParameterBytes(weights=weights, gradients=gradients, optimizer=optimizer + precision.master_bytes)
     weights = max(precision.weight_bytes, precision.master_bytes)
-    return ParameterBytes(weights=weights, gradients=gradients, optimizer=job.optimizer_bytes)
+    return ParameterBytes(weights=weights, gradients=gradients, optimizer=optimizer)
 
 
 def local_parameters(ops: Sequence[Op], table: StrategyTable) -> LocalParameters:
@@ -119,4 +122,5 @@ def state_bytes(parameters: LocalParameters, job: TrainingJob, table: StrategyTa
         gradients=per.gradients * held(2),
         optimizer=np.zeros_like(optimizer) if offloaded else optimizer,
         host=optimizer if offloaded else np.zeros_like(optimizer),
+        step=job.precision.step_bytes * held(1),
     )

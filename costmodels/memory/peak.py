@@ -1,4 +1,4 @@
-"""Memory of the heaviest rank of pipeline stages: named components, verdict, moment of failure."""
+"""The peak of a stage's heaviest rank: named components, verdict, moment of failure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,12 +32,14 @@ class StageSums:
         Kept by one micro-batch [B].
     working, gathered : ndarray
         Largest layer: what comes and goes, and what ZeRO-3 gathers [B].
+    step : ndarray
+        What only the optimizer's step needs [B].
     loss : ndarray
         What comes and goes around the logits [B]; 0 on stages without the head.
     embedding_gradient : ndarray
         Dense gradient of the embedding table in activation precision [B]; 0 on stages without it.
-    received : ndarray
-        Buffers of the pipeline's exchanges [B].
+    buffers : ndarray
+        Buffers of the pipeline's exchanges and of bucketed reductions, and what a stage holds once [B].
     groups : ndarray
         Communicators with more than one rank.
     """
@@ -50,17 +52,19 @@ class StageSums:
     one_microbatch: Floats
     working: Floats
     gathered: Floats
+    step: Floats
     loss: Floats
     embedding_gradient: Floats
-    received: Floats
+    buffers: Floats
     groups: Floats
 
 
 def components(sums: StageSums, usable_bytes: float, constants: MemoryConstants) -> Mapping[str, Floats]:
     """Name the parts of the peak, which come to the total when they are added.
 
-    The peak is the largest of three moments: the loss (logits), the backward of the widest layer, and the end of the
-    backward, when a micro-batch's activations are gone but the embedding's dense gradient is there.
+    The peak is the largest of four moments: the loss (logits), the backward of the widest layer, the end of the
+    backward (a micro-batch's activations are gone but the embedding's dense gradient is there), and the optimizer's
+    step (no activations).
 
     Parameters
     ----------
@@ -74,31 +78,38 @@ def components(sums: StageSums, usable_bytes: float, constants: MemoryConstants)
     Returns
     -------
     mapping of str to ndarray
-        Bytes in the shape of ``sums``.
+        Bytes in the shape of ``sums``: ``weights``, ``gradients``, ``optimizer``; ``activations`` of the micro-batches
+        in flight; ``working`` (gradients of activations, tensors computed again), ``gathered`` (ZeRO-3) and ``logits``,
+        those that belong to the moment of the peak, others 0; ``buffers``, ``communicators``, ``context``, ``reserve``.
     """
-    loss, work = sums.loss, sums.working + sums.gathered
-    ending = sums.embedding_gradient - sums.one_microbatch
-    by_loss = (loss > work) & (loss > ending)
-    by_ending = (ending > work) & ~by_loss
-    by_work = ~by_loss & ~by_ending
-    peak = np.maximum(np.maximum(loss, work), ending)
-    coming_and_going = sums.activations + peak + sums.received
+    nothing = np.zeros_like(sums.weights)
+    ending = sums.activations - sums.one_microbatch
+    # (activations, working, gathered, logits) of each moment
+    choices = (
+        (sums.activations, sums.working, sums.gathered, nothing),
+        (sums.activations, nothing, nothing, sums.loss),
+        (ending, sums.embedding_gradient, nothing, nothing),
+        (nothing, sums.step, nothing, nothing),
+    )
+    at = np.argmax([sum(choice, nothing) for choice in choices], axis=0)
+    activations, working, gathered, logits = (np.choose(at, parts) for parts in zip(*choices, strict=True))
     named = {
         "weights": sums.weights,
         "gradients": sums.gradients,
         "optimizer": sums.optimizer,
-        "activations": sums.activations - np.where(by_ending, sums.one_microbatch, 0.0),
-        "working": np.where(by_work, sums.working, np.where(by_ending, sums.embedding_gradient, 0.0)),
-        "gathered": np.where(by_work, sums.gathered, 0.0),
-        "logits": np.where(by_loss, loss, 0.0),
-        "buffers": sums.received + constants.workspace_bytes,
+        "activations": activations,
+        "working": working,
+        "gathered": gathered,
+        "logits": logits,
+        "buffers": sums.buffers + constants.workspace_bytes,
         "communicators": sums.groups * constants.group_bytes,
         "context": np.full_like(sums.weights, constants.context_bytes),
     }
-    live = sum(named.values())
-    least = constants.least_reserve_share * coming_and_going
+    live = sum(named.values(), nothing)
+    moving = activations + working + gathered + logits
     # the allocator gives cached blocks back before it fails: the reserve shrinks when memory runs short
-    reserve = np.maximum(least, np.minimum(constants.reserve_share * coming_and_going, usable_bytes - live))
+    least = constants.least_reserve_share * moving
+    reserve = np.maximum(least, np.minimum(constants.reserve_share * moving, usable_bytes - live))
     return MappingProxyType({**named, "reserve": reserve})
 
 
