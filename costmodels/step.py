@@ -14,7 +14,7 @@ from costmodels.compute import optimizer_step_s
 from costmodels.exchange import boundary_send_s, state_exchange
 from costmodels.layer_costs import COMPUTE_WORKS, EXCHANGE_WORKS, PartCosts, Work
 from costmodels.overlap import exposed_s
-from costmodels.pipeline import makespan
+from costmodels.pipeline.simulate import makespan
 from costmodels.pipeline.schedules import positions
 from costmodels.positions import Contents
 from costmodels.pricing import Pricing

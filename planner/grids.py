@@ -3,8 +3,8 @@
 The space is finite and stated: every divisor is tried, not only powers of two, and clusters may be used in part.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 from typing import Final
 
 import numpy as np
@@ -207,3 +207,14 @@ def _choices(request: PlanRequest, name: str, free: tuple[int, ...]) -> tuple[in
 def _allows(request: PlanRequest, name: str, value: int) -> bool:
     pinned = request.fixed_degree(name)
     return pinned is None or pinned == value
+
+
+def join_grids(parts: Sequence[Grids]) -> Grids:
+    """Rows of several enumerations in order; all without recompute."""
+    names = [item.name for item in fields(StrategyTable) if item.name != "recomputes"]
+    arrays = {name: np.concatenate([getattr(part.table, name) for part in parts]) for name in names}
+    return Grids(
+        table=StrategyTable(recomputes=parts[0].table.recomputes, **arrays),
+        num_microbatches=np.concatenate([part.num_microbatches for part in parts]),
+        gpus=np.concatenate([part.gpus for part in parts]),
+    )

@@ -8,6 +8,7 @@ from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Granularity, Recompu
 from costmodels.pricing import Pricing
 from costmodels.workload.op import SUBMODULES
 from hardware.errors import InputError
+from planner.recompute_words import parse_recompute_words
 from planner.request import Framework
 
 SELECTIVE_MODULES: Final = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe_act", "moe", "shared_experts")
@@ -21,7 +22,7 @@ def recompute_options(wanted: str, framework: Framework, pricing: Pricing) -> tu
     Parameters
     ----------
     wanted : str
-        ``auto``, ``none``, ``full``, ``selective`` or ``selective:module+module``.
+        ``auto``, or the words of :func:`planner.recompute_words.parse_recompute_words`.
     framework : Framework
         Some know only all or nothing.
     pricing : Pricing
@@ -30,28 +31,17 @@ def recompute_options(wanted: str, framework: Framework, pricing: Pricing) -> tu
     Raises
     ------
     InputError
-        An unknown choice or module.
+        Words that are not understood, or a number of layers.
     """
-    if wanted == "none":
-        return (NO_RECOMPUTE,)
-    if wanted == "full":
-        return (FULL_RECOMPUTE,)
-    if wanted.startswith("selective:"):
-        return (_named(wanted),)
-    if wanted not in ("auto", "selective"):
+    if wanted == "auto":
+        selective = () if framework in _FULL_OR_NONE else _selective(pricing)
+        return (NO_RECOMPUTE, *selective, FULL_RECOMPUTE)
+    recompute, layers = parse_recompute_words(wanted)
+    if layers:
         raise InputError(
-            f"recompute {wanted!r} is not known", allowed="auto, none, full, selective or selective:module+module"
+            f"--recompute {wanted!r} counts layers", allowed="auto, none, selective, full: a search counts"
         )
-    selective = () if framework in _FULL_OR_NONE else _selective(pricing)
-    return selective if wanted == "selective" else (NO_RECOMPUTE, *selective, FULL_RECOMPUTE)
-
-
-def _named(wanted: str) -> Recompute:
-    modules = tuple(dict.fromkeys(wanted.removeprefix("selective:").split("+")))
-    unknown = [module for module in modules if module not in SELECTIVE_MODULES]
-    if unknown:
-        raise InputError(f"recompute module {unknown[0]!r} is not known", allowed=", ".join(SELECTIVE_MODULES))
-    return Recompute(granularity=Granularity.SELECTIVE, modules=modules)
+    return (recompute,)
 
 
 def _selective(pricing: Pricing) -> tuple[Recompute, ...]:

@@ -1,0 +1,145 @@
+"""The door: ``plan(request) -> PlanReport`` and ``estimate(request, layout) -> RankedLayout``."""
+
+import time
+from collections.abc import Sequence
+
+from costmodels.layout import Layout, Strategy
+from costmodels.price import price_layout
+from costmodels.pricing import Constants, Pricing
+from costmodels.results import Evidence, LayoutCost
+from planner.build import uniform_layout
+from planner.infeasible import explain_infeasible
+from planner.plan_report import PlanReport, RankedLayout, SearchProof
+from planner.request import Objective, PlanRequest
+from planner.search import Candidate, Tally, UniformSearch
+from planner.splits import even_chunks
+
+
+def pricings_of(request: PlanRequest, constants: Constants | None = None) -> tuple[Pricing, ...]:
+    """Return what stays fixed while the candidates of a request vary, one for every island."""
+    shared = constants or Constants()
+    return tuple(
+        Pricing(model=request.model, job=request.job, island=island, constants=shared)
+        for island in request.cluster.islands
+    )
+
+
+def plan(request: PlanRequest, constants: Constants | None = None) -> PlanReport:
+    """Find the best layouts for a request.
+
+    Parameters
+    ----------
+    request : PlanRequest
+        Model, cluster, job, framework and limits.
+    constants : Constants, optional
+        Constants of the cost models; default: those that ship.
+
+    Returns
+    -------
+    PlanReport
+        Ranked layouts with prices, counts, bounds; or why nothing is feasible.
+
+    Raises
+    ------
+    InputError
+        The request contradicts itself.
+    """
+    started = time.monotonic()
+    pricings = pricings_of(request, constants)
+    tally = UniformSearch(request, pricings).run()
+    ranked = _ranked(request, pricings, tally)
+    infeasible = None if ranked else explain_infeasible(request, pricings, tally)
+    return PlanReport(
+        request=request,
+        layouts=ranked,
+        search=_proof(tally, ranked, time.monotonic() - started),
+        rejected=tuple(tally.rejected.most_common()),
+        infeasible=infeasible,
+    )
+
+
+def estimate(request: PlanRequest, layout: Layout, constants: Constants | None = None) -> RankedLayout:
+    """Price one explicit layout as the search would."""
+    cost = price_layout(pricings_of(request, constants), layout)
+    return RankedLayout(layout=layout, cost=cost, evidence=evidence_of(cost))
+
+
+def evidence_of(cost: LayoutCost) -> Evidence:
+    """How sure the price is: the interval of the errors on published runs (docs/accuracy.md)."""
+    step_s = cost.step.total_s
+    return Evidence(
+        label="model",
+        nearest="errors on all published runs, docs/accuracy.md",
+        low_s=step_s * 0.8,
+        high_s=step_s * 1.25,
+    )
+
+
+def objective_value(cost: LayoutCost, objective: Objective) -> float:
+    """What layouts are ranked by, smaller is better: seconds or joules of a step; money follows time and energy."""
+    if objective is Objective.ENERGY:
+        return cost.power.energy_j_per_token
+    return cost.step.total_s
+
+
+def layout_of(candidate: Candidate, layers: int) -> Layout:
+    """Return the explicit layout of a candidate with its even split."""
+    return uniform_layout(
+        Strategy(
+            tp=candidate.tp,
+            cp=candidate.cp,
+            dp=candidate.dp,
+            ep=candidate.ep,
+            etp=candidate.etp,
+            sequence_parallel=candidate.sequence_parallel,
+            zero=candidate.zero,
+            recompute=candidate.recompute,
+        ),
+        even_chunks(layers, candidate.pp, candidate.vpp),
+        micro_batch=candidate.micro_batch,
+        num_microbatches=candidate.num_microbatches,
+        prefix=candidate.prefix,
+    )
+
+
+def _ranked(request: PlanRequest, pricings: Sequence[Pricing], tally: Tally) -> tuple[RankedLayout, ...]:
+    feasible = tally.best or tally.risky
+    chosen = sorted(feasible.values(), key=lambda candidate: candidate.order)[: request.top]
+    layouts = [layout_of(candidate, request.model.layers) for candidate in chosen]
+    priced = [(layout, price_layout(pricings, layout)) for layout in layouts]
+    priced.sort(key=lambda pair: objective_value(pair[1], request.objective))
+    ranked: list[RankedLayout] = []
+    for layout, cost in priced:
+        why = why_slower(ranked[-1].cost, cost) if ranked else ""
+        ranked.append(RankedLayout(layout=layout, cost=cost, evidence=evidence_of(cost), why=why))
+    return tuple(ranked)
+
+
+def why_slower(better: LayoutCost, worse: LayoutCost) -> str:
+    """One line on what a layout loses to the one before it: the largest differences of the breakdown."""
+    names = (
+        ("compute", "compute_s"),
+        ("exposed exchange", "exposed_comm_s"),
+        ("bubble", "bubble_s"),
+        ("jitter", "sync_s"),
+    )
+    changes = [(getattr(worse.step, field) - getattr(better.step, field), name) for name, field in names]
+    total = worse.step.total_s - better.step.total_s
+    changes.sort(reverse=True)
+    lost = [f"{name} +{change:.3g} s" for change, name in changes[:2] if change > 0.05 * abs(total)]
+    gained = [f"{name} {change:.3g} s" for change, name in changes[-1:] if change < -0.05 * abs(total)]
+    return f"{100 * total / better.step.total_s:+.1f} %: " + ", ".join(lost + gained)
+
+
+def _proof(tally: Tally, ranked: Sequence[RankedLayout], wall_s: float) -> SearchProof:
+    best_s = ranked[0].cost.step.total_s if ranked else 0.0
+    bound_s = min(tally.open_bound_s, best_s)
+    return SearchProof(
+        enumerated=tally.enumerated,
+        pruned=tuple(sorted(tally.pruned.items())),
+        solved=tally.solved,
+        lower_bound_s=bound_s,
+        gap=(best_s - bound_s) / best_s if best_s else 0.0,
+        proven_optimal=bool(ranked) and bound_s >= best_s * (1.0 - 1e-9),
+        wall_s=wall_s,
+    )

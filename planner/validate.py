@@ -1,0 +1,127 @@
+"""Predict measured runs: step time and memory of each row's own layout, or the reason why a row cannot be priced."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from costmodels.memory import allocated_bytes
+from costmodels.price import price_layout
+from costmodels.pricing import Constants, Pricing
+from costmodels.results import LayoutCost
+from hardware.errors import InputError
+from planner.measured import MeasuredRun, read_runs
+from planner.runs import PricedRun, question_of
+
+LEAST_MFU_PERCENT = 5.0
+"""Runs below it are troubled (a network fault, a cold start) and say nothing about a model."""
+UNSTATED = "(not stated)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """What the cost models say of one run. ``skipped`` is the reason when they say nothing; then the rest is None."""
+
+    run: MeasuredRun
+    step_time_s: float | None = None
+    peak_mem_bytes: float | None = None
+    verdict: str | None = None
+    skipped: str | None = None
+    cost: LayoutCost | None = None
+
+    @property
+    def error(self) -> float | None:
+        """Predicted over measured step time less one; None when either is missing or the run was troubled."""
+        measured = self.run.step_time_s
+        mfu = self.run.number("mfu")
+        troubled = self.run.status != "ok" or (mfu is not None and mfu < LEAST_MFU_PERCENT)
+        if self.step_time_s is None or not measured or troubled:
+            return None
+        return self.step_time_s / measured - 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorSummary:
+    """Absolute relative errors of a group of runs."""
+
+    name: str
+    rows: int
+    median: float
+    p90: float
+    median_ratio: float
+
+
+def predict(run: MeasuredRun, constants: Constants | None = None) -> Prediction:
+    """Price one run."""
+    if run.skipped:
+        return Prediction(run=run, skipped=run.skipped)
+    try:
+        asked = question_of(run)
+        cost = price_layout(_pricings(asked, constants or Constants()), asked.layout)
+    except InputError as error:
+        return Prediction(run=run, skipped=str(error))
+    heaviest = cost.heaviest
+    return Prediction(
+        run=run,
+        step_time_s=cost.step.total_s,
+        peak_mem_bytes=allocated_bytes(heaviest),
+        verdict=heaviest.verdict.value,
+        cost=cost,
+    )
+
+
+def _pricings(asked: PricedRun, constants: Constants) -> tuple[Pricing, ...]:
+    return tuple(
+        Pricing(model=asked.model, job=asked.job, island=island, constants=constants)
+        for island in asked.cluster.islands
+    )
+
+
+def validate(
+    paths: Sequence[Path],
+    constants: Constants | None = None,
+    *,
+    progress: Callable[[Iterable[MeasuredRun], int], Iterable[MeasuredRun]] = lambda runs, _: runs,
+) -> tuple[Prediction, ...]:
+    """Predict every run of some tables.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        CSV files, see :mod:`planner.measured`.
+    constants : Constants, optional
+        Default: those that ship.
+    progress : callable
+        Wraps the runs, given their number, to show progress.
+
+    Raises
+    ------
+    InputError
+        A file is no table of runs.
+    """
+    shared = constants or Constants()
+    runs = [run for path in paths for run in read_runs(path)]
+    return tuple(predict(run, shared) for run in progress(runs, len(runs)))
+
+
+def summaries(predictions: Iterable[Prediction], column: str) -> tuple[ErrorSummary, ...]:
+    """Errors by the text of a column, largest group first; an empty column name puts all runs into one group."""
+    groups: dict[str, list[float]] = defaultdict(list)
+    for prediction in predictions:
+        if prediction.error is not None:
+            groups[prediction.run.text(column) or UNSTATED if column else "all"].append(prediction.error)
+    found = [_summary(name, np.array(errors)) for name, errors in groups.items()]
+    return tuple(sorted(found, key=lambda item: (-item.rows, item.name)))
+
+
+def _summary(name: str, errors: np.typing.NDArray[np.float64]) -> ErrorSummary:
+    sizes = np.abs(errors)
+    return ErrorSummary(
+        name=name,
+        rows=len(errors),
+        median=float(np.median(sizes)),
+        p90=float(np.quantile(sizes, 0.9)),
+        median_ratio=float(np.median(errors + 1.0)),
+    )
