@@ -36,9 +36,10 @@ def test_no_schedule_beats_its_lower_bound(spec, seed, p2p, blocking):
     forward, backward, weight = rng.exponential(1.0, (3, 20, spec.pp, spec.vpp))
     crossing = p2p * rng.exponential(1.0, (20, spec.pp))
     bound = lower_bound(spec, forward, backward, crossing, weight, transfers)
-    exact = makespan(spec, forward, backward, crossing, weight, transfers).makespan_s
+    simulated = makespan(spec, forward, backward, crossing, weight, transfers)
+    exact = simulated.makespan_s
     assert (bound <= exact * ROUNDING).all()
-    assert (bound >= 0.4 * exact).all()  # a bound, and not an empty one
+    assert (bound >= simulated.busy_s.max(axis=1) / ROUNDING).all()  # at least the busiest stage's work
     assert (lower_bound(spec, forward, backward, crossing, weight) <= exact * ROUNDING).all()
 
 

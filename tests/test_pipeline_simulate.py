@@ -1,12 +1,15 @@
 """Times of schedules against two plain simulators, closed forms and published facts."""
 
+import doctest
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodels.pipeline import maxplus, simulate
 from costmodels.pipeline.graph import Transfers
 from costmodels.pipeline.program import program
 from costmodels.pipeline.schedules import Kind, PipelineSpec, Schedule, operations, positions
@@ -222,6 +225,34 @@ def test_cost_does_not_grow_with_microbatches(name, pp, vpp, group):
     assert far == pytest.approx(first + (second - first) * 499.0, rel=1e-12)
 
 
+@pytest.mark.parametrize("way", ["steps", "powers", "windows"])
+@pytest.mark.parametrize(("name", "pp", "vpp"), [("1f1b", 4, 1), ("interleaved", 3, 2), ("zbv", 3, 2)])
+def test_every_way_through_the_steady_state_agrees(monkeypatch, name, pp, vpp, way):
+    """Block by block, by powers of the block's matrix, and with a look for a period after every few blocks."""
+    sizes = spec(name, pp, 40 * pp, vpp)
+    rng = np.random.default_rng(5)
+    forward = rng.integers(40, 60, (30, pp, vpp)).astype(float)
+    expected = timeline(sizes, forward, 2 * forward, 7.0, forward, OVERLAPPED).end_s.max(axis=1)
+    monkeypatch.setattr(simulate, "_squaring_pays", lambda *_: way == "powers")
+    if way != "windows":
+        monkeypatch.setattr(simulate, "SHIFT_RTOL", -1.0)  # no period is ever found
+    assert makespan(sizes, forward, 2 * forward, 7.0, forward, OVERLAPPED).makespan_s.tolist() == expected.tolist()
+
+
+@given(st.integers(1, 5), st.integers(0, 40), st.integers(0, 2**32 - 1))
+@settings(max_examples=40, deadline=None)
+def test_maxplus_powers_are_repeated_products(size, times, seed):
+    rng = np.random.default_rng(seed)
+    matrix = rng.integers(0, 9, (size, size, 2)).astype(float)
+    matrix[rng.random(matrix.shape) < 0.3] = -np.inf
+    state = rng.integers(0, 9, (size, 2)).astype(float)
+    expected = state
+    for _ in range(times):
+        rows = [[max(matrix[i, j, b] + expected[j, b] for j in range(size)) for b in range(2)] for i in range(size)]
+        expected = np.array(rows)
+    assert np.array_equal(maxplus.repeat(matrix, state, times), expected)
+
+
 @pytest.mark.parametrize("pp", [1, 2, 5, 8, 12])
 def test_every_schedule_but_gpipe_has_a_steady_block(pp):
     sizes = [spec(name, pp, 12 * pp + 20, 2 if name == "zbv" else 1) for name in ("1f1b", "zb-h1", "zb-2p", "zbv")]
@@ -302,6 +333,11 @@ def test_one_slow_stage_sets_the_rate(slow):
     forward[slow] = 1.3
     few, many = (makespan(spec("1f1b", 4, m), forward, 2 * forward).makespan_s[0] for m in (50, 150))
     assert (many - few) / 100.0 == pytest.approx(3.9)
+
+
+def test_documentation_runs():
+    page = Path(__file__).parent.parent / "docs" / "pipeline.md"
+    assert doctest.testfile(str(page), module_relative=False) == (0, 8)
 
 
 def test_times_scale():

@@ -17,6 +17,7 @@ from costmodels.pipeline.graph import NONE, Ints, Transfers, hops
 from costmodels.pipeline.schedules import Kind, PipelineSpec, Schedule, order, positions
 from costmodels.pipeline.times import Floats, stage_times, time_rows, time_table
 
+PRODUCT_SIZE: Final = 250_000  # multiplications per matrix product: BLAS libraries keep these on one core
 AFFINE_DEPTH: Final = 4  # micro-batches over pp from which the paths of a bound grow evenly with the micro-batches
 
 
@@ -133,8 +134,8 @@ def lower_bound(
 
     The longest of a few paths through the dependency graph, each the way of a micro-batch to a stage, the stage's own
     operations from there on, and the way out: from the stage's first operation or first backward, to its last forward,
-    last backward or last operation. Exact for equal stages under GPipe, 1F1B and ZB-H1. One matrix product prices a
-    batch.
+    last backward or last operation. Exact for equal stages under 1F1B, interleaved and ZB-H1 when transfers cost
+    nothing. One matrix product prices a batch. For GPipe with overlapped transfers it is :func:`gpipe_form`, exact.
 
     Parameters are those of :func:`~costmodels.pipeline.simulate.makespan`. A bound for overlapped transfers holds for
     blocking ones too, but is then less tight.
@@ -145,8 +146,16 @@ def lower_bound(
         Lower bound [s] of the makespan, shape (batch,).
     """
     times = stage_times(spec, forward_s, backward_s, p2p_s, weight_grad_s)
-    bound: Floats = (_paths(spec, transfers) @ time_table(spec, times)).max(axis=0)
-    return bound
+    if spec.schedule is Schedule.GPIPE and transfers is Transfers.OVERLAPPED:
+        stages = times.forward_s[:, :, 0], times.backward_s[:, :, 0]
+        return gpipe_form(*stages, spec.num_microbatches, times.p2p_s[:, :-1])
+    table = time_table(spec, times)
+    paths = _paths(spec, transfers)
+    used = np.flatnonzero(paths.any(axis=0))
+    paths, table = paths[:, used], table[used]
+    step = max(1, PRODUCT_SIZE // paths.size)
+    parts = [(paths @ table[:, low : low + step]).max(axis=0) for low in range(0, table.shape[1], step)]
+    return np.concatenate(parts)
 
 
 @lru_cache(maxsize=256)

@@ -8,8 +8,8 @@ References
 ----------
 1F1B and interleaved: Megatron-LM, ``megatron/core/pipeline_parallel/schedules.py`` (warm-up counts and the
 schedule table of ``get_pp_rank_microbatches`` and ``get_schedule_table``), and Narayanan et al., arXiv 2104.04473.
-GPipe: Huang et al., arXiv 1811.06965. ZB-H1 and ZB-H2: Qi et al., arXiv 2401.10241, section 2.2. ZB-V: Qi et al.,
-arXiv 2405.15362, in the handcrafted order of ``ScheduleZBVZeroBubble`` of ``torch.distributed.pipelining``.
+GPipe: Huang et al., arXiv 1811.06965. ZB-H1, ZB-H2 and ZB-V: Qi et al., arXiv 2401.10241, sections 2.2 and 6; ZB-V in
+the handcrafted order of ``ScheduleZBVZeroBubble`` of ``torch.distributed.pipelining``.
 """
 
 import itertools

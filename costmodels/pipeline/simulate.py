@@ -8,7 +8,7 @@ Many micro-batches cost no more than few. The steady block maps the ends of one 
 next, ``x(k + 1) = A x(k)`` in max-plus algebra, and ``A (x + t) = A x + t`` for every shift ``t``. So once
 ``x(k) = x(k - c) + t`` holds for *all* rows that later rows read, it holds for ever, and the remaining blocks are one
 addition (Baccelli et al., *Synchronization and Linearity*, 1992, chapter 3). Candidates that are not yet periodic run
-on, block by block, to the end.
+on, block by block, or by powers of ``A`` when that is cheaper.
 """
 
 from collections.abc import Sequence
@@ -18,15 +18,18 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodels.pipeline.graph import BLOCKING_SCHEDULES, NONE, Ints, Transfers
+from costmodels.pipeline import maxplus
+from costmodels.pipeline.graph import NONE, Ints, Transfers
 from costmodels.pipeline.program import Level, Part, Program, node_table, one_segment, program
-from costmodels.pipeline.schedules import PipelineSpec
+from costmodels.pipeline.schedules import PipelineSpec, Schedule
 from costmodels.pipeline.times import Floats, stage_times, time_table
 
 # Ends that differ from a uniform shift by less than this share of themselves are rounding; the time of the whole step
 # is then wrong by at most this share times the number of blocks that were simulated.
 SHIFT_RTOL: Final = 1e-13
 EXTRA_WINDOW: Final = 4  # blocks beyond the pipeline's depth before the first look for a period; later windows double
+CALL_CELLS: Final = 2500  # array cells that numpy handles in the time of one call
+MATRIX_CELLS: Final = 1 << 16  # cells of the matrices that are squared together
 MAX_BATCH: Final = 1024  # candidates per pass: their working set stays near a core
 
 
@@ -81,8 +84,12 @@ class Timeline:
 
 
 def default_transfers(spec: PipelineSpec) -> Transfers:
-    """How Megatron-LM moves tensors by default: it blocks in schedules without virtual chunks, else overlaps."""
-    return Transfers.BLOCKING if spec.schedule in BLOCKING_SCHEDULES else Transfers.OVERLAPPED
+    """How the frameworks move tensors by default.
+
+    Megatron-LM waits for every transfer of its 1F1B without virtual chunks; its interleaved schedule, the zero-bubble
+    runtimes and PyTorch's GPipe send while they compute.
+    """
+    return Transfers.BLOCKING if spec.schedule is Schedule.ONE_F_ONE_B else Transfers.OVERLAPPED
 
 
 def makespan(
@@ -222,7 +229,35 @@ def _steady(prog: Program, copies: int, ends: Floats, table: Floats) -> Floats:
         pending, table, ends = pending[wait], table.take(wait, axis=1), ends.take(wait, axis=1)
         if not len(pending):
             return result
+        if _squaring_pays(prog, left, len(pending)):
+            result[:, pending] = _squared(prog, left, ends, table)
+            return result
         window *= 2
+
+
+def _squaring_pays(prog: Program, left: int, batch: int) -> bool:
+    """Whether powers of the block's matrix take less time than running the block ``left`` times more."""
+    levels = [level for segment in prog.block for level in segment.levels]
+    nodes = sum(level.high - level.low for level in levels)
+    run = 5 * (len(levels) * CALL_CELLS + nodes * batch)  # gathers, maximum, sums
+    square = 2 * prog.live * (CALL_CELLS + prog.live**2 * batch)
+    return left.bit_length() * square + prog.live * run < left * run
+
+
+def _squared(prog: Program, left: int, ends: Floats, table: Floats) -> Floats:
+    """Live ends ``left`` blocks after those in front of ``ends``, by powers of the block's max-plus matrix."""
+    live, step = prog.live, max(1, MATRIX_CELLS // prog.live**2)
+    parts = []
+    for low in range(0, table.shape[1], step):
+        times = table[:, low : low + step]
+        count = times.shape[1]
+        basis = np.full((prog.places, live, count), -np.inf)
+        basis[np.arange(live), np.arange(live)] = 0.0
+        columns = basis.reshape(prog.places, live * count)
+        _run_part(prog.block, columns, np.tile(times, live))
+        matrix = columns[:live].reshape(live, live, count)
+        parts.append(maxplus.repeat(matrix, ends[:live, low : low + step], left))
+    return np.concatenate(parts, axis=1)
 
 
 def _extrapolate(states: Sequence[Floats], left: int) -> Floats:
