@@ -1,0 +1,242 @@
+"""A user's words turned into a request: names are looked up, numbers are checked, nothing is decided.
+
+A :class:`Question` is what the command line, a sweep file and a saved report have in common.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, TypeVar
+
+from costmodels.job import Software, TrainingJob
+from costmodels.precision import precision
+from costmodels.software import software
+from costmodels.workload import presets
+from costmodels.workload.fields import Fields
+from costmodels.workload.model import ModelSpec
+from hardware.catalog import cluster
+from hardware.errors import InputError
+from planner.nearest import nearest
+from planner.recompute_words import parse_recompute_words
+from planner.request import Framework, Objective, PlanRequest, parse_fixed
+
+_Choice = TypeVar("_Choice", Framework, Objective)
+
+MOST_SEQUENCES: Final = 1_000_000_000
+MOST_TOKENS: Final = 100_000_000
+
+_SOFTWARE: Final = MappingProxyType(
+    {
+        Framework.MEGATRON: "megatron",
+        Framework.BRIDGE: "megatron-bridge",
+        Framework.NEMO: "nemo-2",
+        Framework.TORCHTITAN: "torchtitan",
+        Framework.DEEPSPEED: "deepspeed-flash",
+        Framework.GALVATRON: "galvatron",
+        Framework.NONE: "megatron",
+    }
+)
+"""What a plan made today is priced with; older eras are for measured runs."""
+_NEMO_16_BIT: Final = "nemo-2-bf16"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """One question in the user's words.
+
+    Attributes
+    ----------
+    model, cluster : str
+        As typed: a preset or a path.
+    seq : int
+        Tokens of a sequence; 0 when the model fixes it or has none.
+    fixed : tuple of str
+        Items such as ``tp=4``.
+    power_cap_w : float
+        Limit of each GPU; 0.0: the part's own.
+    profile : str
+        Path of a machine profile; empty for none.
+    """
+
+    model: str
+    cluster: str
+    global_batch: int
+    seq: int = 0
+    precision: str = "bf16"
+    framework: str = "megatron"
+    objective: str = "time"
+    recompute: str = "auto"
+    fixed: tuple[str, ...] = ()
+    top: int = 10
+    time_limit_s: float = 60.0
+    power_cap_w: float = 0.0
+    thermal: bool = False
+    profile: str = ""
+
+
+def request_of(question: Question) -> PlanRequest:
+    """Look up the names of a question and check its numbers.
+
+    Parameters
+    ----------
+    question : Question
+        What the user asks.
+
+    Returns
+    -------
+    PlanRequest
+        Its ``words`` hold the question as typed.
+
+    Raises
+    ------
+    InputError
+        A name is not known, a file is wrong, or a number is out of range.
+    """
+    framework = _member(Framework, question.framework, "framework")
+    objective = _member(Objective, question.objective, "objective")
+    model = presets.model(question.model)
+    machine = cluster(question.cluster)
+    if not 1 <= question.global_batch <= MOST_SEQUENCES:
+        raise InputError(f"global batch {question.global_batch}", allowed=f"1 to {MOST_SEQUENCES} sequences")
+    recipe = precision(question.precision, framework=software(_SOFTWARE[framework]).framework)
+    job = TrainingJob(
+        global_batch=question.global_batch,
+        seq=_seq(model, question.seq),
+        precision=recipe,
+        software=_software(framework, recipe.gemm),
+        power_cap_w=question.power_cap_w,
+    )
+    if question.recompute != "auto":
+        parse_recompute_words(question.recompute)
+    return PlanRequest(
+        model=model,
+        cluster=machine,
+        job=job,
+        framework=framework,
+        objective=objective,
+        fixed=parse_fixed(list(question.fixed)),
+        recompute=question.recompute,
+        top=question.top,
+        time_limit_s=question.time_limit_s,
+        thermal=question.thermal,
+        words=words_of(question),
+    )
+
+
+def words_of(question: Question) -> tuple[tuple[str, str], ...]:
+    """What the user typed, by name; files keep the path as typed."""
+    names = ("model", "cluster", "precision", "profile")
+    return tuple((name, str(getattr(question, name))) for name in names if getattr(question, name))
+
+
+def question_of(request: PlanRequest) -> Question:
+    """Return the question behind a request; names that nobody typed are those of the values themselves.
+
+    Parameters
+    ----------
+    request : PlanRequest
+        Made by :func:`request_of` or by a program.
+
+    Returns
+    -------
+    Question
+        ``request_of(question_of(request))`` equals the request when its model and cluster are presets or files.
+    """
+    typed = dict(request.words)
+    return Question(
+        model=typed.get("model", request.model.name),
+        cluster=typed.get("cluster", request.cluster.name),
+        global_batch=request.job.global_batch,
+        seq=request.job.seq,
+        precision=typed.get("precision", request.job.precision.name),
+        framework=request.framework.value,
+        objective=request.objective.value,
+        recompute=request.recompute,
+        fixed=tuple(f"{name}={value}" for name, value in request.fixed),
+        top=request.top,
+        time_limit_s=request.time_limit_s,
+        power_cap_w=request.job.power_cap_w,
+        thermal=request.thermal,
+        profile=typed.get("profile", ""),
+    )
+
+
+def relocated(question: Question, folder: Path) -> Question:
+    """Look for the files of a question beside ``folder`` where they are not at the path as typed."""
+
+    def found(text: str) -> str:
+        is_file = text.lower().endswith((".toml", ".json"))
+        beside = folder / text
+        return str(beside) if is_file and not Path(text).exists() and beside.exists() else text
+
+    return replace(
+        question, model=found(question.model), cluster=found(question.cluster), profile=found(question.profile)
+    )
+
+
+def question_from(values: Mapping[str, object], where: str) -> Question:
+    """Build a question from plain data, as a sweep point or a saved report holds it.
+
+    Parameters
+    ----------
+    values : mapping
+        Fields of :class:`Question`; missing ones keep their default.
+    where : str
+        File, for messages.
+
+    Returns
+    -------
+    Question
+
+    Raises
+    ------
+    InputError
+        A field is unknown, missing or of the wrong type.
+    """
+    read = Fields(values, where)
+    read.only(field.name for field in fields(Question))
+    return Question(
+        model=read.text("model"),
+        cluster=read.text("cluster"),
+        global_batch=read.whole("global_batch", least=1),
+        seq=read.whole("seq", default=0),
+        precision=read.text("precision", default="bf16"),
+        framework=read.text("framework", default="megatron"),
+        objective=read.text("objective", default="time"),
+        recompute=read.text("recompute", default="auto"),
+        fixed=read.texts("fixed"),
+        top=read.whole("top", default=10, least=1),
+        time_limit_s=read.number("time_limit_s", default=60.0),
+        power_cap_w=read.number("power_cap_w", default=0.0),
+        thermal=read.flag("thermal", default=False),
+        profile=read.text("profile", default=""),
+    )
+
+
+def _member(kind: type[_Choice], text: str, what: str) -> _Choice:
+    known = {member.value: member for member in kind}
+    found = known.get(text.strip().lower())
+    if found is None:
+        raise InputError(f"{what} {text!r} is not known{nearest(text, known)}", allowed=", ".join(known))
+    return found
+
+
+def _software(framework: Framework, gemm: str) -> Software:
+    name = _SOFTWARE[framework]
+    if framework is Framework.NEMO and gemm in ("bf16", "fp16"):
+        name = _NEMO_16_BIT
+    return software(name)
+
+
+def _seq(model: ModelSpec, seq: int) -> int:
+    """Tokens of a sequence: the user's, else the model's own; 1 for models whose samples are not sequences."""
+    if not model.hidden:
+        return model.fixed_seq or 1
+    if not seq:
+        raise InputError(
+            f"the sequence length of {model.name} is not given", allowed="--seq TOKENS, such as --seq 4096"
+        )
+    if not 1 <= seq <= MOST_TOKENS:
+        raise InputError(f"sequence length {seq}", allowed=f"1 to {MOST_TOKENS} tokens")
+    return seq

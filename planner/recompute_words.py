@@ -1,0 +1,65 @@
+"""What users write for recompute: ``none``, ``selective:core_attn+moe_act``, ``full``, ``full:4``."""
+
+from typing import Final
+
+from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Granularity, Recompute
+from hardware.errors import InputError
+from planner.nearest import nearest
+
+MODULES: Final = (
+    "core_attn",
+    "layernorm",
+    "mla_up_proj",
+    "mlp",
+    "mlp_act",
+    "moe",
+    "moe_act",
+    "shared_experts",
+    "attn",
+    "mamba",
+    "gdn",
+    "gdn_norm_out",
+)
+"""Parts of a layer that may be recomputed alone; Megatron-LM's names where it has them."""
+
+DEFAULT_MODULES: Final = ("core_attn",)
+_ALLOWED: Final = (
+    "none, selective, selective:MODULE+MODULE with MODULE of " + ", ".join(MODULES) + ", full, full:LAYERS"
+)
+
+
+def parse_recompute_words(text: str) -> tuple[Recompute, int]:
+    """Read a recompute option.
+
+    Parameters
+    ----------
+    text : str
+        ``none``, ``selective`` (attention scores), ``selective:module+module``, ``full``, or ``full:K``.
+
+    Returns
+    -------
+    recompute : Recompute
+        What a layer recomputes.
+    layers : int
+        Number of layers of each pipeline position that do it, from the first on; 0: all of them.
+
+    Raises
+    ------
+    InputError
+        The words are not understood.
+    """
+    kind, _, rest = text.strip().lower().partition(":")
+    if kind == "none" and not rest:
+        return NO_RECOMPUTE, 0
+    if kind == "full" and (not rest or rest.isdigit()):
+        layers = int(rest) if rest else 0
+        return (NO_RECOMPUTE, 0) if rest and not layers else (FULL_RECOMPUTE, layers)
+    if kind == "selective":
+        modules = tuple(dict.fromkeys(part.strip() for part in rest.split("+"))) if rest else DEFAULT_MODULES
+        for module in modules:
+            if module not in MODULES:
+                raise InputError(
+                    f"recompute module {module!r} is not known{nearest(module, MODULES)}", allowed=", ".join(MODULES)
+                )
+        return Recompute(granularity=Granularity.SELECTIVE, modules=modules), 0
+    raise InputError(f"--recompute {text!r} is not understood", allowed=_ALLOWED)
