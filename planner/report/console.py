@@ -1,0 +1,82 @@
+"""Where text goes: a terminal gets colour and its own width, a pipe gets plain text of a fixed width."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, TextIO
+
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
+
+PIPED_WIDTH: Final = 100
+NARROW: Final = 96
+"""Columns below which tables drop what a reader can do without."""
+
+
+def console_on(stream: TextIO) -> Console:
+    """Return a console on a stream.
+
+    Parameters
+    ----------
+    stream : TextIO
+        Standard output or error. ``NO_COLOR`` and ``TERM=dumb`` are honoured; a stream that is no terminal gets no
+        control codes and :data:`PIPED_WIDTH` columns, or ``COLUMNS``.
+
+    Returns
+    -------
+    Console
+        Prints text as it is: no markup, no highlighting.
+    """
+    width = None if stream.isatty() else _columns() or PIPED_WIDTH
+    return Console(
+        file=stream, width=width, markup=False, emoji=False, highlight=False, force_terminal=stream.isatty() or False
+    )
+
+
+def text_console(*, json_on_stdout: bool = False) -> Console:
+    """Return the console for people: standard output, or standard error when JSON has standard output to itself."""
+    return console_on(sys.stderr if json_on_stdout else sys.stdout)
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """Show on standard error that work goes on, when someone looks at it."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    with console_on(sys.stderr).status(what):
+        yield
+
+
+def show(console: Console, *parts: RenderableType) -> None:
+    """Print parts with one empty line between them; without trailing spaces where nobody sees them."""
+    if console.is_terminal:
+        _print(console, parts)
+        return
+    with console.capture() as captured:
+        _print(console, parts)
+    console.file.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+
+
+def _print(console: Console, parts: tuple[RenderableType, ...]) -> None:
+    for number, part in enumerate(parts):
+        if number:
+            console.print()
+        console.print(part)
+
+
+def section(title: str, *body: RenderableType) -> RenderableType:
+    """Return a heading with what belongs under it."""
+    return Group(Text(title, style="bold"), *body)
+
+
+def write_stdout(text: str) -> None:
+    """Write machine-readable text to standard output as it is."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _columns() -> int:
+    text = os.environ.get("COLUMNS", "")
+    return int(text) if text.isdigit() and 20 <= int(text) <= 1000 else 0

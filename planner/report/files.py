@@ -1,0 +1,75 @@
+"""Files that appear whole or not at all."""
+
+import os
+import tempfile
+from pathlib import Path
+
+from hardware.errors import InputError
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a text file beside its place and move it there in one step.
+
+    Parameters
+    ----------
+    path : Path
+        Its folder must exist; a file that is there is replaced.
+    text : str
+        Content; written as UTF-8 with line feeds as line ends.
+
+    Raises
+    ------
+    InputError
+        The folder is missing, or may not be written.
+    """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        _write_through(path, text)  # a pipe or a terminal takes the bytes; nothing may take its place
+        return
+    if path.is_dir():
+        raise InputError("is a folder", allowed="the name of a file", where=str(path))
+    path = path.resolve() if path.is_symlink() else path
+    if not path.parent.is_dir():
+        raise InputError(f"no folder {path.parent}", allowed="a folder that exists", where=str(path))
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    except OSError as error:
+        raise _refused(path, error) from error
+    part = Path(name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+        part.chmod(0o666 & ~_umask())
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise _refused(path, error) from error
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def _write_through(path: Path, text: str) -> None:
+    try:
+        with path.open("w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise _refused(path, error) from error
+
+
+def make_folder(path: Path) -> None:
+    """Create a folder with its parents; InputError when that is refused."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _refused(path, error) from error
+
+
+def _refused(path: Path, error: OSError) -> InputError:
+    reason = error.strerror or str(error)
+    return InputError(f"cannot be written: {reason}", allowed="a place that you may write", where=str(path))
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,259 @@
+"""Saved reports read back, the inverse of :mod:`planner.report.json_report`; every field is checked."""
+
+import json
+import math
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Final, TypeVar
+
+from costmodels.layout import Granularity, Layout, Recompute, Stage, Strategy, StrategyRun
+from costmodels.pipeline.schedules import Schedule
+from costmodels.results import Evidence, LayoutCost, MemoryUse, Moment, PowerState, StepTime, Verdict
+from costmodels.workload.counts import parameter_count
+from costmodels.workload.fields import Fields
+from hardware.errors import InputError
+from planner.plan_report import Infeasibility, PlanReport, RankedLayout, RankPlace, SearchProof
+from planner.question import question_from, relocated, request_of
+from planner.report.json_report import HZ_PER_MHZ, SCHEMA
+from planner.report.words import BYTES_PER_GIB
+from planner.request import PlanRequest
+
+MOST_BYTES: Final = 1 << 30
+_Member = TypeVar("_Member", bound=Enum)
+
+
+def read_report(path: Path) -> PlanReport:
+    """Read a report that ``plan search --json`` wrote.
+
+    Parameters
+    ----------
+    path : Path
+        The file. Models and clusters that are files themselves are looked for as typed, then beside the report.
+
+    Returns
+    -------
+    PlanReport
+        Equal to the one that was written, but for clocks rounded to the last bit.
+
+    Raises
+    ------
+    InputError
+        The file is missing, no JSON, of another schema, lacks a field, or its model or cluster has changed since.
+    """
+    return report_from_json(_load(path), str(path), path.parent)
+
+
+def report_from_json(data: Mapping[str, object], where: str, folder: Path) -> PlanReport:
+    """Read a report from plain data; parameters as :func:`read_report`."""
+    top = Fields(data, where)
+    schema = top.whole("schema")
+    if schema != SCHEMA:
+        raise InputError(f"schema {schema} is not known", allowed=f"schema {SCHEMA}", where=f"{where}: schema")
+    request = _request(top.table("request"), folder)
+    infeasible = top.table("infeasible") if top.has("infeasible") else None
+    return PlanReport(
+        request=request,
+        layouts=tuple(_ranked(item, request) for item in _tables(top, "layouts")),
+        search=_search(top.table("search")),
+        rejected=_counts(top, "rejected"),
+        infeasible=_infeasible(infeasible) if infeasible else None,
+        unconstrained_s=top.number("unconstrained_s", default=0.0),
+        notes=top.texts("notes"),
+    )
+
+
+def _load(path: Path) -> Mapping[str, object]:
+    if not path.is_file():
+        raise InputError("no such file", allowed="a report that plan search --json wrote", where=str(path))
+    if path.stat().st_size > MOST_BYTES:
+        raise InputError(f"{path.stat().st_size} bytes are too many", allowed=f"up to {MOST_BYTES}", where=str(path))
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, ValueError, RecursionError) as error:
+        allowed = "a report that plan search --json wrote"
+        raise InputError(f"is not JSON ({error})", allowed=allowed, where=str(path)) from error
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from error
+    if not isinstance(data, dict):
+        raise InputError("holds no JSON object", allowed="a report that plan search --json wrote", where=str(path))
+    return data
+
+
+def _request(read: Fields, folder: Path) -> PlanRequest:
+    values = {name: value for name, value in read.values.items() if name != "resolved"}
+    fixed = read.table("fixed")
+    values["fixed"] = [f"{name}={fixed.whole(name)}" for name in fixed.values]
+    request = request_of(relocated(question_from(values, read.where), folder))
+    resolved = read.table("resolved")
+    now = {
+        "layers": request.model.layers,
+        "parameters": parameter_count(request.model).total,
+        "gpus": request.cluster.gpus,
+    }
+    for name, value in now.items():
+        then = resolved.whole(name)
+        if then != value:
+            raise InputError(
+                f"{then} {name} then, {value} now: {request.model.name} or {request.cluster.name} has changed since",
+                allowed="the files as they were; else run plan search again",
+                where=resolved.where,
+            )
+    return request
+
+
+def _search(read: Fields) -> SearchProof:
+    return SearchProof(
+        enumerated=read.whole("enumerated"),
+        pruned=_counts(read, "pruned"),
+        solved=read.whole("solved"),
+        lower_bound_s=read.number("lower_bound_s"),
+        gap=_real(read, "gap"),
+        proven_optimal=read.flag("proven_optimal"),
+        wall_s=read.number("wall_s"),
+    )
+
+
+def _infeasible(read: Fields) -> Infeasibility:
+    return Infeasibility(constraint=read.text("constraint"), nearest_change=read.text("nearest_change"))
+
+
+def _ranked(read: Fields, request: PlanRequest) -> RankedLayout:
+    layout = _layout(read)
+    if layout.layers != request.model.layers:
+        raise read.wrong("stages", f"{layout.layers} layers", f"the {request.model.layers} layers of the model")
+    evidence = read.table("evidence")
+    return RankedLayout(
+        layout=layout,
+        cost=_cost(read),
+        evidence=Evidence(
+            label=evidence.text("label"),
+            nearest=evidence.text("nearest"),
+            low_s=evidence.number("low_s"),
+            high_s=evidence.number("high_s"),
+        ),
+        why=read.text("why", default=""),
+        placement=_placement(read, request),
+    )
+
+
+def _placement(read: Fields, request: PlanRequest) -> tuple[RankPlace, ...]:
+    """Read the places; the identity placement comes back as an empty one, as the search gives it."""
+    places = tuple(
+        RankPlace(rank=item.whole("rank"), host=item.text("host"), gpu=item.whole("gpu"))
+        for item in _tables(read, "placement")
+    )
+    per_node = {island.node.gpus for island in request.cluster.islands}
+    if len(per_node) == 1:
+        gpus = per_node.pop()
+        if all(place.host == f"node{place.rank // gpus}" and place.gpu == place.rank % gpus for place in places):
+            return ()
+    return places
+
+
+def _layout(read: Fields) -> Layout:
+    split = read.values.get("layers_per_stage")
+    stages = _tables(read, "stages")
+    if not isinstance(split, list) or len(split) != len(stages) or not stages:
+        raise read.wrong("layers_per_stage", split, f"a list of counts for each of {len(stages)} stages, at least one")
+    return Layout(
+        stages=tuple(_stage(item, counts, read) for item, counts in zip(stages, split, strict=True)),
+        micro_batch=read.whole("micro_batch", least=1),
+        num_microbatches=read.whole("num_microbatches", least=1),
+        schedule=_member(Schedule, read, "schedule"),
+    )
+
+
+def _stage(read: Fields, counts: object, layout: Fields) -> Stage:
+    if not isinstance(counts, list) or not counts or not all(type(item) is int and item >= 0 for item in counts):
+        raise layout.wrong("layers_per_stage", counts, "a list of whole numbers from 0")
+    runs = tuple(
+        StrategyRun(strategy=_strategy(item), count=item.whole("layers")) for item in _tables(read, "strategies")
+    )
+    if not runs or sum(run.count for run in runs) != sum(counts):
+        raise read.wrong("strategies", f"{sum(run.count for run in runs)} layers", f"{sum(counts)} layers in all")
+    return Stage(layers_per_chunk=tuple(counts), strategies=runs, island=read.table("mesh").whole("island"))
+
+
+def _strategy(read: Fields) -> Strategy:
+    recompute = read.table("recompute")
+    return Strategy(
+        tp=read.whole("tp", least=1),
+        cp=read.whole("cp", least=1),
+        dp=read.whole("dp", least=1),
+        ep=read.whole("ep", least=1),
+        etp=read.whole("etp", least=1),
+        sequence_parallel=read.flag("sequence_parallel"),
+        zero=read.whole("zero"),
+        shard_group=read.whole("shard_group"),
+        recompute=Recompute(
+            granularity=_member(Granularity, recompute, "granularity"), modules=recompute.texts("modules")
+        ),
+    )
+
+
+def _cost(read: Fields) -> LayoutCost:
+    parts, power = read.table("breakdown"), read.table("power")
+    details = read.table("details_s")
+    stages = _tables(read, "stages")
+    return LayoutCost(
+        step=StepTime(
+            compute_s=_real(parts, "compute_s"),
+            exposed_comm_s=_real(parts, "exposed_comm_s"),
+            bubble_s=_real(parts, "bubble_s"),
+            sync_s=_real(parts, "sync_s"),
+            io_s=_real(parts, "io_s"),
+            details=tuple((name, _real(details, name)) for name in details.values),
+        ),
+        memory=tuple(_memory(item.table("memory"), stage) for stage, item in enumerate(stages)),
+        power=PowerState(
+            gpu_w=power.number("gpu_w"),
+            peak_gpu_w=power.number("peak_gpu_w"),
+            clock_hz=power.number("clock_mhz") * HZ_PER_MHZ,
+            limited_by=power.text("limited_by"),
+            energy_j_per_token=power.number("energy_j_per_token"),
+            max_temp_c=_real(power, "max_temp_c"),
+        ),
+        stage_times_s=tuple(item.number("time_s") for item in stages),
+        tokens_per_s=read.number("tokens_per_s"),
+        mfu=read.number("mfu"),
+    )
+
+
+def _memory(read: Fields, stage: int) -> MemoryUse:
+    parts = read.table("components")
+    return MemoryUse(
+        stage=stage,
+        components=tuple((name, _real(parts, name) * BYTES_PER_GIB) for name in parts.values),
+        usable_bytes=read.number("usable_gib") * BYTES_PER_GIB,
+        verdict=_member(Verdict, read, "verdict"),
+        moment=_member(Moment, read, "moment"),
+        host_bytes=read.number("host_gib") * BYTES_PER_GIB,
+    )
+
+
+def _tables(read: Fields, name: str) -> tuple[Fields, ...]:
+    value = read.values.get(name)
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise read.wrong(name, value, "a list of objects")
+    return tuple(Fields(item, f"{read.where}: {name}[{number}]") for number, item in enumerate(value))
+
+
+def _counts(read: Fields, name: str) -> tuple[tuple[str, int], ...]:
+    table = read.table(name)
+    return tuple((key, table.whole(key)) for key in table.values)
+
+
+def _real(read: Fields, name: str) -> float:
+    value = read.values.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise read.wrong(name, value, "a number")
+    return float(value)
+
+
+def _member(kind: type[_Member], read: Fields, name: str) -> _Member:
+    text = read.text(name)
+    known = {str(member.value): member for member in kind}
+    if text not in known:
+        raise read.wrong(name, text, ", ".join(known))
+    return known[text]

@@ -1,0 +1,259 @@
+"""A plan report as plain data, schema 1: the fields that scripts rely on. :mod:`planner.report.json_reader` reads it.
+
+Times are seconds, memory GiB, power watts. Further fields may be added; none changes its meaning.
+"""
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import islice
+from typing import Final
+
+from costmodels.layout import Layout, Recompute, Stage, Strategy
+from costmodels.results import LayoutCost, MemoryUse
+from costmodels.workload.counts import parameter_count
+from hardware.cluster import Cluster
+from planner.plan_report import PlanReport, RankedLayout, RankPlace, SearchProof
+from planner.question import question_of
+from planner.report.version import version
+from planner.report.words import gib, layout_text
+from planner.request import PlanRequest
+
+SCHEMA: Final = 1
+MOST_PLACES: Final = 4096
+"""GPUs up to which the identity placement is written out; beyond, an empty list stands for it."""
+HZ_PER_MHZ: Final = 1e6
+
+Json = dict[str, object]
+
+
+def report_to_json(report: PlanReport) -> Json:
+    """Return a report as plain data.
+
+    Parameters
+    ----------
+    report : PlanReport
+        Of a search.
+
+    Returns
+    -------
+    dict
+        Schema 1, ready for :func:`json.dumps`.
+    """
+    out: Json = {
+        "schema": SCHEMA,
+        "planner": version(),
+        "request": request_to_json(report.request),
+        "layouts": [
+            layout_to_json(ranked, report.request, rank) for rank, ranked in enumerate(report.layouts, start=1)
+        ],
+        "search": search_to_json(report.search),
+        "rejected": dict(report.rejected),
+        "notes": list(report.notes),
+    }
+    if report.unconstrained_s:
+        out["unconstrained_s"] = report.unconstrained_s
+    if report.infeasible is not None:
+        out["infeasible"] = asdict(report.infeasible)
+    return out
+
+
+def request_to_json(request: PlanRequest) -> Json:
+    """Return a request: the user's words, and what they came to."""
+    question = question_of(request)
+    out: Json = {key: value for key, value in asdict(question).items() if key not in ("fixed", "profile")}
+    out["fixed"] = dict(request.fixed)
+    if question.profile:
+        out["profile"] = question.profile
+    out["resolved"] = {
+        "model": request.model.name,
+        "layers": request.model.layers,
+        "parameters": parameter_count(request.model).total,
+        "cluster": request.cluster.name,
+        "gpus": request.cluster.gpus,
+        "nodes": request.cluster.nodes,
+        "precision": request.job.precision.name,
+        "software": request.job.software.name,
+    }
+    return out
+
+
+def search_to_json(search: SearchProof) -> Json:
+    """Return counts, bounds and proof."""
+    return {
+        "enumerated": search.enumerated,
+        "pruned": dict(search.pruned),
+        "solved": search.solved,
+        "lower_bound_s": search.lower_bound_s,
+        "gap": search.gap,
+        "proven_optimal": search.proven_optimal,
+        "wall_s": search.wall_s,
+    }
+
+
+def layout_to_json(ranked: RankedLayout, request: PlanRequest, rank: int = 1) -> Json:
+    """Return one priced layout.
+
+    Parameters
+    ----------
+    ranked : RankedLayout
+        Layout, price, evidence.
+    request : PlanRequest
+        What was asked; its cluster gives the identity placement.
+    rank : int
+        Place in the ranking, from 1.
+
+    Returns
+    -------
+    dict
+        Degrees at the top are those of the first layer; ``stages`` holds every layer's.
+    """
+    layout, cost = ranked.layout, ranked.cost
+    first = layout.first
+    return {
+        "rank": rank,
+        "name": layout_text(layout),
+        **_degrees(layout, first),
+        "sequence_parallel": first.sequence_parallel,
+        "recompute": _recompute(layout),
+        "gpus": layout.gpus,
+        "layers_per_stage": [list(chunks) for chunks in layout.layers_per_stage],
+        "stages": [_stage(number, layout, cost) for number in range(layout.pp)],
+        **_throughput(layout, cost),
+        "memory": _memory(layout, cost),
+        "power": _power(cost),
+        "placement": [asdict(place) for place in places(ranked, request.cluster)],
+        "evidence": asdict(ranked.evidence),
+        "why": ranked.why,
+    }
+
+
+def places(ranked: RankedLayout, cluster: Cluster) -> tuple[RankPlace, ...]:
+    """Return where each rank runs; empty for the identity placement of more than :data:`MOST_PLACES` GPUs."""
+    if ranked.placement or ranked.layout.gpus > MOST_PLACES:
+        return ranked.placement
+    slots = islice(_slots(cluster), ranked.layout.gpus)
+    return tuple(RankPlace(rank=rank, host=host, gpu=gpu) for rank, (host, gpu) in enumerate(slots))
+
+
+def _slots(cluster: Cluster) -> Iterator[tuple[str, int]]:
+    node = 0
+    for island in cluster.islands:
+        for _ in range(island.nodes):
+            yield from ((f"node{node}", gpu) for gpu in range(island.node.gpus))
+            node += 1
+
+
+def _degrees(layout: Layout, first: Strategy) -> Json:
+    return {
+        "tp": first.tp,
+        "pp": layout.pp,
+        "cp": first.cp,
+        "ep": first.ep,
+        "etp": first.etp,
+        "dp": first.dp,
+        "vpp": layout.vpp,
+        "zero": first.zero,
+        "shard_group": first.shard_group,
+        "micro_batch": layout.micro_batch,
+        "num_microbatches": layout.num_microbatches,
+        "schedule": layout.schedule.value,
+    }
+
+
+def recompute_to_json(recompute: Recompute) -> Json:
+    """Return what a layer recomputes."""
+    return {"granularity": recompute.granularity.value, "modules": list(recompute.modules)}
+
+
+def _recompute(layout: Layout) -> Json:
+    """What the first layer recomputes, and how many layers do as it does."""
+    first = layout.first.recompute
+    layers = sum(run.count for stage in layout.stages for run in stage.strategies if run.strategy.recompute == first)
+    return {**recompute_to_json(first), "layers": layers}
+
+
+def _stage(number: int, layout: Layout, cost: LayoutCost) -> Json:
+    stage: Stage = layout.stages[number]
+    use = cost.memory[number]
+    first = stage.strategies[0].strategy
+    return {
+        "mesh": {
+            "gpus": stage.gpus,
+            "island": stage.island,
+            "tp": first.tp,
+            "cp": first.cp,
+            "dp": first.dp,
+            "ep": first.ep,
+            "etp": first.etp,
+            "edp": first.edp,
+        },
+        "layers": stage.layers,
+        "strategies": [{"layers": run.count, **strategy_to_json(run.strategy)} for run in stage.strategies],
+        "time_s": cost.stage_times_s[number],
+        "memory_gib": gib(use.total_bytes),
+        "memory": memory_use_to_json(use),
+    }
+
+
+def strategy_to_json(strategy: Strategy) -> Json:
+    """Return the strategy of a layer."""
+    return {
+        "tp": strategy.tp,
+        "cp": strategy.cp,
+        "dp": strategy.dp,
+        "ep": strategy.ep,
+        "etp": strategy.etp,
+        "sequence_parallel": strategy.sequence_parallel,
+        "zero": strategy.zero,
+        "shard_group": strategy.shard_group,
+        "recompute": recompute_to_json(strategy.recompute),
+    }
+
+
+def memory_use_to_json(use: MemoryUse) -> Json:
+    """Return the memory of the heaviest rank of a stage."""
+    return {
+        "total_gib": gib(use.total_bytes),
+        "usable_gib": gib(use.usable_bytes),
+        "verdict": use.verdict.value,
+        "moment": use.moment.value,
+        "host_gib": gib(use.host_bytes),
+        "components": {name: gib(size) for name, size in use.components},
+    }
+
+
+def _throughput(layout: Layout, cost: LayoutCost) -> Json:
+    step = cost.step
+    return {
+        "step_time_s": step.total_s,
+        "tokens_per_s": cost.tokens_per_s,
+        "tokens_per_s_per_gpu": cost.tokens_per_s / layout.gpus,
+        "mfu": cost.mfu,
+        "breakdown": {
+            "compute_s": step.compute_s,
+            "exposed_comm_s": step.exposed_comm_s,
+            "bubble_s": step.bubble_s,
+            "sync_s": step.sync_s,
+            "io_s": step.io_s,
+        },
+        "details_s": dict(step.details),
+    }
+
+
+def _memory(layout: Layout, cost: LayoutCost) -> Json:
+    """Memory of the heaviest rank, named by the first rank of its stage: ranks count up through a stage, then on."""
+    heaviest = cost.heaviest
+    first_rank = sum(stage.gpus for stage in layout.stages[: heaviest.stage])
+    return {"heaviest_rank": first_rank, "heaviest_stage": heaviest.stage, **memory_use_to_json(heaviest)}
+
+
+def _power(cost: LayoutCost) -> Json:
+    power = cost.power
+    return {
+        "gpu_w": power.gpu_w,
+        "peak_gpu_w": power.peak_gpu_w,
+        "clock_mhz": power.clock_hz / HZ_PER_MHZ,
+        "limited_by": power.limited_by,
+        "energy_j_per_token": power.energy_j_per_token,
+        "max_temp_c": power.max_temp_c,
+    }

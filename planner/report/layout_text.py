@@ -1,0 +1,199 @@
+"""One layout in words: where its time, memory and power go, and how sure that is."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from rich import box
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from costmodels.results import Evidence, LayoutCost, MemoryUse, Moment, StepTime, Verdict
+from planner.plan_report import RankedLayout
+from planner.report.console import section
+from planner.report.ranking import STYLES
+from planner.report.words import (
+    count,
+    digits,
+    gib,
+    grids_text,
+    large,
+    layers_text,
+    layout_text,
+    percent,
+    recompute_text,
+    seconds,
+    uniform,
+)
+from planner.request import PlanRequest
+
+_BAR: Final = 30
+_SMALLEST_PART: Final = 0.0005  # of the step; parts below it are left out of the bars
+_SMALLEST_COMPONENT: Final = 0.005  # of the memory
+_VERDICTS: Final = {
+    Verdict.FITS: "fits",
+    Verdict.RISKY: "fits, but with less room than allocators need to be safe",
+    Verdict.OOM: "does not fit",
+}
+_PARTS: Final = (
+    ("compute", "compute_s"),
+    ("exchange that nothing hides", "exposed_comm_s"),
+    ("pipeline bubble", "bubble_s"),
+    ("waiting for the slowest rank", "sync_s"),
+    ("checkpoints", "io_s"),
+)
+
+
+def job_line(request: PlanRequest) -> Text:
+    """Say what was asked, in one or two lines."""
+    job, model, cluster = request.job, request.model, request.cluster
+    kinds = ", ".join(f"{island.gpus:,} x {island.node.accelerator.name}" for island in cluster.islands)
+    batch = count(job.global_batch, "sequence") + f" of {job.seq:,} tokens" if model.hidden else f"{job.global_batch:,}"
+    pinned = "".join(f", {name}={value}" for name, value in request.fixed)
+    return Text(
+        f"{model.name} ({count(model.layers, 'layer')}) on {cluster.name} ({kinds})\n"
+        f"batch {batch}, {job.precision.name}, for {request.framework}{pinned}"
+    )
+
+
+def facts(title: str, ranked: RankedLayout, request: PlanRequest) -> RenderableType:
+    """Return the layout's facts as labelled lines under a title."""
+    layout, cost = ranked.layout, ranked.cost
+    rows = [
+        ("step", f"{seconds(cost.step.total_s)}{_interval(ranked.evidence)}; {_rate(cost, layout.gpus, request)}"),
+        ("grid", _grid_words(ranked)),
+        ("pipeline", _pipeline_words(ranked)),
+        ("layers", f"{layers_text(layout)}, {layout.layers} in all; recompute {recompute_text(layout)}"),
+        ("memory", memory_words(cost.heaviest, cost)),
+        *power_rows(cost),
+        ("evidence", f"{ranked.evidence.label}; nearest measured: {ranked.evidence.nearest or 'none'}"),
+    ]
+    if layout.gpus < request.cluster.gpus:
+        rows.insert(1, ("GPUs", f"{layout.gpus:,} of {request.cluster.gpus:,}; the others stay idle"))
+    return section(f"{title}: {layout_text(layout)}", labelled(rows))
+
+
+def labelled(rows: Sequence[tuple[str, str]]) -> RenderableType:
+    """Return rows of a label and a text that wraps behind it."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for label, text in rows:
+        table.add_row(f"  {label}", Text(text))
+    return table
+
+
+def _interval(evidence: Evidence) -> str:
+    if evidence.high_s <= 0.0:
+        return ""
+    return f" (between {digits(evidence.low_s)} and {digits(evidence.high_s)})"
+
+
+def _rate(cost: LayoutCost, gpus: int, request: PlanRequest) -> str:
+    noun = "tokens" if request.model.hidden else "samples"
+    peak = request.job.precision.gemm
+    rate = f"{digits(cost.tokens_per_s)} {noun}/s, {digits(cost.tokens_per_s / gpus)} per GPU"
+    return f"{rate}; MFU {percent(cost.mfu)} of the dense {peak} peak"
+
+
+def _grid_words(ranked: RankedLayout) -> str:
+    layout = ranked.layout
+    first = layout.first
+    words = [f"{grids_text(layout)}, pp {layout.pp}"]
+    words += ["sequence parallel"] if first.sequence_parallel else []
+    if first.dp * first.cp > 1:
+        words.append(f"ZeRO-{first.zero}" if first.zero else "no ZeRO")
+    if not uniform(layout):
+        words.append("layers differ: plan search --json lists each")
+    return "; ".join(words)
+
+
+def _pipeline_words(ranked: RankedLayout) -> str:
+    layout, step = ranked.layout, ranked.cost.step
+    micro = f"{count(layout.num_microbatches, 'micro-batch', 'micro-batches')} of {layout.micro_batch}"
+    if layout.pp == 1:
+        return f"one stage; {micro}"
+    chunks = f", {layout.vpp} virtual chunks a stage" if layout.vpp > 1 else ""
+    bubble = percent(step.bubble_s / step.total_s)
+    return f"{layout.pp} stages{chunks}, {layout.schedule}; {micro}; bubble {bubble} of the step"
+
+
+def memory_words(use: MemoryUse, cost: LayoutCost) -> str:
+    """Say what the heaviest rank holds and whether it fits."""
+    where = f"a GPU of stage {use.stage}" if len(cost.memory) > 1 else "each GPU"
+    total, usable = gib(use.total_bytes), gib(use.usable_bytes)
+    verdict = _VERDICTS[use.verdict]
+    if use.moment is not Moment.NONE:
+        verdict += f" (fails at {use.moment})"
+    text = f"{where} holds {total:.1f} of {usable:.1f} GiB: {verdict}"
+    if use.host_bytes > 0.0:
+        text += f"; {gib(use.host_bytes):.1f} GiB in the host for each GPU"
+    return f"{text}; {components_words(use)}"
+
+
+def components_words(use: MemoryUse) -> str:
+    """List the components of a rank's memory, largest first, without those that do not count."""
+    large_ones = [item for item in use.components if item[1] > _SMALLEST_COMPONENT * use.total_bytes]
+    ordered = sorted(large_ones, key=lambda item: -item[1])
+    return ", ".join(f"{name} {gib(size):.1f}" for name, size in ordered)
+
+
+def power_rows(cost: LayoutCost) -> list[tuple[str, str]]:
+    """Say what the GPUs draw; nothing for a part whose power is not modelled."""
+    power = cost.power
+    if power.gpu_w <= 0.0:
+        return []
+    text = f"{power.gpu_w:.0f} W per GPU (peak {power.peak_gpu_w:.0f})"
+    text += f" at {power.clock_hz / 1e6:,.0f} MHz" if power.clock_hz > 0.0 else ""
+    text += f", {power.limited_by} limits the clock" if power.limited_by not in ("none", "") else ""
+    text += f", hottest die {power.max_temp_c:.0f} C" if power.max_temp_c > 0.0 else ""
+    return [("power", f"{text}; {digits(power.energy_j_per_token, 3)} J per token")]
+
+
+def breakdown(step: StepTime, *, ascii_only: bool = False) -> RenderableType:
+    """Return the parts of a step as bars; they sum to the step."""
+    table = Table.grid(padding=(0, 2))
+    for justify in ("left", "right", "right", "left"):
+        table.add_column(justify=justify, no_wrap=True)
+    for name, field in _PARTS:
+        value = getattr(step, field)
+        share = value / step.total_s
+        if abs(share) < _SMALLEST_PART:
+            continue
+        table.add_row(f"  {name}", seconds(value), percent(share), bar(share, ascii_only=ascii_only))
+    return section(f"Where the {seconds(step.total_s)} go", table)
+
+
+def bar(share: float, *, ascii_only: bool = False) -> str:
+    """Return a bar for a share of the whole."""
+    return ("#" if ascii_only else "█") * max(0, round(share * _BAR))
+
+
+def stages(ranked: RankedLayout) -> RenderableType:
+    """Return one row per stage: layers, time of a micro-batch, memory. Equal neighbours share a row."""
+    layout, cost = ranked.layout, ranked.cost
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
+    for title in ("stage", "layers", "ms a micro-batch", "GiB", "memory"):
+        table.add_column(title, justify="left" if title in ("stage", "memory") else "right")
+    rows = [
+        (
+            "/".join(map(str, stage.layers_per_chunk)),
+            f"{1e3 * cost.stage_times_s[number]:.1f}",
+            f"{gib(cost.memory[number].total_bytes):.1f}",
+            cost.memory[number].verdict,
+        )
+        for number, stage in enumerate(layout.stages)
+    ]
+    first = 0
+    for number, row in enumerate(rows):
+        if number + 1 < len(rows) and rows[number + 1] == row:
+            continue
+        name = str(number) if first == number else f"{first}-{number}"
+        table.add_row(name, *row[:3], Text(row[3].value, style=STYLES[row[3]]))
+        first = number + 1
+    return table
+
+
+def parameters_text(parameters: int) -> str:
+    """Return a parameter count for people, such as ``70.55 billion``."""
+    return f"{digits(parameters / 1e9)} billion" if parameters >= 1e9 else large(parameters)

@@ -1,0 +1,128 @@
+"""Numbers and layouts as short text. The only places where bytes become GiB are this module and the JSON report."""
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import Final
+
+from costmodels.layout import Layout, Strategy
+from costmodels.results import MemoryUse
+
+BYTES_PER_GIB: Final = 2.0**30
+GIGA: Final = 1e9
+_LARGE: Final = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def gib(size_bytes: float) -> float:
+    """Return bytes as GiB."""
+    return size_bytes / BYTES_PER_GIB
+
+
+def seconds(value_s: float) -> str:
+    """Return a duration with four significant digits and its unit, such as ``12.35 s`` or ``3.21 ms``."""
+    if abs(value_s) >= 0.1:
+        return f"{digits(value_s)} s"
+    return f"{digits(value_s * 1e3)} ms" if abs(value_s) >= 1e-4 else f"{digits(value_s * 1e6)} us"
+
+
+def digits(value: float, significant: int = 4) -> str:
+    """Return a number with so many significant digits, without exponent, with thousands separated."""
+    if value == 0.0:
+        return "0"
+    whole = len(str(int(abs(value))))
+    decimals = significant - whole if abs(value) >= 1.0 else significant - 1
+    return f"{value:,.{max(0, decimals)}f}"
+
+
+def percent(share: float, decimals: int = 1) -> str:
+    """Return a share as a percentage, such as ``12.3 %``."""
+    return f"{share * 100.0:.{decimals}f} %"
+
+
+def large(value: float) -> str:
+    """Return a large count with an SI prefix, such as ``70.55G``."""
+    for size, prefix in _LARGE:
+        if abs(value) >= size:
+            return f"{digits(value / size)}{prefix}"
+    return digits(value)
+
+
+def count(number: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun, such as ``1 GPU`` or ``64 GPUs``."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def layout_text(layout: Layout) -> str:
+    """Return the degrees of a layout, such as ``TP4 PP8 DP2`` or ``PP4 DP16 EP8 ZeRO3``.
+
+    TP, PP and DP always stand; the others where they are not 1. ZeRO stands where it is not 1, the usual sharding of
+    the optimizer. A star marks layers that use further strategies.
+    """
+    first = layout.first
+    parts = [f"TP{first.tp}", f"PP{layout.pp}"]
+    parts += [f"CP{first.cp}"] if first.cp > 1 else []
+    parts += [f"DP{first.dp}"]
+    parts += [f"EP{first.ep}"] if first.ep > 1 else []
+    parts += [f"ETP{first.etp}"] if first.etp > 1 else []
+    parts += [f"ZeRO{first.zero}"] if first.zero != 1 and first.dp * first.cp > 1 else []
+    return " ".join(parts) + ("" if uniform(layout) else " *")
+
+
+def uniform(layout: Layout) -> bool:
+    """Whether all layers share one grid (they may differ in recompute)."""
+    return len({_grid(run.strategy) for stage in layout.stages for run in stage.strategies}) == 1
+
+
+def _grid(strategy: Strategy) -> tuple[int, ...]:
+    return (strategy.tp, strategy.cp, strategy.dp, strategy.ep, strategy.etp, strategy.zero, strategy.shard_group)
+
+
+def runs_of(values: Iterable[object]) -> str:
+    """Return values with equal neighbours counted: ``10x8`` or ``21x2,19x2``; a pair or less is written out."""
+    out: list[str] = []
+    for value, group in groupby(values):
+        times = sum(1 for _ in group)
+        out += [f"{value}x{times}"] if times > 2 else [str(value)] * times
+    return ",".join(out)
+
+
+def layers_text(layout: Layout) -> str:
+    """Return the layers of each stage, chunks apart by ``/``: ``10x8``, ``21,21,19,19`` or ``5/5x4``."""
+    return runs_of("/".join(map(str, chunks)) for chunks in layout.layers_per_stage)
+
+
+def stage_layers_text(layout: Layout) -> str:
+    """Return the layers of each stage with its chunks added up: ``10x8``."""
+    return runs_of(stage.layers for stage in layout.stages)
+
+
+def recompute_text(layout: Layout) -> str:
+    """Return what a layout recomputes; ``full 12/80`` when only some layers do."""
+    layers: dict[str, int] = {}
+    for stage in layout.stages:
+        for run in stage.strategies:
+            layers[str(run.strategy.recompute)] = layers.get(str(run.strategy.recompute), 0) + run.count
+    named = [(name, number) for name, number in layers.items() if name != "none" and number]
+    if not named:
+        return "none"
+    return " + ".join(name if number == layout.layers else f"{name} {number}/{layout.layers}" for name, number in named)
+
+
+def memory_text(use: MemoryUse) -> str:
+    """Return the memory of a rank and its verdict, such as ``61.2 fits``."""
+    return f"{gib(use.total_bytes):.1f} {use.verdict}"
+
+
+def grids_text(layout: Layout) -> str:
+    """Return both grids of a layout with experts side by side; only the dense grid without."""
+    first = layout.first
+    dense = f"tp {first.tp} x cp {first.cp} x dp {first.dp}"
+    if first.ep == 1 and first.etp == 1:
+        return dense
+    return f"attention {dense}, experts etp {first.etp} x ep {first.ep} x edp {first.edp}"
+
+
+def listed(names: Sequence[str], last: str = "and") -> str:
+    """Return names as a list in a sentence: ``a, b and c``."""
+    if len(names) < 2:
+        return "".join(names)
+    return f"{', '.join(names[:-1])} {last} {names[-1]}"
