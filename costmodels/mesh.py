@@ -61,6 +61,12 @@ class PlacedGroup:
     members: Ints
     domains: Ints
 
+    def take(self, rows: Ints) -> "PlacedGroup":
+        """Groups ``rows`` as new groups."""
+        return PlacedGroup(
+            size=self.size[rows], stride=self.stride[rows], members=self.members[rows], domains=self.domains[rows]
+        )
+
     def within(self, tier: int) -> Ints:
         """Members together in one domain of a tier, shape (S,); tier -1 is the single accelerator."""
         return np.ones_like(self.size) if tier < 0 else self.members[:, tier]
@@ -114,10 +120,9 @@ def group_of(axis: Axis, table: StrategyTable) -> Group:
 
 
 def _expert_shard(table: StrategyTable) -> Ints:
-    """Ranks that share the states of the experts: as many optimizer instances as the dense states have."""
-    instances = table.dp * table.cp // table.zero_group
-    divides = table.edp % np.maximum(instances, 1) == 0
-    return np.where(divides, table.edp // np.maximum(instances, 1), table.edp)
+    """Ranks that share the states of the experts: those of the dense group that hold the same experts."""
+    within = np.maximum(1, table.zero_group * table.tp // (table.etp * table.ep))
+    return np.gcd(within, table.edp)
 
 
 def place(group: Group, tiers: tuple[Tier, ...]) -> PlacedGroup:

@@ -1,0 +1,97 @@
+"""A group's way through the hierarchy: rates, capacities and steps that every algorithm needs."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodels.collectives.constants import NetworkConstants
+from costmodels.collectives.fabric import alltoall_bytes_per_s, ring_bytes_per_s
+from costmodels.mesh import PlacedGroup
+from costmodels.table import Floats
+from hardware.tiers import Tier
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Crossing:
+    """Leaving the domains of one tier over the next: arrays (S,).
+
+    ``parts`` is the number of domains that the group leaves and enters, ``inside`` the members in one of them,
+    ``bytes_per_s`` what one of these domains can send for the group, ``steps`` the neighbours along a ring that this
+    crossing joins, ``levels`` the depth of a binary tree over it. Where a group stays within one domain ``parts`` is 1.
+    """
+
+    tier: Tier
+    parts: Floats
+    inside: Floats
+    bytes_per_s: Floats
+    steps: Floats
+    levels: Floats
+    hop_s: float
+    in_network_reduction: bool
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Route:
+    """Everything about placed groups that does not depend on the message; arrays (S,)."""
+
+    size: Floats
+    inside: Floats
+    ring_bytes_per_s: Floats
+    alltoall_bytes_per_s: Floats
+    pair_bytes_per_s: Floats
+    in_network_bytes_per_s: float
+    launch_s: float
+    hop_s: float
+    crossings: tuple[Crossing, ...]
+
+
+def route_of(group: PlacedGroup, tiers: tuple[Tier, ...], constants: NetworkConstants) -> Route:
+    """Resolve a placed group against tiers and constants.
+
+    Parameters
+    ----------
+    group : PlacedGroup
+        S groups.
+    tiers : tuple of Tier
+        Hierarchy that the group was placed on.
+    constants : NetworkConstants
+        Efficiencies and step times per class of link.
+
+    Returns
+    -------
+    Route
+        Rates are after software efficiency. A domain's capacity towards the next tier is its members' fair share of the
+        adapters (all groups of an axis run at the same time), at most what one group's channels carry.
+    """
+    inner = constants.link(tiers[0])
+    together = group.within(0)
+    crossings = []
+    for index in range(1, len(tiers)):
+        tier = tiers[index]
+        link = constants.link(tier)
+        inside = group.within(index - 1).astype(np.float64)
+        parts = group.parts(index - 1).astype(np.float64)
+        outer = group.parts(index).astype(np.float64)
+        crossings.append(
+            Crossing(
+                tier=tier,
+                parts=parts,
+                inside=inside,
+                bytes_per_s=np.minimum(inside * tier.bytes_per_s * link.ring, constants.group_bytes_per_s),
+                steps=parts - outer,
+                levels=np.ceil(np.log2(parts / outer)),
+                hop_s=constants.hop_s(tier),
+                in_network_reduction=tier.in_network_reduction,
+            )
+        )
+    return Route(
+        size=group.size.astype(np.float64),
+        inside=together.astype(np.float64),
+        alltoall_bytes_per_s=alltoall_bytes_per_s(tiers[0], together, group.stride) * inner.alltoall,
+        ring_bytes_per_s=ring_bytes_per_s(tiers[0], together, group.stride) * inner.ring,
+        pair_bytes_per_s=ring_bytes_per_s(tiers[0], np.minimum(together, 2), group.stride) * inner.ring,
+        in_network_bytes_per_s=tiers[0].bytes_per_s * inner.in_network if tiers[0].in_network_reduction else 0.0,
+        launch_s=inner.launch_s,
+        hop_s=constants.hop_s(tiers[0]),
+        crossings=tuple(crossings),
+    )
