@@ -14,7 +14,7 @@ from costmodels.memory.states import LocalParameters, local_parameters, state_by
 from costmodels.memory.tokens import TokenShares, sample_shares, token_shares
 from costmodels.table import Floats, StrategyTable
 from costmodels.workload.layers import embedding_ops, head_ops, layer_ops, mtp_ops
-from costmodels.workload.model import Attention, AttentionKind, LayerKind, ModelSpec, OpaqueLayer
+from costmodels.workload.model import LayerKind, ModelSpec, OpaqueLayer
 from costmodels.workload.op import Op, Split
 
 _FP32_BYTES = 4.0
@@ -114,7 +114,6 @@ def layer_memory(
         kept_input = kind.output_bytes_per_sample * shares.tokens
         return _block(scope, ops, parameters, _Activations(shares, kept_input, 2.0 * kept_input))
     shares = token_shares(job, table)
-    parameters = _with_repeated_keys(kind, model, parameters, table)
     kept_input = input_bytes(model.hidden, job, shares)
     gather_buffer = np.where(shares.sequence > 1, model.hidden * job.precision.activation_bytes, 0.0) * shares.tokens
     # beside the widest op: the gradient of the residual stream, and the buffer that gathers over tp, which stays
@@ -181,20 +180,6 @@ def _with_states(scope: Scope, parameters: LocalParameters, kept: Floats, workin
     )
 
 
-def _with_repeated_keys(
-    kind: LayerKind, model: ModelSpec, parameters: LocalParameters, table: StrategyTable
-) -> LocalParameters:
-    """Add the key and value weights that tp ranks repeat when there are fewer key heads than ranks."""
-    mixer = kind.mixer
-    if not isinstance(mixer, Attention) or mixer.kind is not AttentionKind.GROUPED:
-        return parameters
-    columns = mixer.kv_heads * (mixer.qk_dim + mixer.v_dim)
-    repeats = np.maximum(1.0, table.tp / mixer.kv_heads) - 1.0
-    return LocalParameters(
-        dense=parameters.dense + model.hidden * columns * repeats / table.tp, expert=parameters.expert
-    )
-
-
 def embedding_memory(
     model: ModelSpec, job: TrainingJob, table: StrategyTable, constants: MemoryConstants | None = None
 ) -> LayerMemory:
@@ -204,12 +189,31 @@ def embedding_memory(
     """
     scope = Scope(model=model, job=job, table=table, constants=constants or default_memory())
     ops = scope.ops(lambda fused: embedding_ops(model, dropout=job.software.dropout, fused_kernels=fused))
-    shares = token_shares(job, table)
-    parameters = local_parameters(ops, table)
-    extra = (padded_rows(model, table) - model.vocab / table.tp) * model.hidden
-    parameters = LocalParameters(dense=parameters.dense + extra, expert=parameters.expert)
     gradient = padded_rows(model, table) * model.hidden * job.precision.activation_bytes
-    return _with_states(scope, parameters, kept_bytes(ops, job, shares), gradient)
+    return _with_states(
+        scope, _embedding_parameters(scope, ops), kept_bytes(ops, job, token_shares(job, table)), gradient
+    )
+
+
+def table_memory(
+    model: ModelSpec, job: TrainingJob, table: StrategyTable, constants: MemoryConstants | None = None
+) -> LayerMemory:
+    """Memory of a further copy of the token table, which keeps no activations.
+
+    Parameters and result are as in :func:`layer_memory`.
+    """
+    scope = Scope(model=model, job=job, table=table, constants=constants or default_memory())
+    ops = [op for op in embedding_ops(model) if op.name == "embedding"]
+    nothing = np.zeros(len(table), dtype=np.float64)
+    return _with_states(scope, _embedding_parameters(scope, ops), nothing, nothing)
+
+
+def _embedding_parameters(scope: Scope, ops: Sequence[Op]) -> LocalParameters:
+    """Parameters of the input embedding with the padding of the vocabulary."""
+    model, table = scope.model, scope.table
+    parameters = local_parameters(ops, table)
+    padding = (padded_rows(model, table) - model.vocab / table.tp) * model.hidden
+    return LocalParameters(dense=parameters.dense + padding, expert=parameters.expert)
 
 
 def head_memory(

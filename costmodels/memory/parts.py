@@ -7,7 +7,14 @@ import numpy as np
 from costmodels.job import TrainingJob
 from costmodels.memory.activations import input_bytes
 from costmodels.memory.constants import MemoryConstants, default_memory
-from costmodels.memory.layer import LayerMemory, embedding_memory, head_memory, layer_memory, mtp_memory
+from costmodels.memory.layer import (
+    LayerMemory,
+    embedding_memory,
+    head_memory,
+    layer_memory,
+    mtp_memory,
+    table_memory,
+)
 from costmodels.memory.tokens import token_shares
 from costmodels.table import Floats, StrategyTable
 from costmodels.workload.model import ModelSpec
@@ -24,6 +31,8 @@ class ModelMemory:
         multi-token-prediction layer (when it has any): the order of :class:`costmodels.positions.Contents`.
     kinds : int
         How many of the parts are kinds of layers.
+    token_table : LayerMemory
+        A further copy of the token table, for a head or a multi-token-prediction layer on another stage.
     boundary : ndarray
         One micro-batch between two stages [B], shape (S,); 0 with one stage.
     groups : ndarray
@@ -32,6 +41,7 @@ class ModelMemory:
 
     parts: tuple[LayerMemory, ...]
     kinds: int
+    token_table: LayerMemory
     boundary: Floats
     groups: Floats
 
@@ -84,6 +94,7 @@ def model_memory(
     return ModelMemory(
         parts=tuple(parts),
         kinds=len(kinds),
+        token_table=table_memory(model, job, table, constants),
         boundary=np.where(table.pp > 1, hidden_input, 0.0),
         groups=communicators(table),
     )

@@ -88,12 +88,13 @@ class _Held:
         """Sum over the parts of each stage, with copies of the embedding table; shape (R, pp)."""
         sizes = self.sizes(pick)
         total: Floats = np.einsum("rsjk,rjk->rs", self.counts, sizes)
-        row, head = self.memory.embedding, self.memory.head
-        if row is None or head is None or not (self.model.tied_embeddings or self.model.mtp_layers):
+        head = self.memory.head
+        if head is None or not (self.model.tied_embeddings or self.model.mtp_layers):
             return total
         first, last = (int(np.argwhere(self.place == at)[0, 0]) for at in (0, self.place.max()))
         if first != last:
-            total[:, last] += np.einsum("rj,rj->r", self.counts[:, last, :, head], sizes[:, :, row])
+            copies = pick(self.memory.token_table)[self.contents.rows]
+            total[:, last] += (self.counts[:, last, :, head] * copies).sum(axis=1)
         return total
 
     def widest(self, pick: Pick, rows: list[int]) -> Floats:

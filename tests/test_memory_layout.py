@@ -1,0 +1,286 @@
+"""Memory of whole layouts: order relations, uneven stages, chunks, strategies per layer, verdicts, speed."""
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodels.job import Software, TrainingJob
+from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Granularity, Layout, Recompute, Stage, Strategy, StrategyRun
+from costmodels.memory import (
+    allocated_bytes,
+    components,
+    default_memory,
+    layer_memory,
+    model_memory,
+    reserved_bytes,
+    stage_memory,
+    stage_sums,
+    total_bytes,
+    verdicts,
+)
+from costmodels.pipeline.schedules import PipelineSpec, Schedule
+from costmodels.positions import Contents, part_counts
+from costmodels.precision import precision
+from costmodels.results import MemoryUse, Moment, Verdict
+from costmodels.table import table_of
+from costmodels.workload.architecture import Architecture
+from hardware.cluster import Accelerator, PeakRates
+
+GIB = 2.0**30
+BIG = Accelerator(name="big", vendor="", peak=PeakRates(), memory_bytes=4096 * GIB, memory_bytes_per_s=1e12)
+LLAMA = Architecture(layers=16, hidden=2048, vocab=32000, heads=16, kv_heads=4, ffn=5632).build("llama")
+MOE = Architecture(
+    layers=16, hidden=1024, vocab=32000, heads=16, ffn=4096, experts=16, top_k=2, expert_ffn=1024, first_dense=2
+).build("moe")
+SELECTIVE = Recompute(granularity=Granularity.SELECTIVE, modules=("layernorm", "mlp_act", "moe_act"))
+NOW = Software(name="now", framework="megatron")
+
+
+def job(software: Software = NOW, seq: int = 2048) -> TrainingJob:
+    return TrainingJob(global_batch=512, seq=seq, precision=precision("bf16"), software=software)
+
+
+def plan(
+    chunks: list[list[int]], strategy: Strategy, *, micro: int = 1, count: int = 32, schedule: Schedule | None = None
+) -> Layout:
+    stages = tuple(
+        Stage(layers_per_chunk=tuple(c), strategies=(StrategyRun(strategy=strategy, count=sum(c)),)) for c in chunks
+    )
+    chosen = schedule or (Schedule.INTERLEAVED if len(chunks[0]) > 1 else Schedule.ONE_F_ONE_B)
+    return Layout(stages=stages, micro_batch=micro, num_microbatches=count, schedule=chosen)
+
+
+def parts(use: MemoryUse) -> dict[str, float]:
+    return dict(use.components)
+
+
+grids = st.builds(
+    Strategy,
+    tp=st.sampled_from([1, 2, 4]),
+    cp=st.sampled_from([1, 2]),
+    dp=st.sampled_from([2, 4, 8]),
+    ep=st.sampled_from([1, 2]),
+    sequence_parallel=st.booleans(),
+    zero=st.integers(0, 3),
+)
+
+
+@given(grids, st.sampled_from([LLAMA, MOE]), st.integers(1, 4))
+@settings(max_examples=60, deadline=None)
+def test_order_relations_of_a_layer(strategy, model, micro):
+    kind = model.kinds()[-1]
+    variants = [
+        strategy,
+        replace(strategy, zero=min(3, strategy.zero + 1)),
+        replace(strategy, recompute=SELECTIVE),
+        replace(strategy, recompute=FULL_RECOMPUTE),
+        replace(strategy, cp=2 * strategy.cp),
+    ]
+    sizes = [micro] * len(variants) + [micro + 1]
+    memory = layer_memory(kind, model, job(), table_of([*variants, strategy], pp=[1] * 6, micro_batch=sizes))
+    plain, more_zero, selective, full, more_cp, more_batch = range(6)
+    assert memory.states[more_zero] <= memory.states[plain]
+    assert memory.kept[full] <= memory.kept[selective] <= memory.kept[plain]
+    assert memory.working[plain] <= memory.working[selective] <= memory.working[full]
+    assert memory.kept[more_cp] < memory.kept[plain]
+    assert memory.kept[more_batch] > memory.kept[plain]
+
+
+@given(grids, st.integers(0, 3), st.sampled_from([NO_RECOMPUTE, SELECTIVE, FULL_RECOMPUTE]))
+@settings(max_examples=25, deadline=None)
+def test_components_sum_and_nest(strategy, uneven, recompute):
+    chunks = [[4 + uneven], [4], [4 - uneven], [4]]
+    uses = stage_memory(plan(chunks, replace(strategy, recompute=recompute)), MOE, job(), BIG)
+    for use in uses:
+        assert use.total_bytes == pytest.approx(sum(size for _, size in use.components))
+        assert all(size >= 0.0 for _, size in use.components)
+        assert allocated_bytes(use) < reserved_bytes(use) < use.total_bytes
+        assert use.verdict is Verdict.FITS
+        assert use.moment is Moment.NONE
+
+
+def test_uneven_stages_hold_their_own_layers():
+    strategy = Strategy(dp=2)
+    even, uneven = (stage_memory(plan(c, strategy), LLAMA, job(), BIG) for c in ([[4]] * 4, [[5], [5], [3], [3]]))
+    layer = layer_memory(LLAMA.kinds()[0], LLAMA, job(), table_of([strategy], pp=[4], micro_batch=[1]))
+    for stage, more in enumerate([1, 1, -1, -1]):
+        grown = parts(uneven[stage])["weights"] - parts(even[stage])["weights"]
+        assert grown == pytest.approx(more * layer.weights[0])
+    held = [use_parts["activations"] for use_parts in map(parts, even)]
+    token_ids = 8.0 * 2048
+    assert held[0] == pytest.approx(4 * (4 * layer.kept[0] + token_ids))
+    assert held[1] == pytest.approx(3 * 4 * layer.kept[0])
+
+
+def test_kinds_follow_the_model_along_the_pipeline():
+    strategy = Strategy(dp=4, ep=2)
+    uses = stage_memory(plan([[2], [6], [8]], strategy), MOE, job(), BIG)
+    table = table_of([strategy], pp=[3], micro_batch=[1])
+    dense, routed = (layer_memory(kind, MOE, job(), table).weights[0] for kind in MOE.kinds())
+    assert parts(uses[1])["weights"] == pytest.approx(6 * routed)
+    assert parts(uses[0])["weights"] == pytest.approx(2 * dense + 2.0 * 32000 * 1024)
+
+
+def test_interleaving_holds_more_on_the_first_stage():
+    strategy = Strategy(dp=2)
+    plain = stage_memory(plan([[4]] * 4, strategy), LLAMA, job(), BIG)
+    halves = stage_memory(plan([[2, 2]] * 4, strategy), LLAMA, job(), BIG)
+    ratio = parts(halves[0])["activations"] / parts(plain[0])["activations"]
+    assert ratio == pytest.approx(1 + 3 / (4 * 2), rel=0.01)  # arXiv 2205.05198, section 4.2.3
+
+
+def test_gpipe_holds_every_microbatch_and_its_loss():
+    strategy = Strategy(dp=2)
+    uses = stage_memory(plan([[8], [8]], strategy, count=8, schedule=Schedule.GPIPE), LLAMA, job(), BIG)
+    one = stage_memory(plan([[8], [8]], strategy, count=1), LLAMA, job(), BIG)
+    for all_held, single in zip(uses, one, strict=True):
+        assert parts(all_held)["activations"] == pytest.approx(8 * parts(single)["activations"])
+
+
+def test_first_layers_may_be_recomputed():
+    base, full = Strategy(dp=2), Strategy(dp=2, recompute=FULL_RECOMPUTE)
+    table = table_of([base, full], pp=[1, 1], micro_batch=[1, 1])
+    layer = layer_memory(LLAMA.kinds()[0], LLAMA, job(), table)
+    held = []
+    for count in range(17):
+        runs = [StrategyRun(strategy=s, count=n) for s, n in ((full, count), (base, 16 - count)) if n]
+        stage = Stage(layers_per_chunk=(16,), strategies=tuple(runs))
+        (use,) = stage_memory(Layout(stages=(stage,), micro_batch=1, num_microbatches=4), LLAMA, job(), BIG)
+        held.append(parts(use)["activations"])
+    assert np.diff(held) == pytest.approx([layer.kept[1] - layer.kept[0]] * 16)
+
+
+def test_tied_embeddings_are_copied_to_the_last_stage():
+    tied = replace(LLAMA, tied_embeddings=True)
+    strategy = Strategy(dp=2)
+    apart = stage_memory(plan([[8], [8]], strategy), tied, job(), BIG)
+    alone = stage_memory(plan([[16]], strategy), tied, job(), BIG)
+    weights = sum(parts(use)["weights"] for use in apart)
+    assert weights - parts(alone[0])["weights"] == pytest.approx(2.0 * 32000 * 2048)
+
+
+def test_activation_offload_frees_layers():
+    strategy = Strategy(dp=2)
+    layer = layer_memory(LLAMA.kinds()[0], LLAMA, job(), table_of([strategy], pp=[1], micro_batch=[1]))
+    away = replace(NOW, activation_offload_layers=10)
+    (here,), (there,) = (stage_memory(plan([[16]], strategy), LLAMA, job(s), BIG) for s in (NOW, away))
+    assert parts(here)["activations"] - parts(there)["activations"] == pytest.approx(10 * layer.kept[0])
+
+
+def test_stage_outputs_and_buckets():
+    strategy = Strategy(dp=2)
+    software = replace(NOW, stage_outputs_kept=True, bucket_bytes=1e9)
+    plain, more = (stage_memory(plan([[8], [8]], strategy), LLAMA, job(s), BIG) for s in (NOW, software))
+    boundary = 2.0 * 2048 * 2048
+    assert parts(more[0])["activations"] - parts(plain[0])["activations"] == pytest.approx(2 * boundary)
+    assert parts(more[1])["activations"] == pytest.approx(parts(plain[1])["activations"])
+    assert parts(more[0])["buffers"] - parts(plain[0])["buffers"] == pytest.approx(1e9)
+
+
+def test_optimizer_step_may_be_the_peak():
+    of = replace(job(seq=128), precision=replace(precision("bf16"), step_bytes=4.0))
+    (use,) = stage_memory(plan([[16]], Strategy()), LLAMA, of, BIG)
+    assert parts(use)["activations"] == 0.0
+    assert parts(use)["working"] == pytest.approx(2 * parts(use)["weights"])
+
+
+# In units of the bf16 weights: gradients bring states to 3, master weights to 5, Adam's states to 9.
+MOMENTS = {Moment.LOAD: 2.9, Moment.OPTIMIZER: 4.9, Moment.FORWARD: 5.02, Moment.FIRST_STEP: 8.9}
+
+
+@pytest.mark.parametrize("moment", MOMENTS, ids=lambda moment: moment.value)
+def test_moment_of_failure(moment):
+    model = Architecture(layers=32, hidden=4096, vocab=32000, heads=32, ffn=11008).build("7b")
+    (roomy,) = stage_memory(plan([[32]], Strategy()), model, job(seq=256), BIG)
+    outside = parts(roomy)["context"] + parts(roomy)["communicators"]
+    small = replace(BIG, memory_bytes=MOMENTS[moment] * parts(roomy)["weights"] + outside)
+    (use,) = stage_memory(plan([[32]], Strategy()), model, job(seq=256), small)
+    assert use.verdict is Verdict.OOM
+    assert use.moment is moment
+
+
+def test_reserve_shrinks_before_a_layout_fails():
+    (roomy,) = stage_memory(plan([[16]], Strategy(dp=8, zero=1), micro=8), LLAMA, job(), BIG)
+    constants = default_memory()
+    live = roomy.total_bytes - parts(roomy)["reserve"]
+    moving = parts(roomy)["reserve"] / constants.reserve_share
+    tight = replace(BIG, memory_bytes=live + 0.5 * parts(roomy)["reserve"])
+    (use,) = stage_memory(plan([[16]], Strategy(dp=8, zero=1), micro=8), LLAMA, job(), tight)
+    assert use.verdict is Verdict.RISKY
+    assert use.total_bytes == pytest.approx(tight.memory_bytes)
+    short = replace(BIG, memory_bytes=live + 0.9 * constants.least_reserve_share * moving)
+    (use,) = stage_memory(plan([[16]], Strategy(dp=8, zero=1), micro=8), LLAMA, job(), short)
+    assert use.verdict is Verdict.OOM
+
+
+def test_public_reports_of_running_out():
+    # Llama-2-7B on 40 GB cards: 18 bytes per parameter never fit; two-way tp with a distributed optimizer does
+    model = Architecture(layers=32, hidden=4096, vocab=32000, heads=32, ffn=11008).build("llama2-7b")
+    card = replace(BIG, memory_bytes=40 * GIB, allocatable_bytes=39.4 * GIB)
+    cases = [
+        (Strategy(dp=8), Verdict.OOM),
+        (Strategy(dp=8, zero=1), Verdict.OOM),
+        (Strategy(tp=2, dp=4, zero=1, sequence_parallel=True), Verdict.FITS),
+    ]
+    for strategy, verdict in cases:
+        (use,) = stage_memory(plan([[32]], strategy), model, job(seq=64), card)
+        assert use.verdict is verdict
+    states = sum(
+        parts(stage_memory(plan([[32]], Strategy(dp=8)), model, job(seq=64), card)[0])[name]
+        for name in ("weights", "gradients", "optimizer")
+    )
+    assert 105e9 < states < 130e9
+
+
+def uniform(strategies: list[Strategy], pp: int) -> tuple[Contents, object]:
+    table = table_of(strategies, pp=[pp] * len(strategies), micro_batch=[1] * len(strategies))
+    layers = np.full((len(strategies), pp), MOE.layers // pp)
+    contents = Contents(
+        spec=PipelineSpec(schedule=Schedule.ONE_F_ONE_B, pp=pp, num_microbatches=32),
+        rows=np.arange(len(strategies))[:, None],
+        counts=part_counts(MOE, layers)[:, :, None, :],
+        islands=(0,) * pp,
+    )
+    return contents, table
+
+
+@given(st.lists(grids, min_size=1, max_size=5), st.sampled_from([1, 2, 4]))
+@settings(max_examples=20, deadline=None)
+def test_many_layouts_at_once_agree_with_one(strategies, pp):
+    contents, table = uniform(strategies, pp)
+    sums = stage_sums(MOE, job(), model_memory(MOE, job(), table), contents)
+    named = components(sums, BIG.memory_bytes, default_memory())
+    for row, strategy in enumerate(strategies):
+        uses = stage_memory(plan([[MOE.layers // pp]] * pp, strategy), MOE, job(), BIG)
+        assert total_bytes(named)[row] == pytest.approx([use.total_bytes for use in uses])
+
+
+def test_two_thousand_strategies_are_fast():
+    rng = np.random.default_rng(3)
+    strategies = [
+        Strategy(
+            tp=int(rng.choice([1, 2, 4, 8])),
+            dp=64,
+            ep=int(rng.choice([1, 2, 4, 8])),
+            sequence_parallel=True,
+            zero=int(rng.integers(4)),
+            recompute=(NO_RECOMPUTE, SELECTIVE, FULL_RECOMPUTE)[int(rng.integers(3))],
+        )
+        for _ in range(2000)
+    ]
+    contents, table = uniform(strategies, 8)
+    priced, summed = np.inf, np.inf
+    for _ in range(5):
+        start = time.process_time()
+        memory = model_memory(MOE, job(), table)
+        middle = time.process_time()
+        sums = stage_sums(MOE, job(), memory, contents)
+        verdicts(components(sums, 80e9, default_memory()), 80e9, default_memory())
+        priced = min(priced, middle - start)
+        summed = min(summed, time.process_time() - middle)
+    assert priced < 0.03
+    assert summed < 0.05
