@@ -31,7 +31,8 @@ class TokenTraffic:
     """What one rank sends to the experts.
 
     ``tokens`` of shape (S,) are the rank's tokens, ``token_bytes`` the size of one; ``imbalance`` is the load of the
-    busiest rank over the mean (padded or dropped to a capacity: the capacity factor).
+    busiest rank over the mean (padded or dropped to a capacity: the capacity factor). ``etp`` neighbouring ranks hold
+    parts of the same experts, so that all of them need a copy.
     """
 
     tokens: Floats
@@ -39,6 +40,7 @@ class TokenTraffic:
     experts: int
     top_k: int
     imbalance: float = 1.0
+    etp: Ints | int = 1
 
     @property
     def copies_bytes(self) -> Floats:
@@ -130,7 +132,7 @@ def copies_per_token(traffic: TokenTraffic, group: PlacedGroup, tier: int) -> Fl
         Between 0 and the number of other domains.
     """
     parts = group.parts(tier)
-    share = traffic.experts * group.within(tier) / group.size
+    share = traffic.experts * np.maximum(group.within(tier), np.minimum(traffic.etp, group.size)) / group.size
     return (parts - 1) * hit_probability(traffic.experts, traffic.top_k, share)
 
 

@@ -1,0 +1,18 @@
+"""What the ranks of a layout exchange, in seconds and bytes: per part of the model and micro-batch, and per step.
+
+Durations are those of the transfers alone. What of them hides behind compute is decided by the caller.
+"""
+
+from costmodels.exchange.boundary import boundary_bytes, boundary_send_s, tied_embedding_s
+from costmodels.exchange.layer import LayerExchange, layer_exchange
+from costmodels.exchange.states import StateExchange, state_exchange
+
+__all__ = [
+    "LayerExchange",
+    "StateExchange",
+    "boundary_bytes",
+    "boundary_send_s",
+    "layer_exchange",
+    "state_exchange",
+    "tied_embedding_s",
+]

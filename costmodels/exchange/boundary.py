@@ -1,0 +1,89 @@
+"""Exchanges between pipeline stages: activations over boundaries, gradients of tied embeddings."""
+
+import numpy as np
+
+from costmodels.collectives import NetworkConstants, all_gather_s, all_reduce_s, send_receive_s
+from costmodels.exchange.placed import PlacedTable
+from costmodels.exchange.states import reduced_bytes
+from costmodels.job import TrainingJob
+from costmodels.mesh import Axis, PlacedGroup
+from costmodels.table import Floats, StrategyTable
+from costmodels.workload.layers import padded_vocab
+from costmodels.workload.model import ModelSpec, OpaqueLayer
+from hardware.tiers import Tier
+
+
+def boundary_bytes(model: ModelSpec, job: TrainingJob, table: StrategyTable, *, scatter_gather: bool = False) -> Floats:
+    """Bytes that one rank sends over a stage boundary per micro-batch and direction, shape (S,).
+
+    Under sequence parallelism a rank sends its tokens; without it every tp rank sends a full copy, or with
+    ``scatter_gather`` its part of one. Opaque layers: the largest output of any layer.
+    """
+    if model.hidden == 0:
+        largest = max(kind.output_bytes_per_sample for kind in model.kinds() if isinstance(kind, OpaqueLayer))
+        size: Floats = table.micro_batch * largest / table.cp
+        return size
+    split = np.where(scatter_gather, table.tp, table.sequence_split)
+    tokens: Floats = table.micro_batch * (job.seq / table.cp) / split
+    return tokens * (model.hidden * job.precision.activation_bytes)
+
+
+def boundary_send_s(
+    model: ModelSpec,
+    job: TrainingJob,
+    table: StrategyTable,
+    tiers: tuple[Tier, ...],
+    constants: NetworkConstants,
+    *,
+    scatter_gather: bool = False,
+) -> Floats:
+    """Seconds to send the activations (or gradients) of one micro-batch over a stage boundary.
+
+    Parameters
+    ----------
+    model, job, table, tiers, constants
+        As in :func:`layer_exchange`.
+    scatter_gather : bool
+        Without sequence parallelism, each tp rank sends its part and the receivers gather.
+
+    Returns
+    -------
+    array, shape (S,)
+        All ranks of a stage send at once; the boundary over the outermost tier decides [s].
+
+    References
+    ----------
+    Narayanan et al., arXiv 2104.04473, section 4.1 (scatter/gather optimization).
+    """
+    placed = PlacedTable(table, tiers, constants)
+    size = boundary_bytes(model, job, table, scatter_gather=scatter_gather)
+    time = placed.seconds(send_receive_s, Axis.PP, size)
+    if scatter_gather and model.hidden:
+        gathers = ~table.sequence_parallel & (table.pp > 1)
+        time = time + placed.seconds(all_gather_s, Axis.TP, size * table.tp, gathers)
+    return time
+
+
+def tied_embedding_s(
+    model: ModelSpec,
+    job: TrainingJob,
+    table: StrategyTable,
+    tiers: tuple[Tier, ...],
+    constants: NetworkConstants,
+) -> Floats:
+    """Seconds of the all-reduce that keeps tied embeddings of first and last stage equal, once per step, shape (S,).
+
+    Parameters as in :func:`layer_exchange`; 0.0 for models with an output matrix of their own or without pipeline.
+    """
+    if not model.tied_embeddings or not model.vocab:
+        return np.zeros(len(table))
+    placed = PlacedTable(table, tiers, constants)
+    stages = placed.group(Axis.PP)
+    pair = PlacedGroup(
+        size=np.minimum(stages.size, 2),
+        stride=stages.stride,
+        members=np.where(stages.domains > 1, 1, np.minimum(stages.size, 2)[:, None]),
+        domains=np.minimum(stages.domains, 2),
+    )
+    rows = np.array([padded_vocab(model, int(tp)) / int(tp) for tp in table.tp])
+    return all_reduce_s(rows * (model.hidden * reduced_bytes(job)), pair, tiers, constants)

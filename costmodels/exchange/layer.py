@@ -1,0 +1,121 @@
+"""What one part of a model exchanges for one micro-batch under every strategy."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from costmodels.collectives import NetworkConstants
+from costmodels.exchange.context import context_exchange
+from costmodels.exchange.experts import expert_exchange
+from costmodels.exchange.placed import Exchanged, PlacedTable
+from costmodels.exchange.states import weight_exchange
+from costmodels.exchange.tensor import loss_exchange, opaque_exchange, tensor_exchange
+from costmodels.exchange.volumes import TensorWidths, context_widths, end_widths, kind_of, tensor_widths
+from costmodels.job import TrainingJob
+from costmodels.memory.states import local_parameters
+from costmodels.table import Floats, StrategyTable
+from costmodels.workload.layers import embedding_ops, head_ops, layer_ops, mtp_ops
+from costmodels.workload.model import LayerKind, ModelSpec, MoeFfn, OpaqueLayer
+from costmodels.workload.op import Op
+from hardware.tiers import Tier
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LayerExchange:
+    """Exchanges of one part of the model for one micro-batch on one rank; arrays (S,), seconds and bytes sent.
+
+    ``tp_backward_hidden_s`` is the part of ``tp_backward_s`` that frameworks start beside a weight- or data-gradient
+    GEMM. ``weights_*`` are weight gathers and gradient reductions that recur with every micro-batch (ZeRO stages 2, 3).
+    Bytes cover forward and backward pass.
+    """
+
+    tp_forward_s: Floats
+    tp_backward_s: Floats
+    tp_backward_hidden_s: Floats
+    cp_forward_s: Floats
+    cp_backward_s: Floats
+    ep_forward_s: Floats
+    ep_backward_s: Floats
+    weights_forward_s: Floats
+    weights_backward_s: Floats
+    tp_bytes: Floats
+    cp_bytes: Floats
+    ep_bytes: Floats
+    weights_bytes: Floats
+
+
+def layer_exchange(
+    name: str,
+    model: ModelSpec,
+    job: TrainingJob,
+    table: StrategyTable,
+    tiers: tuple[Tier, ...],
+    constants: NetworkConstants,
+) -> LayerExchange:
+    """Price what one part of a model exchanges for one micro-batch under every strategy.
+
+    Parameters
+    ----------
+    name : str
+        Name of a kind of layer, or ``embedding``, ``head`` or ``mtp``.
+    model : ModelSpec
+        The model.
+    job : TrainingJob
+        Sequence, precision, software.
+    table : StrategyTable
+        S strategies.
+    tiers : tuple of Tier
+        Hierarchy from the inside out.
+    constants : NetworkConstants
+        Constants of the communication model.
+
+    Returns
+    -------
+    LayerExchange
+        Arrays of shape (S,).
+
+    Raises
+    ------
+    InputError
+        ``software.cp_comm`` names no known form of context parallelism.
+    """
+    placed = PlacedTable(table, tiers, constants)
+    kind = kind_of(name, model)
+    ops = _ops_of(name, kind, model)
+    if isinstance(kind, OpaqueLayer):
+        tensor = opaque_exchange(kind, placed)
+    else:
+        widths = end_widths(name, model) + (tensor_widths(kind, model.hidden) if kind is not None else TensorWidths())
+        tensor = tensor_exchange(widths, job, placed)
+        if name in ("head", "mtp"):
+            tensor = tensor + loss_exchange(model, job, placed)
+    inner = kind if isinstance(kind, LayerKind) else None
+    context = context_exchange(context_widths(inner.mixer if inner else None), job, placed)
+    moe = inner.ffn if inner and isinstance(inner.ffn, MoeFfn) else None
+    experts = expert_exchange(moe, model.hidden, job, placed) if moe else Exchanged.nothing(len(table))
+    weights = weight_exchange(local_parameters(ops, table), job, placed)
+    return LayerExchange(
+        tp_forward_s=tensor.forward_s,
+        tp_backward_s=tensor.backward_s,
+        tp_backward_hidden_s=tensor.hidden_s,
+        cp_forward_s=context.forward_s,
+        cp_backward_s=context.backward_s,
+        ep_forward_s=experts.forward_s,
+        ep_backward_s=experts.backward_s,
+        weights_forward_s=weights.forward_s,
+        weights_backward_s=weights.backward_s,
+        tp_bytes=tensor.sent_bytes,
+        cp_bytes=context.sent_bytes,
+        ep_bytes=experts.sent_bytes,
+        weights_bytes=weights.sent_bytes,
+    )
+
+
+def _ops_of(name: str, kind: LayerKind | OpaqueLayer | None, model: ModelSpec) -> Sequence[Op]:
+    """Ops of a part, for the parameters they own."""
+    if name == "embedding":
+        return embedding_ops(model)
+    if name == "head":
+        return head_ops(model)
+    if name == "mtp":
+        return mtp_ops(model)
+    return layer_ops(kind, model) if kind is not None else ()
