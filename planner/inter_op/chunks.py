@@ -1,0 +1,235 @@
+"""Layers onto interleaved chunks: position ``c * pp + p`` of the model is chunk c of stage p.
+
+A stage works on all its chunks for every micro-batch, so its time is the sum over them:
+
+    T = (1/v) sum_p t_p + (m - 1/v) max_p t_p,     t_p = sum_c cost of chunk (p, c)
+
+With equal layers only the totals per stage matter: the problem is that of :mod:`planner.inter_op.stages`, solved
+exactly, and the totals are dealt to the chunks as evenly as their ends allow. With unlike layers the chunks' places
+matter: the split of least largest chunk (exact) is improved by moving layers between chunks, and compared with a bound
+that may put any layer on any stage.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from planner.inter_op.costs import NO_ENDS, Ends, LayerRun, Position, stage_costs_s
+from planner.inter_op.grid import Floats
+from planner.inter_op.objective import interleaved, one_f_one_b
+from planner.inter_op.stages import StageProblem, partition_stages
+
+Chunks = tuple[tuple[int, ...], ...]
+"""Layers by stage and chunk."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChunkProblem:
+    """Layers, stages, chunks per stage.
+
+    Parameters
+    ----------
+    runs : tuple of LayerRun
+        The model's layers.
+    positions : tuple of Position
+        The stages; memory limits hold for a stage's total.
+    chunks : int
+        Virtual stages per stage, at least 2.
+    micro_batches : int
+        Micro-batches per step.
+    ends : Ends, optional
+        Embedding (first chunk of the first stage) and head (last chunk of the last stage).
+    """
+
+    runs: tuple[LayerRun, ...]
+    positions: tuple[Position, ...]
+    chunks: int
+    micro_batches: int
+    ends: Ends = NO_ENDS
+
+    @property
+    def layers(self) -> int:
+        """Number of layers."""
+        return sum(run.count for run in self.runs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChunkPlan:
+    """Layers by stage and chunk; no plan is faster than ``bound_s``."""
+
+    layers: Chunks
+    step_s: float
+    stage_times_s: tuple[float, ...]
+    bound_s: float
+
+    @property
+    def proven_optimal(self) -> bool:
+        """Whether the plan meets the bound."""
+        return self.step_s <= self.bound_s * (1 + 1e-9)
+
+
+def partition_chunks(problem: ChunkProblem) -> ChunkPlan | None:
+    """Split layers over interleaved chunks; None if nothing fits.
+
+    Every chunk holds at least one layer. Deterministic: equal steps keep the plan found first.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two chunks per stage.
+    """
+    if problem.chunks < 2:
+        raise ValueError(f"interleaving needs at least 2 chunks per stage, got {problem.chunks}")
+    kinds = {(run.time_s, run.weight_bytes, run.activation_bytes) for run in problem.runs}
+    return _equal_layers(problem) if len(kinds) == 1 else _unlike_layers(problem)
+
+
+def _equal_layers(problem: ChunkProblem) -> ChunkPlan | None:
+    """Exact: totals per stage, then dealt to the chunks."""
+    objective = interleaved(problem.micro_batches, problem.chunks)
+    costs = stage_costs_s(problem.runs, problem.positions, problem.ends)
+    best = partition_stages(StageProblem(cost_s=costs, objective=objective, min_layers=problem.chunks)).best
+    if best is None:
+        return None
+    chunks = tuple(_deal(problem, p, total) for p, total in enumerate(best.split))
+    return ChunkPlan(layers=chunks, step_s=best.step_s, stage_times_s=best.stage_times_s, bound_s=best.step_s)
+
+
+def _deal(problem: ChunkProblem, stage: int, total: int) -> tuple[int, ...]:
+    """Give each chunk one layer, then the rest one by one to the chunk with least time, the earliest of equals."""
+    layer_s, ends = problem.runs[0].time_s, problem.ends
+    busy = [0.0] * problem.chunks
+    busy[0] += ends.first_s * (stage == 0)
+    busy[-1] += ends.last_s * (stage == len(problem.positions) - 1)
+    counts = [1] * problem.chunks
+    for _ in range(total - problem.chunks):
+        chunk = min(range(problem.chunks), key=lambda c: (busy[c] + counts[c] * layer_s, c))
+        counts[chunk] += 1
+    return tuple(counts)
+
+
+class _Pricing:
+    """Prices of splits over all chunks, in model order."""
+
+    def __init__(self, problem: ChunkProblem) -> None:
+        self.problem = problem
+        self.objective = interleaved(problem.micro_batches, problem.chunks)
+        pp, v = len(problem.positions), problem.chunks
+        free = tuple(replace(position, limit_bytes=float("inf")) for position in problem.positions)
+        self.cost = stage_costs_s(problem.runs, free * v, problem.ends)  # ends: first and last of all positions
+        held = [LayerRun(count=r.count, time_s=r.weight_bytes) for r in problem.runs]
+        flying = [LayerRun(count=r.count, time_s=r.activation_bytes) for r in problem.runs]
+        self.weights = stage_costs_s(held, (Position(),))[0]
+        self.activations = stage_costs_s(flying, (Position(),))[0]
+        self.limit = np.array([p.limit_bytes for p in problem.positions])
+        self.limit[0] -= problem.ends.first_bytes
+        self.limit[-1] -= problem.ends.last_bytes
+        self.in_flight = np.array([p.in_flight for p in problem.positions])
+        self.shape = (v, pp)
+
+    def stage_times_s(self, split: tuple[int, ...]) -> Floats | None:
+        """Seconds per stage; None if a stage does not fit."""
+        ends = np.cumsum(split)
+        starts = ends - np.array(split)
+        order = np.arange(len(split))
+        weights = self.weights[starts, ends].reshape(self.shape).sum(axis=0)
+        activations = self.activations[starts, ends].reshape(self.shape).sum(axis=0)
+        if (weights + self.in_flight * activations > self.limit).any():
+            return None
+        times: Floats = self.cost[order, starts, ends].reshape(self.shape).sum(axis=0)
+        return times
+
+    def key(self, split: tuple[int, ...]) -> tuple[float, float]:
+        """Objective of a split and, to tell apart splits with the same bottleneck, the sum of squares."""
+        times = self.stage_times_s(split)
+        if times is None:
+            return (math.inf, math.inf)
+        return (self.objective.step_s([float(t) for t in times]), float((times**2).sum()))
+
+
+def _unlike_layers(problem: ChunkProblem) -> ChunkPlan | None:
+    pricing = _Pricing(problem)
+    v = problem.chunks
+    # In lockstep every slot takes the largest chunk's time: m v slots, and one fill of all chunks over v.
+    lockstep = one_f_one_b(problem.micro_batches * v * v - v + 1)
+    start = partition_stages(StageProblem(cost_s=pricing.cost, objective=lockstep)).best
+    if start is None:
+        return None
+    split = _improve(pricing, start.split)
+    step_s = pricing.key(split)[0]
+    times = pricing.stage_times_s(split)
+    if times is None:
+        return None
+    pp = len(problem.positions)
+    layers = tuple(tuple(split[c * pp + p] for c in range(v)) for p in range(pp))
+    bound_s = min(step_s, _bound_s(problem, pricing))
+    return ChunkPlan(layers=layers, step_s=step_s, stage_times_s=tuple(float(t) for t in times), bound_s=bound_s)
+
+
+def _neighbours(split: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """All splits with one layer less in one chunk and one more in another."""
+    for giver, count in enumerate(split):
+        for taker in range(len(split)):
+            if count > 1 and taker != giver:
+                moved = list(split)
+                moved[giver] -= 1
+                moved[taker] += 1
+                yield tuple(moved)
+
+
+def _improve(pricing: _Pricing, split: tuple[int, ...]) -> tuple[int, ...]:
+    """Move single layers as long as that helps; the best move first, the earliest of equals."""
+    while True:
+        candidate = min(_neighbours(split), key=pricing.key, default=split)
+        if not pricing.key(candidate) < pricing.key(split):
+            return split
+        split = candidate
+
+
+def _bound_s(problem: ChunkProblem, pricing: _Pricing) -> float:
+    """Lower bound: any layer may go to any stage, in whole layers if there are two kinds, else in any amounts.
+
+    The sum is at least all work on the fastest stage.
+    """
+    slowdown = np.array([position.slowdown for position in problem.positions])
+    layers_s = np.array([run.time_s for run in problem.runs for _ in range(run.count)])
+    ends_s = problem.ends.first_s + problem.ends.last_s
+    work_s = float(layers_s.sum()) + ends_s
+    bottleneck_s = max(work_s / float((1.0 / slowdown).sum()), _whole_layers_bound_s(problem, layers_s))
+    weights = pricing.objective
+    total = weights.sum_weight * work_s * float(slowdown.min()) + weights.max_weight * bottleneck_s
+    return total / weights.fill.denominator
+
+
+def _whole_layers_bound_s(problem: ChunkProblem, layers_s: Floats) -> float:
+    """Bottleneck below which two kinds of layers cannot be packed, to 1e-10; 0 for other numbers of kinds."""
+    kinds, counts = np.unique(layers_s, return_counts=True)
+    if kinds.size != 2 or kinds[0] <= 0:
+        return 0.0
+    rare, common = np.argsort(counts, kind="stable")
+    last = len(problem.positions) - 1
+    ends = [(p == 0) * problem.ends.first_s + (p == last) * problem.ends.last_s for p in range(last + 1)]
+    low, high = 0.0, (float(layers_s.sum()) + sum(ends)) * max(p.slowdown for p in problem.positions)
+    while high - low > 1e-10 * high:
+        middle = (low + high) / 2
+        room = [middle / p.slowdown - end for p, end in zip(problem.positions, ends, strict=True)]
+        placed = _most_common(room, float(kinds[rare]), int(counts[rare]), float(kinds[common]))
+        low, high = (low, middle) if placed >= counts[common] else (middle, high)
+    return low
+
+
+def _most_common(room: Sequence[float], rare_s: float, rare: int, common_s: float) -> int:
+    """Most layers of the common kind that fit beside all of the rare kind; -1 if those do not fit."""
+    most = [0] + [-1] * rare  # by rare layers placed so far
+    for space in room:
+        after = [-1] * (rare + 1)
+        for placed, common in enumerate(most):
+            for more in range(rare - placed + 1):
+                left = space - more * rare_s
+                if common < 0 or left < 0:
+                    break
+                after[placed + more] = max(after[placed + more], common + math.floor(left / common_s))
+        most = after
+    return most[rare]
