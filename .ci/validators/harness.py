@@ -1,8 +1,8 @@
 """Runs the real Megatron-LM argument checks on a machine without GPUs.
 
-Standard input holds one JSON object a line, ``{"name", "world_size", "args", "environment"?}``; standard output answers
-with one line each, ``{"name", "accepted", "step", "error", "layers"}``. Megatron is imported once; every case runs in a
-forked child, because it keeps global state.
+Standard input holds one JSON object a line, ``{"name", "world_size", "args", "environment"?, "groups"?}``; standard
+output answers with one line each, ``{"name", "accepted", "step", "error", "layers"}``. Megatron is imported once; every
+case runs in a forked child, because it keeps global state.
 
 What is real: the parser, ``validate_args``, the micro-batch calculator, the process groups (over PyTorch's fake
 backend), the transformer configuration, and the layers of every pipeline rank and virtual stage. What stands in:
@@ -180,6 +180,8 @@ def examine(arguments: Any, case: dict[str, Any], *, build: bool) -> dict[str, A
                 _build_layer(config)
         answer["accepted"] = True
         answer["grid"] = _grid(args, world)
+        if case.get("groups"):
+            answer["groups"] = _all_groups(args, world)
     except RefusedError as refused:
         answer.update(step=refused.step, error=refused.error)
     return answer
@@ -335,6 +337,21 @@ def _grid(args: Any, world: int) -> dict[str, Any]:
         "sequence_parallel": bool(args.sequence_parallel),
         "world": world,
     }
+
+
+def _all_groups(args: Any, world: int) -> dict[str, list[list[int]]]:
+    """Ranks of every process group by axis, from Megatron's own rank generator."""
+    from megatron.core.parallel_state import RankGenerator
+
+    tp, pp, cp = args.tensor_model_parallel_size, args.pipeline_model_parallel_size, args.context_parallel_size
+    ep, etp = args.expert_model_parallel_size, args.expert_tensor_parallel_size
+    order = "tp-cp-ep-pp-dp" if args.use_tp_pp_dp_mapping else "tp-cp-ep-dp-pp"
+    dense = RankGenerator(tp=tp, ep=1, dp=world // (tp * pp * cp), pp=pp, cp=cp, order=order)
+    expert = RankGenerator(tp=etp, ep=ep, dp=world // (etp * ep * pp), pp=pp, cp=1, order=order)
+    groups = {axis: dense.get_ranks(axis) for axis in ("tp", "cp", "dp", "pp")}
+    if args.num_experts:
+        groups |= {"ep": expert.get_ranks("ep"), "edp": expert.get_ranks("dp")}
+    return {axis: sorted(ranks) for axis, ranks in groups.items()}
 
 
 def forked(arguments: Any, case: dict[str, Any], *, build: bool) -> dict[str, Any]:

@@ -35,6 +35,8 @@ CHANCES: Final[tuple[tuple[float, str, tuple[Words, ...]], ...]] = (
     (0.05, "--optimizer-cpu-offload", (ON,)),
     (0.05, "--use-precision-aware-optimizer", (ON,)),
     (0.03, "--fp8-param-gather", (ON,)),
+    (0.08, "--fp8-format", (("hybrid",),)),
+    (0.04, "--fp8-recipe", (("tensorwise",), ("delayed",))),
     (0.06, "--use-tp-pp-dp-mapping", (ON,)),
     (0.05, "--tp-comm-overlap", (ON,)),
     (0.05, "--cp-comm-type", (("a2a+p2p",), ("allgather",), ("p2p",))),

@@ -9,8 +9,9 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.job import TrainingJob
 from costmodels.table import Ints, StrategyTable
-from planner.rules.proposal import ModelFacts, Proposal, Switches, exported_switches
+from planner.rules.proposal import ModelFacts, Proposal, Switches, exported_switches, recompute_switches
 
 Columns = Mapping[str, Ints]
 
@@ -29,10 +30,8 @@ def proposal_columns(proposal: Proposal) -> Columns:
     return with_derived({name: np.array([number], dtype=np.int64) for name, number in numbers.items()})
 
 
-def table_columns(
-    table: StrategyTable, model: ModelFacts, *, vpp: Ints | int, world: Ints | int, global_batch: int, seq: int
-) -> Columns:
-    """Columns for many candidates of one model and job.
+def table_columns(table: StrategyTable, model: ModelFacts, job: TrainingJob, *, vpp: Ints | int) -> Columns:
+    """Columns for many candidates of one model and job, each on exactly the GPUs that it uses.
 
     Parameters
     ----------
@@ -40,10 +39,10 @@ def table_columns(
         Candidates, one row each, shape (S,).
     model : ModelFacts
         See :func:`planner.rules.proposal.facts_of`.
-    vpp, world : array of shape (S,) or int
-        Virtual chunks per stage, GPUs that the job is given.
-    global_batch, seq : int
-        Samples per step, tokens per sample.
+    job : TrainingJob
+        Batch, sequence and precision.
+    vpp : array of shape (S,) or int
+        Virtual chunks per stage.
 
     Returns
     -------
@@ -51,19 +50,24 @@ def table_columns(
         Switches are those that an export of the candidate would set.
     """
     size = len(table)
-    base = Proposal(world=1, global_batch=global_batch, seq=seq)
-    numbers = {name: int(getattr(base, name)) for name in _GRID} | _numbers(model) | _numbers(exported_switches(model))
+    base = Proposal(world=1, global_batch=job.global_batch, seq=job.seq)
+    switches = exported_switches(model, job.precision.name)
+    numbers = {name: int(getattr(base, name)) for name in _GRID} | _numbers(model) | _numbers(switches)
     columns = {name: np.full(size, number, dtype=np.int64) for name, number in numbers.items()}
     for name in ("tp", "pp", "cp", "dp", "ep", "etp", "zero", "shard_group", "micro_batch"):
         columns[name] = getattr(table, name)
     columns["layout_mtp"] = np.zeros(size, dtype=np.int64)
     columns["sequence_parallel"] = table.sequence_parallel.astype(np.int64)
     columns["vpp"] = np.broadcast_to(np.asarray(vpp, dtype=np.int64), (size,))
-    columns["world"] = np.broadcast_to(np.asarray(world, dtype=np.int64), (size,))
-    columns["distributed_optimizer"] = (table.zero == 1).astype(np.int64)
+    columns["world"] = table.tp * table.cp * table.dp * table.pp
+    columns["distributed_optimizer"] = (table.zero > 0).astype(np.int64)
     for name in ("megatron_fsdp", "checkpoint_fsdp_dtensor"):
         columns[name] = (table.zero > 1).astype(np.int64)
     columns["full_shard"] = (table.zero == 3).astype(np.int64)
+    columns["optimizer_instances"] = np.maximum(1, table.dp * table.cp // table.zero_group)
+    told = [recompute_switches((recompute,)) for recompute in table.recomputes]
+    for name in told[0] if told else ():
+        columns[name] = np.array([int(switch[name]) for switch in told], dtype=np.int64)[table.recompute]
     return with_derived(columns)
 
 
@@ -96,6 +100,8 @@ def with_derived(given: Mapping[str, Ints]) -> Columns:
     columns["three"] = 3 * one
     for name in ("tp", "pp", "cp", "ep", "etp", "vpp", "gtp", "edp", "dp"):
         columns[f"has_{name}"] = (columns[name] > 1).astype(np.int64)
+    columns["zero_1"] = (columns["zero"] == 1).astype(np.int64)
+    columns["zero_above_1"] = (columns["zero"] > 1).astype(np.int64)
     columns["has_experts"] = (columns["experts"] > 0).astype(np.int64)
     columns["group_fits"] = (columns["group"] <= columns["microbatches"]).astype(np.int64)
     columns["edp_differs"] = (columns["edp"] != columns["shard_ranks"]).astype(np.int64)

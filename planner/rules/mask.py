@@ -70,8 +70,7 @@ def legal_mask(
     InputError
         The version is not understood or older than the rules.
     """
-    used = table.tp * table.cp * table.dp * table.pp
-    columns = table_columns(table, facts_of(model), vpp=vpp, world=used, global_batch=job.global_batch, seq=job.seq)
+    columns = table_columns(table, facts_of(model), job, vpp=vpp)
     ok = np.ones(len(table), dtype=np.bool_)
     counts: list[tuple[str, int]] = []
     reasons: list[tuple[str, int]] = []

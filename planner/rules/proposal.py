@@ -5,10 +5,12 @@ do not know which. It may be wrong in every way: judging is the rules' work, so 
 """
 
 import dataclasses
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import gcd
+from typing import Any, Final
 
-from costmodels.layout import Granularity, Layout, Strategy
+from costmodels.layout import Granularity, Layout, Recompute, Strategy
 from costmodels.workload.model import (
     Attention,
     AttentionKind,
@@ -19,6 +21,9 @@ from costmodels.workload.model import (
     MoeFfn,
     StateSpace,
 )
+
+RECOMPUTE_MODULES: Final = ("moe", "moe_act", "layernorm", "mla_up_proj", "shared_experts")
+"""Recompute modules that some rule asks about."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +99,8 @@ class Switches:
     precision_aware_optimizer: bool = False
     fp16: bool = False
     bf16: bool = False
+    fp8: bool = False
+    fp8_delayed: bool = False
     tp_comm_overlap: bool = False
     overlap_p2p: bool = True
     microbatch_group: int = 0  # 0: the pipeline degree
@@ -103,6 +110,7 @@ class Switches:
     recompute_layers: int = 0
     recompute_moe: bool = False
     recompute_moe_act: bool = False
+    recompute_layernorm: bool = False
     recompute_mla_up_proj: bool = False
     recompute_shared_experts: bool = False
     recompute_unknown: int = 0  # how many recompute modules the framework does not know
@@ -205,8 +213,8 @@ def grid_of(strategy: Strategy) -> Strategy:
     return dataclasses.replace(strategy, recompute=Strategy().recompute)
 
 
-def exported_switches(model: ModelFacts) -> Switches:
-    """Switches of a plan before its grid is known: what every export of this model sets."""
+def exported_switches(model: ModelFacts, precision: str = "bf16") -> Switches:
+    """Switches of a plan before its grid is known: what every export of this model and precision sets."""
     return Switches(
         grouped_gemm=True,
         head_dim_given=True,
@@ -214,10 +222,34 @@ def exported_switches(model: ModelFacts) -> Switches:
         sigmoid_router=True,
         pre_softmax=True,
         bf16=True,
+        fp8=precision.startswith(("fp8", "mxfp8")),
+        fp8_delayed=precision == "fp8-ds",
     )
 
 
-def proposals_of(layout: Layout, model: ModelFacts, *, global_batch: int, seq: int, world: int) -> tuple[Proposal, ...]:
+def recompute_switches(recomputes: Iterable[Recompute]) -> dict[str, Any]:
+    """Switches that the recompute of some layers sets together, by name."""
+    told = tuple(recomputes)
+    full = any(recompute.granularity is Granularity.FULL for recompute in told)
+    selective = any(recompute.granularity is Granularity.SELECTIVE for recompute in told)
+    modules = {module for recompute in told for module in recompute.modules}
+    return {
+        "recompute_full": full,
+        "recompute_method": full,
+        "recompute_layers": int(full),
+        "recompute_selective": selective and not full,
+        **{f"recompute_{name}": name in modules for name in RECOMPUTE_MODULES},
+    }
+
+
+def _instances(grid: Strategy) -> int:
+    """Copies of the sharded states: one unless ZeRO shards over fewer ranks than dp x cp."""
+    return max(1, grid.dp * grid.cp // grid.shard_group) if grid.shard_group else 1
+
+
+def proposals_of(
+    layout: Layout, model: ModelFacts, *, global_batch: int, seq: int, world: int, precision: str = "bf16"
+) -> tuple[Proposal, ...]:
     """State a layout as proposals, one for each different grid among its layers.
 
     Parameters
@@ -232,6 +264,8 @@ def proposals_of(layout: Layout, model: ModelFacts, *, global_batch: int, seq: i
         Tokens per sample.
     world : int
         GPUs that the job is given.
+    precision : str
+        Name of the training recipe.
 
     Returns
     -------
@@ -240,23 +274,13 @@ def proposals_of(layout: Layout, model: ModelFacts, *, global_batch: int, seq: i
     """
     strategies = [run.strategy for stage in layout.stages for run in stage.strategies]
     grids = tuple(dict.fromkeys(grid_of(strategy) for strategy in strategies))
-    full = any(strategy.recompute.granularity is Granularity.FULL for strategy in strategies)
-    selective = any(strategy.recompute.granularity is Granularity.SELECTIVE for strategy in strategies)
-    modules = {module for strategy in strategies for module in strategy.recompute.modules}
     switches = dataclasses.replace(
-        exported_switches(model),
-        distributed_optimizer=any(grid.zero == 1 for grid in grids),
+        exported_switches(model, precision),
+        distributed_optimizer=any(grid.zero > 0 for grid in grids),
         megatron_fsdp=any(grid.zero > 1 for grid in grids),
         full_shard=any(grid.zero == 3 for grid in grids),
         checkpoint_fsdp_dtensor=any(grid.zero > 1 for grid in grids),
-        recompute_full=full,
-        recompute_method=full,
-        recompute_layers=int(full),
-        recompute_selective=selective and not full,
-        recompute_moe="moe" in modules,
-        recompute_moe_act="moe_act" in modules,
-        recompute_mla_up_proj="mla_up_proj" in modules,
-        recompute_shared_experts="shared_experts" in modules,
+        **recompute_switches(strategy.recompute for strategy in strategies),
     )
     return tuple(
         Proposal(
@@ -277,7 +301,7 @@ def proposals_of(layout: Layout, model: ModelFacts, *, global_batch: int, seq: i
             grids=len(grids),
             model=model,
             split=Split(explicit=layout.layers_per_stage),
-            switches=switches,
+            switches=dataclasses.replace(switches, optimizer_instances=_instances(grid)),
         )
         for grid in grids
     )

@@ -146,6 +146,7 @@ def check_layout(
         global_batch=job.global_batch,
         seq=job.seq,
         world=layout.gpus if world is None else world,
+        precision=job.precision.name,
     )
     found = [violation for proposal in proposals for violation in check(proposal, framework, version)]
     return tuple({(v.rule, v.message): v for v in found}.values())

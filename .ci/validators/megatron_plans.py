@@ -1,0 +1,217 @@
+"""Exports many plans; the real Megatron-LM parser must accept them and build the same layers and process groups.
+
+Usage: megatron_plans.py [--plans N] [--seed S]
+
+The plans are drawn over presets of several kinds (dense, grouped-query, experts, latent attention with multi-token
+prediction), with uneven splits, virtual stages, expert grids, sharding stages, recompute and placements.
+"""
+
+import argparse
+import random
+import sys
+from dataclasses import replace
+
+import real
+
+from costmodels.job import TrainingJob
+from costmodels.layout import FULL_RECOMPUTE, Granularity, Layout, Recompute, Stage, Strategy, StrategyRun
+from costmodels.pipeline.schedules import Schedule
+from costmodels.precision import precision
+from costmodels.software import software
+from costmodels.workload.model import LayerKind, ModelSpec, MoeFfn
+from costmodels.workload.presets import model
+from planner.export.launch import Export, Site
+from planner.export.megatron import export_megatron
+from planner.plan_report import RankPlace
+from planner.request import Framework
+from planner.rules import check_layout
+
+MODELS = (
+    "llama3_8b",
+    "llama3_70b",
+    "llama31_405b",
+    "gpt3_175b",
+    "gpt2_xl",
+    "mistral_7b",
+    "qwen25_32b",
+    "qwen3_14b",
+    "nemotron4_15b",
+    "mixtral_8x22b",
+    "qwen3_30b_a3b",
+    "qwen3_235b_a22b",
+    "qwen15_moe_a2_7b",
+    "deepseek_v2_lite",
+    "deepseek_v3",
+    "kimi_k2",
+    "glm45_air",
+    "minimax_m2",
+    "gpt_oss_20b",
+)
+PRECISIONS = ("bf16", "bf16", "bf16", "fp8", "fp8-cs", "mxfp8", "nvfp4", "fp16")
+USER = ["--lr", "1e-4", "--train-iters", "10", "--tokenizer-type", "NullTokenizer", "--mock-data"]
+ATTEMPTS = 3000  # random layouts tried for one legal one
+
+
+def split_layers(rng: random.Random, layers: int, pp: int, vpp: int) -> tuple[tuple[int, ...], ...]:
+    """Layers of each stage and chunk: equal where they can be and chance says so, else uneven by a few."""
+    positions = pp * vpp
+    counts = [layers // positions + (index < layers % positions) for index in range(positions)]
+    if rng.random() < 0.6:
+        for _ in range(rng.randint(1, 2 * pp)):
+            giver, taker = rng.randrange(positions), rng.randrange(positions)
+            if counts[giver] > 0:
+                counts[giver] -= 1
+                counts[taker] += 1
+    return tuple(tuple(counts[stage::pp]) for stage in range(pp))
+
+
+def random_recompute(rng: random.Random, spec: ModelSpec) -> tuple[Recompute, int]:
+    """What layers recompute, and how many first layers of a chunk when it is whole layers (0: all)."""
+    moe = any(isinstance(kind, LayerKind) and isinstance(kind.ffn, MoeFfn) for kind in spec.kinds())
+    modules = ["core_attn", "layernorm", *(["moe_act", "moe"] if moe else ["mlp"])]
+    kind = rng.choice(("none", "none", "selective", "full", "first"))
+    if kind == "none":
+        return Recompute(), 0
+    if kind == "selective":
+        chosen = tuple(rng.sample(modules, rng.randint(1, 2)))
+        return Recompute(granularity=Granularity.SELECTIVE, modules=chosen), 0
+    return FULL_RECOMPUTE, rng.randint(1, 3) if kind == "first" else 0
+
+
+def stage_of(chunks: tuple[int, ...], plain: Strategy, recompute: Recompute, first: int) -> Stage:
+    """A stage whose layers recompute all, or the first of each chunk."""
+    told = replace(plain, recompute=recompute)
+    runs = []
+    for count in chunks:
+        whole = min(first, count) if first else count
+        runs += [StrategyRun(strategy=told, count=whole), StrategyRun(strategy=plain, count=count - whole)]
+    kept = tuple(run for run in runs if run.count) or (runs[0],)
+    return Stage(layers_per_chunk=chunks, strategies=kept)
+
+
+def random_plan(rng: random.Random, spec: ModelSpec, job: TrainingJob) -> Layout:
+    """One random layout; most are illegal."""
+    tp, pp, cp = rng.choice((1, 2, 4, 8)), rng.choice((1, 2, 4, 8, 16, 3)), rng.choice((1, 1, 2, 4))
+    dp, vpp = rng.choice((1, 2, 4, 8, 16)), rng.choice((1, 1, 2, 3, 4))
+    moe = any(isinstance(kind, LayerKind) and isinstance(kind.ffn, MoeFfn) for kind in spec.kinds())
+    plain = Strategy(
+        tp=tp,
+        cp=cp,
+        dp=dp,
+        ep=rng.choice((1, 2, 4, 8, 16, 32)) if moe else 1,
+        etp=rng.choice((1, tp)) if moe else 1,
+        sequence_parallel=tp > 1 and (moe or rng.random() < 0.8),
+        zero=rng.choice((0, 1, 1, 1, 1, 2, 3)),
+    )
+    ranks = dp * cp
+    if plain.zero == 1 and ranks % 2 == 0 and rng.random() < 0.2:
+        plain = replace(plain, shard_group=ranks // 2)
+    recompute, first = random_recompute(rng, spec)
+    micro = rng.choice((1, 1, 2, 4))
+    vpp = vpp if pp > 1 else 1
+    stages = tuple(stage_of(chunks, plain, recompute, first) for chunks in split_layers(rng, spec.layers, pp, vpp))
+    return Layout(
+        stages=stages,
+        micro_batch=micro,
+        num_microbatches=max(1, job.global_batch // (micro * dp)),
+        schedule=Schedule.INTERLEAVED if vpp > 1 else Schedule.ONE_F_ONE_B,
+    )
+
+
+def random_job(rng: random.Random) -> TrainingJob:
+    """A batch, a sequence, a precision and what the software overlaps."""
+    tools = replace(
+        software("megatron"),
+        grad_overlap=rng.random() < 0.7,
+        param_overlap=rng.random() < 0.7,
+        tp_overlap=rng.random() < 0.2,
+        fused_loss=rng.random() < 0.3,
+    )
+    numbers = precision(rng.choice(PRECISIONS), framework="megatron")
+    return TrainingJob(
+        global_batch=rng.choice((64, 128, 256, 512)),
+        seq=rng.choice((1024, 4096, 8192)),
+        precision=numbers,
+        software=tools,
+    )
+
+
+def legal_plan(rng: random.Random, name: str) -> tuple[ModelSpec, TrainingJob, Layout]:
+    """A random plan that the rules allow."""
+    spec = model(name)
+    for _ in range(ATTEMPTS):
+        job = random_job(rng)
+        if spec.learned_positions and job.seq > spec.learned_positions:
+            continue
+        layout = random_plan(rng, spec, job)
+        if layout.gpus <= 1024 and not check_layout(layout, spec, job, framework=Framework.MEGATRON):
+            return spec, job, layout
+    raise SystemExit(f"no legal plan for {name} in {ATTEMPTS} attempts")
+
+
+def export_of(rng: random.Random, spec: ModelSpec, job: TrainingJob, layout: Layout) -> Export:
+    """Export a plan, half of the time with nodes and GPUs permuted."""
+    per_node = next(size for size in (8, 6, 4, 3, 2, 1) if layout.gpus % size == 0)
+    site = Site(hosts=tuple(f"host{index:03}" for index in range(layout.gpus // per_node)), gpus_per_node=per_node)
+    placement = []
+    if rng.random() < 0.5:
+        hosts = rng.sample(site.hosts, len(site.hosts))
+        for node, host in enumerate(hosts):
+            gpus = rng.sample(range(per_node), per_node)
+            placement += [RankPlace(rank=node * per_node + i, host=host, gpu=gpu) for i, gpu in enumerate(gpus)]
+    return export_megatron(spec, job, layout, site, placement=placement)
+
+
+def groups_of(export: Export) -> dict[str, list[list[int]]]:
+    """Ranks that share all but one coordinate, by that coordinate, as the rank table states them."""
+    axes = {"tp": ("pp", "dp", "cp"), "cp": ("pp", "dp", "tp"), "dp": ("pp", "cp", "tp"), "pp": ("dp", "cp", "tp")}
+    if "--num-experts" in export.arguments:
+        axes |= {"ep": ("pp", "edp", "etp"), "edp": ("pp", "ep", "etp")}
+    found: dict[str, list[list[int]]] = {}
+    for axis, others in axes.items():
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for row in export.ranks:
+            groups.setdefault(tuple(getattr(row, other) for other in others), []).append(row.rank)
+        found[axis] = sorted(groups.values())
+    return found
+
+
+def main() -> int:
+    """Export plans, ask the real parser, and print what differs."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--plans", type=int, default=3 * len(MODELS))
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    rng = random.Random(options.seed)
+    plans = [legal_plan(rng, MODELS[index % len(MODELS)]) for index in range(options.plans)]
+    exports = [export_of(rng, *plan) for plan in plans]
+    cases = [
+        {
+            "name": plan[0].name,
+            "world_size": plan[2].gpus,
+            "args": [*export.arguments, *USER],
+            "environment": {name: value for name, value in export.environment if value},
+            "groups": True,
+        }
+        for plan, export in zip(plans, exports, strict=True)
+    ]
+    distinct = len({tuple(export.arguments) for export in exports})
+    failures = 0
+    for (spec, _, layout), export, answer in zip(plans, exports, real.answers(cases, build=True), strict=True):
+        wanted = [list(chunks) for chunks in layout.layers_per_stage]
+        problem = answer["error"] if not answer["accepted"] else ""
+        if not problem and answer["layers"] != wanted:
+            problem = f"layers {answer['layers']}, planned {wanted}"
+        if not problem and answer["groups"] != groups_of(export):
+            problem = "process groups differ from the rank table"
+        if problem:
+            failures += 1
+            print(f"{spec.name} on {layout.gpus} GPUs: {problem}\n{export.argument_text}\n")
+    uneven = sum(len({count for stage in plan[2].layers_per_stage for count in stage}) > 1 for plan in plans)
+    told = f"{len(plans)} plans of {len(MODELS)} models, {distinct} different, {uneven} uneven"
+    print(f"{told}: {failures} refused or built otherwise")
+    return int(failures > 0 or distinct < min(20, options.plans))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

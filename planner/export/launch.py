@@ -1,0 +1,221 @@
+"""What an export answers: arguments, environment, who runs where, and the text that starts it; all frozen values."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from costmodels.layout import Layout
+from hardware.cluster import Cluster
+from hardware.errors import InputError
+from planner.plan_report import RankPlace
+from planner.request import Framework
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """The machines of a launch: hosts in order, with equally many GPUs in use on each."""
+
+    hosts: tuple[str, ...]
+    gpus_per_node: int
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all hosts."""
+        return len(self.hosts) * self.gpus_per_node
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeRow:
+    """One host: its node rank and the physical GPUs that its local ranks use, in local-rank order."""
+
+    node_rank: int
+    host: str
+    gpus: tuple[int, ...]
+
+    @property
+    def visible_devices(self) -> str:
+        """Value of ``CUDA_VISIBLE_DEVICES``."""
+        return ",".join(str(gpu) for gpu in self.gpus)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankRow:
+    """One rank: where it runs and its coordinates in the dense and the expert grid."""
+
+    rank: int
+    host: str
+    local_rank: int
+    gpu: int
+    pp: int
+    dp: int
+    cp: int
+    tp: int
+    edp: int
+    ep: int
+    etp: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Export:
+    """A launch in the words of one framework.
+
+    Attributes
+    ----------
+    arguments : tuple of str
+        Arguments of the training script, without those of the user (data, checkpoints, learning rate).
+    environment : tuple of (str, str)
+        Variables to set; an empty value means that the variable must not be set.
+    nodes, ranks : tuple
+        Who runs where.
+    notes : tuple of str
+        What the user should know: settings left out, defaults that stand in.
+    """
+
+    framework: Framework
+    version: str
+    arguments: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...]
+    nodes: tuple[NodeRow, ...]
+    ranks: tuple[RankRow, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def argument_text(self) -> str:
+        """Arguments as a shell would need them, one option a line."""
+        return join_options(self.arguments)
+
+
+def join_options(arguments: Sequence[str]) -> str:
+    """Quote arguments for a shell and write one option with its values a line."""
+    lines: list[list[str]] = []
+    for argument in arguments:
+        if argument.startswith("--") or not lines:
+            lines.append([])
+        lines[-1].append(shlex.quote(argument))
+    return "\n".join(" ".join(line) for line in lines)
+
+
+def site_of(cluster: Cluster, gpus: int, hosts: Sequence[str] = ()) -> Site:
+    """Choose the hosts of a cluster that a job of ``gpus`` GPUs runs on.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        Its islands must have nodes of one size.
+    gpus : int
+        GPUs of the job: less than a node, or whole nodes.
+    hosts : sequence of str, optional
+        Names of the hosts; ``node0``, ``node1``, ... by default.
+
+    Returns
+    -------
+    Site
+        The first hosts that suffice.
+
+    Raises
+    ------
+    InputError
+        Nodes differ in size, the job does not fill whole nodes, or there are too few hosts.
+    """
+    sizes = {island.node.gpus for island in cluster.islands}
+    if len(sizes) > 1:
+        raise InputError(
+            f"cluster {cluster.name} has nodes of {sorted(sizes)} GPUs, torchrun starts equally many on each",
+            allowed="islands with nodes of one size, or a plan for one island",
+        )
+    per_node = min(gpus, sizes.pop())
+    if gpus % per_node:
+        raise InputError(f"{gpus} GPUs do not fill nodes of {per_node}", allowed=f"multiples of {per_node}")
+    names = tuple(hosts) or tuple(f"node{index}" for index in range(cluster.nodes))
+    if gpus // per_node > len(names):
+        raise InputError(f"{gpus} GPUs need {gpus // per_node} hosts, {len(names)} are given", allowed="more hosts")
+    return Site(hosts=names[: gpus // per_node], gpus_per_node=per_node)
+
+
+def node_rows(site: Site, placement: Sequence[RankPlace] = ()) -> tuple[NodeRow, ...]:
+    """Hosts in node-rank order with the GPUs of their local ranks.
+
+    torchrun gives consecutive ranks to a node, so a placement may permute nodes, and GPUs inside a node.
+
+    Parameters
+    ----------
+    site : Site
+        The machines.
+    placement : sequence of RankPlace, optional
+        Where each rank runs; empty: rank r on GPU ``r % g`` of host ``r // g``.
+
+    Returns
+    -------
+    tuple of NodeRow
+        In node-rank order.
+
+    Raises
+    ------
+    InputError
+        A rank is missing, a GPU is used twice, or a node's ranks are not consecutive.
+    """
+    per_node = site.gpus_per_node
+    if not placement:
+        gpus = tuple(range(per_node))
+        return tuple(NodeRow(node_rank=index, host=host, gpus=gpus) for index, host in enumerate(site.hosts))
+    places = {place.rank: place for place in placement}
+    if sorted(places) != list(range(site.gpus)) or len(places) != len(placement):
+        raise InputError(
+            f"the placement names {len(places)} ranks", allowed=f"each rank from 0 to {site.gpus - 1} once"
+        )
+    if len({(place.host, place.gpu) for place in placement}) != len(placement):
+        raise InputError("the placement uses a GPU twice", allowed="each rank on a GPU of its own")
+    rows = []
+    for node in range(len(site.hosts)):
+        block = [places[node * per_node + local] for local in range(per_node)]
+        hosts = sorted({place.host for place in block})
+        if len(hosts) > 1:
+            last = (node + 1) * per_node - 1
+            raise InputError(
+                f"ranks {node * per_node} to {last} are placed on hosts {', '.join(hosts)}, torchrun keeps them on one",
+                allowed="a placement that permutes nodes, and GPUs inside nodes",
+            )
+        rows.append(NodeRow(node_rank=node, host=hosts[0], gpus=tuple(place.gpu for place in block)))
+    return tuple(rows)
+
+
+def rank_rows(layout: Layout, nodes: Sequence[NodeRow]) -> tuple[RankRow, ...]:
+    """Coordinates of every rank in Megatron-LM's order: tp fastest, then cp, dp, pp; experts etp, ep, edp, pp.
+
+    Parameters
+    ----------
+    layout : Layout
+        One grid for the whole model.
+    nodes : sequence of NodeRow
+        See :func:`node_rows`.
+
+    Returns
+    -------
+    tuple of RankRow
+        In rank order.
+
+    References
+    ----------
+    Megatron-LM ``megatron/core/parallel_state.py``, order tp-cp-ep-dp-pp.
+    """
+    grid, per_node = layout.first, len(nodes[0].gpus)
+    rows = []
+    for rank in range(layout.gpus):
+        inside = rank % grid.gpus
+        node, local = divmod(rank, per_node)
+        rows.append(
+            RankRow(
+                rank=rank,
+                host=nodes[node].host,
+                local_rank=local,
+                gpu=nodes[node].gpus[local],
+                pp=rank // grid.gpus,
+                dp=inside // (grid.tp * grid.cp),
+                cp=inside // grid.tp % grid.cp,
+                tp=inside % grid.tp,
+                edp=inside // (grid.etp * grid.ep),
+                ep=inside // grid.etp % grid.ep,
+                etp=inside % grid.etp,
+            )
+        )
+    return tuple(rows)

@@ -1,0 +1,370 @@
+"""A plan as a Megatron-LM launch: arguments, environment, ranks; what cannot be said is refused by name.
+
+Every export is read back with :mod:`planner.ingest.megatron` and judged by the rules before it is handed out, so that a
+launch which Megatron-LM would refuse, or would build with other layers, never leaves this module.
+"""
+
+import tomllib
+from collections.abc import Sequence
+from functools import lru_cache
+from importlib.resources import files
+from itertools import pairwise
+from typing import Any, Final
+
+from costmodels.job import Dispatcher, TrainingJob
+from costmodels.layout import Granularity, Layout, Recompute, Strategy
+from costmodels.pipeline.schedules import Schedule
+from costmodels.workload.model import LayerKind, ModelSpec, MoeFfn
+from hardware.errors import InputError
+from planner.export.launch import Export, Site, node_rows, rank_rows
+from planner.export.megatron_model import model_arguments, model_notes
+from planner.ingest.megatron import judge, parse_megatron
+from planner.ingest.options import megatron_options
+from planner.plan_report import RankPlace
+from planner.request import Framework
+from planner.rules.layout_string import layout_string
+from planner.rules.proposal import grid_of
+from planner.rules.table import resolve_version, version_key
+
+__all__ = ["export_megatron", "layout_string", "recompute_arguments", "run_arguments"]
+
+FULL_LAYOUT_SINCE: Final = (0, 14)  # multi-token prediction inside a layout, FSDP under its later name
+_SHARDING: Final = {2: "optim_grads", 3: "optim_grads_params"}
+_OPTIMIZER_DTYPES: Final = {8.0: "", 4.0: "bf16", 2.0: "fp8"}
+
+
+def export_megatron(
+    model: ModelSpec,
+    job: TrainingJob,
+    layout: Layout,
+    site: Site,
+    *,
+    placement: Sequence[RankPlace] = (),
+    version: str | None = None,
+) -> Export:
+    """Write a plan as a Megatron-LM launch.
+
+    Parameters
+    ----------
+    model, job : ModelSpec, TrainingJob
+        What is trained.
+    layout : Layout
+        The plan; one grid for the whole model.
+    site : Site
+        Hosts and GPUs, as many as the layout uses.
+    placement : sequence of RankPlace, optional
+        Which GPU each rank gets; identity by default.
+    version : str, optional
+        Core version, such as ``0.13``; the newest known by default.
+
+    Returns
+    -------
+    Export
+        Accepted by the rules of that version, building exactly the layers of the layout.
+
+    Raises
+    ------
+    InputError
+        A part of the model, of the layout or of the placement cannot be said to this version; the message names it.
+    """
+    known = resolve_version(Framework.MEGATRON, version)
+    if site.gpus != layout.gpus:
+        raise InputError(f"the layout uses {layout.gpus} GPUs, the site offers {site.gpus}", allowed="equal numbers")
+    if layout.layers != model.layers:
+        raise InputError(
+            f"the layout holds {layout.layers} layers, the model has {model.layers}", allowed="every layer exactly once"
+        )
+    arguments = (*model_arguments(model, job.seq), *run_arguments(model, job, layout, known))
+    nodes = node_rows(site, placement)
+    export = Export(
+        framework=Framework.MEGATRON,
+        version=known,
+        arguments=arguments,
+        environment=_environment(layout, placement),
+        nodes=nodes,
+        ranks=rank_rows(layout, nodes),
+        notes=(*model_notes(model), *_run_notes(job)),
+    )
+    _prove(export, layout, job)
+    return export
+
+
+def run_arguments(model: ModelSpec, job: TrainingJob, layout: Layout, version: str) -> tuple[str, ...]:
+    """Flags that are not the model's: grid, split, batch, sharding, precision, overlap, recompute.
+
+    Raises
+    ------
+    InputError
+        The layout needs what Megatron-LM cannot do.
+    """
+    grid = _one_grid(layout)
+    _check_schedule(layout, job, grid)
+    is_moe = any(isinstance(kind, LayerKind) and isinstance(kind.ffn, MoeFfn) for kind in model.kinds())
+    return (
+        *_grid_arguments(grid, layout, is_moe),
+        *_split_arguments(model, layout, version),
+        *("--micro-batch-size", str(layout.micro_batch), "--global-batch-size", str(job.global_batch)),
+        *_precision_arguments(job, grid),
+        *_sharding_arguments(job, grid, version),
+        *_software_arguments(job, layout, grid, is_moe=is_moe),
+        *recompute_arguments(layout),
+        *_dropout_arguments(job),
+    )
+
+
+def _one_grid(layout: Layout) -> Strategy:
+    grids = {grid_of(run.strategy) for stage in layout.stages for run in stage.strategies}
+    if len(grids) > 1:
+        raise InputError(
+            f"the layout has {len(grids)} different grids of tp, cp, dp, ep, etp and ZeRO among its layers",
+            allowed="one grid for the whole model in Megatron-LM",
+        )
+    return grids.pop()
+
+
+def _check_schedule(layout: Layout, job: TrainingJob, grid: Strategy) -> None:
+    wanted = Schedule.INTERLEAVED if layout.vpp > 1 else Schedule.ONE_F_ONE_B
+    if layout.schedule is not wanted and layout.pp > 1:
+        raise InputError(
+            f"schedule {layout.schedule} with {layout.vpp} virtual stages",
+            allowed=f"{wanted} in Megatron-LM for this number of virtual stages",
+        )
+    samples = layout.micro_batch * grid.dp * layout.num_microbatches
+    if samples != job.global_batch:
+        raise InputError(
+            f"micro-batch {layout.micro_batch} x dp {grid.dp} x {layout.num_microbatches} micro-batches "
+            f"are {samples} samples, the global batch is {job.global_batch}",
+            allowed="a product equal to the global batch",
+        )
+
+
+def _grid_arguments(grid: Strategy, layout: Layout, is_moe: bool) -> list[str]:
+    arguments = [
+        *("--tensor-model-parallel-size", str(grid.tp)),
+        *("--pipeline-model-parallel-size", str(layout.pp)),
+        *("--context-parallel-size", str(grid.cp)),
+    ]
+    if is_moe:  # the experts' tensor parallelism would follow tp when left out
+        arguments += ["--expert-model-parallel-size", str(grid.ep), "--expert-tensor-parallel-size", str(grid.etp)]
+    if grid.sequence_parallel and grid.tp > 1:
+        arguments.append("--sequence-parallel")
+    return arguments
+
+
+def _split_arguments(model: ModelSpec, layout: Layout, version: str) -> list[str]:
+    """How layers fall on stages: nothing for equal stages, virtual stages for equal chunks, else a layout string."""
+    split = layout.layers_per_stage
+    if layout.pp == 1:
+        return []
+    counts = {count for stage in split for count in stage}
+    if len(counts) == 1:
+        return ["--num-virtual-stages-per-pipeline-rank", str(layout.vpp)] if layout.vpp > 1 else []
+    if model.mtp_layers and version_key(version) < FULL_LAYOUT_SINCE:
+        ends = _ends_arguments(split)
+        if ends is None:
+            raise InputError(
+                f"layers per stage {split} with multi-token prediction",
+                allowed=f"equal middle stages in Megatron-LM core {version}; core 0.14 takes any split",
+            )
+        return ends
+    return ["--pipeline-model-parallel-layout", layout_string(split, model.mtp_layers)]
+
+
+def _ends_arguments(split: tuple[tuple[int, ...], ...]) -> list[str] | None:
+    """First and last stage by number, where the middle stages are equal and chunks inside a stage are."""
+    sums = [sum(stage) for stage in split]
+    if len(set(sums[1:-1])) > 1 or any(len(set(stage)) > 1 for stage in split):
+        return None
+    arguments = [
+        "--decoder-first-pipeline-num-layers",
+        str(sums[0]),
+        "--decoder-last-pipeline-num-layers",
+        str(sums[-1]),
+    ]
+    return [*arguments, *(["--num-virtual-stages-per-pipeline-rank", str(len(split[0]))] if len(split[0]) > 1 else [])]
+
+
+@lru_cache(maxsize=1)
+def _recipes() -> dict[str, Any]:
+    return tomllib.loads(files("planner.export").joinpath("megatron_precision.toml").read_text(encoding="utf-8"))
+
+
+def _precision_arguments(job: TrainingJob, grid: Strategy) -> list[str]:
+    recipe = _recipes().get(job.precision.name)
+    if recipe is None:
+        raise InputError(f"precision {job.precision.name} has no Megatron-LM recipe", allowed=", ".join(_recipes()))
+    arguments = [*recipe["flags"], *(recipe.get("sharded", ()) if grid.zero else ())]
+    gradient = job.software.gradient_bytes or job.precision.gradient_bytes
+    return [*arguments, "--grad-reduce-in-bf16"] if gradient == 2.0 and "--bf16" in arguments else arguments
+
+
+def _sharding_arguments(job: TrainingJob, grid: Strategy, version: str) -> list[str]:
+    arguments = []
+    if grid.zero == 1:
+        arguments.append("--use-distributed-optimizer")
+    elif grid.zero > 1:
+        old = version_key(version) < FULL_LAYOUT_SINCE
+        arguments += ["--use-distributed-optimizer", "--use-custom-fsdp" if old else "--use-megatron-fsdp"]
+        arguments += ["--data-parallel-sharding-strategy", _SHARDING[grid.zero], "--no-gradient-accumulation-fusion"]
+        arguments += [] if old else ["--ckpt-format", "fsdp_dtensor"]
+    ranks = grid.dp * grid.cp
+    if grid.zero and grid.shard_group and grid.shard_group != ranks:
+        arguments += ["--num-distributed-optimizer-instances", str(ranks // grid.shard_group)]
+    if job.software.grad_overlap and ranks > 1:
+        arguments.append("--overlap-grad-reduce")
+        arguments += ["--overlap-param-gather"] if job.software.param_overlap and grid.zero else []
+    return [*arguments, *_optimizer_arguments(job)]
+
+
+def _optimizer_arguments(job: TrainingJob) -> list[str]:
+    """Adam, with its moments in the number format that their bytes tell."""
+    dtype = _OPTIMIZER_DTYPES.get(job.optimizer_bytes)
+    if dtype is None:
+        raise InputError(
+            f"optimizer states of {job.optimizer_bytes:g} bytes per parameter",
+            allowed="8 (Adam in fp32), 4 (bf16 moments) or 2 (fp8 moments) for Megatron-LM",
+        )
+    arguments = ["--use-precision-aware-optimizer"] if dtype or job.software.optimizer_offload else []
+    arguments += ["--exp-avg-dtype", dtype, "--exp-avg-sq-dtype", dtype] if dtype else []
+    return [*arguments, *(["--optimizer-cpu-offload"] if job.software.optimizer_offload else [])]
+
+
+def _software_arguments(job: TrainingJob, layout: Layout, grid: Strategy, *, is_moe: bool) -> list[str]:
+    software, arguments = job.software, []
+    if software.tp_overlap and grid.sequence_parallel and grid.tp > 1:
+        arguments.append("--tp-comm-overlap")
+    if layout.vpp > 1 and not software.p2p_overlap:
+        arguments.append("--no-overlap-p2p-communication")
+    if software.fused_loss:
+        arguments.append("--cross-entropy-loss-fusion")
+    if grid.cp > 1:
+        arguments += ["--cp-comm-type", software.cp_comm]
+    if software.activation_offload_layers:
+        arguments += ["--cpu-offloading-num-layers", str(software.activation_offload_layers)]
+    return [*arguments, *(_dispatch_arguments(job, layout, grid) if is_moe else [])]
+
+
+def _dispatch_arguments(job: TrainingJob, layout: Layout, grid: Strategy) -> list[str]:
+    software = job.software
+    arguments = ["--moe-grouped-gemm"] if software.grouped_gemm else []
+    if software.dispatcher in (Dispatcher.DEEPEP, Dispatcher.HYBRIDEP):
+        arguments += ["--moe-token-dispatcher-type", "flex"]
+        arguments += ["--moe-flex-dispatcher-backend", str(software.dispatcher)]
+    else:
+        arguments += ["--moe-token-dispatcher-type", str(software.dispatcher)]
+    if software.capacity_factor:
+        arguments += ["--moe-expert-capacity-factor", f"{software.capacity_factor:g}"]
+    if software.expert_overlap and grid.ep > 1 and (layout.pp == 1 or layout.vpp > 1):
+        arguments.append("--overlap-moe-expert-parallel-comm")
+    return arguments
+
+
+def recompute_arguments(layout: Layout) -> list[str]:
+    """Recompute flags.
+
+    Megatron-LM recomputes either some modules of every layer, or whole layers: all of them, or the first n of every
+    virtual chunk.
+
+    Parameters
+    ----------
+    layout : Layout
+        Strategies state the recompute of each layer.
+
+    Returns
+    -------
+    list of str
+        Empty when no layer recomputes.
+
+    Raises
+    ------
+    InputError
+        The layers' recompute is none of these.
+    """
+    chunks = [chunk for stage in layout.stages for chunk in _chunk_recompute(stage.layers_per_chunk, stage.strategies)]
+    found = {recompute for chunk in chunks for recompute in chunk}
+    kinds = {recompute.granularity for recompute in found}
+    if kinds <= {Granularity.NONE}:
+        return []
+    if kinds == {Granularity.SELECTIVE} and len(found) == 1:
+        modules = found.pop().modules
+        return ["--recompute-granularity", "selective", *(["--recompute-modules", *modules] if modules else [])]
+    if kinds == {Granularity.FULL}:
+        return ["--recompute-granularity", "full", "--recompute-method", "uniform", "--recompute-num-layers", "1"]
+    if kinds == {Granularity.FULL, Granularity.NONE}:
+        first = _first_layers(chunks)
+        if first:
+            return [
+                *("--recompute-granularity", "full"),
+                *("--recompute-method", "block"),
+                *("--recompute-num-layers", str(first)),
+            ]
+    told = ", ".join(sorted({str(recompute) for recompute in found}))
+    raise InputError(
+        f"recompute differs between layers in a way that Megatron-LM cannot say: {told}",
+        allowed="the same modules on every layer; or whole layers, all of them or the first n of every virtual chunk",
+    )
+
+
+def _chunk_recompute(layers: tuple[int, ...], runs: Sequence[Any]) -> list[list[Recompute]]:
+    """Recompute of each layer, chunk by chunk."""
+    flat = [run.strategy.recompute for run in runs for _ in range(run.count)]
+    bounds = [0]
+    for count in layers:
+        bounds.append(bounds[-1] + count)
+    return [flat[start:stop] for start, stop in pairwise(bounds)]
+
+
+def _first_layers(chunks: list[list[Recompute]]) -> int:
+    """The n for which exactly the first n layers of every chunk recompute wholly; 0 when there is none."""
+    full = [[recompute.granularity is Granularity.FULL for recompute in chunk] for chunk in chunks]
+    first = max(sum(chunk) for chunk in full)
+    holds = all(chunk == [index < first for index in range(len(chunk))] for chunk in full)
+    return first if holds else 0
+
+
+def _dropout_arguments(job: TrainingJob) -> list[str]:
+    rate = "0.1" if job.software.dropout else "0"
+    return ["--attention-dropout", rate, "--hidden-dropout", rate]
+
+
+def _environment(layout: Layout, placement: Sequence[RankPlace]) -> tuple[tuple[str, str], ...]:
+    """Variables of the launch; FSDP wants several hardware queues, tensor and context parallelism one."""
+    grid = layout.first
+    environment = []
+    if grid.zero > 1:
+        environment.append(("CUDA_DEVICE_MAX_CONNECTIONS", ""))
+    elif grid.tp * grid.cp > 1:
+        environment.append(("CUDA_DEVICE_MAX_CONNECTIONS", "1"))
+    if placement:
+        environment.append(("CUDA_DEVICE_ORDER", "PCI_BUS_ID"))
+    return tuple(environment)
+
+
+def _run_notes(job: TrainingJob) -> tuple[str, ...]:
+    notes = ["data, tokenizer, learning rate and checkpoints are yours to add"]
+    if job.software.cuda_graphs:
+        notes.append("the plan assumes CUDA graphs: choose --cuda-graph-impl for your model")
+    if job.software.compiled:
+        notes.append("the plan assumes compiled kernels, which Megatron-LM does not have")
+    return tuple(notes)
+
+
+def _prove(export: Export, layout: Layout, job: TrainingJob) -> None:
+    """Refuse an export that the framework's own checks would refuse, or that would build other layers."""
+    known = megatron_options(export.version)
+    missing = [word for word in export.arguments if word.startswith("--") and word not in known]
+    if missing:
+        raise InputError(
+            f"Megatron-LM core {export.version} has no option {', '.join(missing)}", allowed="a newer version"
+        )
+    environment = {name: value for name, value in export.environment if value}
+    launch = parse_megatron(export.arguments, world=layout.gpus, version=export.version, environment=environment)
+    verdict = judge(launch)
+    if not verdict.legal:
+        reasons = "; ".join(violation.message for violation in verdict.violations)
+        raise InputError(f"Megatron-LM core {export.version} would refuse this plan: {reasons}")
+    if verdict.layers_per_stage != layout.layers_per_stage or launch.proposal.seq != job.seq:
+        raise InputError(
+            f"the arguments would build {verdict.layers_per_stage}, the plan has {layout.layers_per_stage}",
+            allowed="report this as an error of the exporter",
+        )
