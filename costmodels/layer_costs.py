@@ -8,6 +8,7 @@ logits, loss) and one multi-token-prediction layer. All times are seconds per mi
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -20,7 +21,7 @@ from costmodels.memory.states import LocalParameters, local_parameters
 from costmodels.overlap import exposed_s
 from costmodels.pricing import Pricing
 from costmodels.table import Floats, StrategyTable
-from costmodels.workload.layers import embedding_ops, head_ops, layer_ops, mtp_ops
+from costmodels.workload.layers import embedding_ops, head_ops, layer_ops, mtp_ops, padded_vocab
 from costmodels.workload.op import SUBMODULES, Op, OpKind
 
 EMBEDDING: Final = "embedding"
@@ -108,14 +109,19 @@ def part_ops(pricing: Pricing) -> tuple[tuple[Op, ...], ...]:
     ops = [layer_ops(kind, model, dropout=software.dropout, **kernels) for kind in model.kinds()]
     if model.hidden:
         ops.append(embedding_ops(model, fused_kernels=fused))
-        ops.append(head_ops(model, fused_loss=software.fused_loss, fused_kernels=fused))
+        vocab = padded_vocab(model, 1)
+        ops.append(head_ops(model, vocab=vocab, fused_loss=software.fused_loss, fused_kernels=fused))
     if model.mtp_layers:
         ops.append(mtp_ops(model, fused_loss=software.fused_loss, **kernels))
     return tuple(ops)
 
 
-def price_parts(pricing: Pricing, table: StrategyTable) -> PartCosts:
+def price_parts(pricing: Pricing, table: StrategyTable, *, exchanges: bool = True) -> PartCosts:
     """Price every part of the model under every strategy.
+
+    Without exchanges the times are a lower bound: what exchanges add to a step is never less than what they give back
+    by
+    a higher clock, since the energy of the compute rises with the clock and the power limit holds for the sum.
 
     Parameters
     ----------
@@ -123,6 +129,8 @@ def price_parts(pricing: Pricing, table: StrategyTable) -> PartCosts:
         Model, job, island and constants.
     table : StrategyTable
         Strategies, S rows, with their recompute.
+    exchanges : bool
+        Whether exchanges count.
 
     Returns
     -------
@@ -133,8 +141,8 @@ def price_parts(pricing: Pricing, table: StrategyTable) -> PartCosts:
     forward, backward, parameters = [], [], []
     for name, ops in zip(names, all_ops, strict=True):
         part = _Part(pricing, table, name, ops)
-        forward.append(part.forward_s())
-        backward.append(part.backward_s())
+        forward.append(part.forward_s(exchanges=exchanges))
+        backward.append(part.backward_s(exchanges=exchanges))
         parameters.append(part.parameters)
     return _at_sustained_clock(
         pricing,
@@ -193,9 +201,7 @@ class _Part:
         self.table = table
         self.ops = ops
         self.parameters: LocalParameters = local_parameters(ops, table)
-        self.exchange: LayerExchange = layer_exchange(
-            name, pricing.model, pricing.job, table, pricing.tiers, pricing.constants.network
-        )
+        self.name = name
         times = [
             op_times(
                 op,
@@ -210,9 +216,17 @@ class _Part:
         self.op_backward_s = np.stack([t.backward_s for t in times])
         self.work = np.array([_WORK_OF[op.kind] for op in ops])
 
-    def forward_s(self) -> Floats:
+    @cached_property
+    def exchange(self) -> LayerExchange:
+        """Exchanges of the part before anything hides them."""
+        p = self.pricing
+        return layer_exchange(self.name, p.model, p.job, self.table, p.tiers, p.constants.network)
+
+    def forward_s(self, *, exchanges: bool) -> Floats:
         """Forward seconds by work, shape (len(Work), S)."""
         out = self._compute(self.op_forward_s)
+        if not exchanges:
+            return out
         gemm, attention = out[Work.GEMM], out[Work.ATTENTION]
         e = self.exchange
         out[Work.TP] = self._tp_exposed(e.tp_forward_s, gemm)
@@ -221,14 +235,16 @@ class _Part:
         out[Work.WEIGHTS] = self._weights_exposed(e.weights_forward_s, out[list(COMPUTE_WORKS)].sum(axis=0))
         return out
 
-    def backward_s(self) -> Floats:
+    def backward_s(self, *, exchanges: bool) -> Floats:
         """Backward seconds by work with recompute, shape (len(Work), S)."""
         out = self._compute(self.op_backward_s)
+        out[Work.RECOMPUTE] = self._repeated_compute_s()
+        if not exchanges:
+            return out
         e = self.exchange
         gemm = out[Work.GEMM]
         attention = out[Work.ATTENTION]
-        repeated, repeated_exchange = self._recompute()
-        out[Work.RECOMPUTE] = repeated
+        repeated_exchange = self._repeated_exchange_s()
         out[Work.TP] = self._tp_backward(gemm) + repeated_exchange[0]
         out[Work.CP] = self._hidden_behind(e.cp_backward_s, attention) + repeated_exchange[1]
         out[Work.EP] = self._ep_exposed(e.ep_backward_s, out) + repeated_exchange[2]
@@ -275,27 +291,32 @@ class _Part:
         window = compute_s if hides else np.zeros_like(compute_s)
         return exposed_s(transfer_s, window, window_share=overlap.window_share, least_share=0.0)
 
-    def _recompute(self) -> tuple[Floats, Floats]:
-        """Seconds of repeated compute, shape (S,), and of repeated TP, CP and EP exchanges, shape (3, S)."""
-        compute = np.zeros(len(self.table))
-        exchange = np.zeros((3, len(self.table)))
+    def _repeated_compute_s(self) -> Floats:
+        """Seconds of forward compute that the backward pass runs again, shape (S,)."""
+        repeated = np.zeros(len(self.table))
+        for number, recompute in enumerate(self.table.recomputes):
+            rows = np.flatnonzero(self.table.recompute == number)
+            again = np.flatnonzero([_repeats(recompute, op) for op in self.ops])
+            if len(rows) and len(again):
+                repeated[rows] = self.op_forward_s[np.ix_(again, rows)].sum(axis=0)
+        return repeated
+
+    def _repeated_exchange_s(self) -> Floats:
+        """Seconds of TP, CP and EP exchanges that the backward pass runs again, shape (3, S)."""
+        repeated = np.zeros((3, len(self.table)))
         e = self.exchange
         for number, recompute in enumerate(self.table.recomputes):
             rows = self.table.recompute == number
-            if recompute.granularity is Granularity.NONE or not rows.any():
-                continue
-            again = np.array([_repeats(recompute, op) for op in self.ops])
-            compute[rows] = self.op_forward_s[np.ix_(again, rows)].sum(axis=0)
-            if recompute.granularity is Granularity.FULL:
-                exchange[:, rows] = np.stack([e.tp_forward_s, e.cp_forward_s, e.ep_forward_s])[:, rows]
+            if recompute.granularity is Granularity.FULL and self.name not in (EMBEDDING, HEAD):
+                repeated[:, rows] = np.stack([e.tp_forward_s, e.cp_forward_s, e.ep_forward_s])[:, rows]
             elif "moe" in recompute.modules:
-                exchange[2, rows] = e.ep_forward_s[rows]
-        return compute, exchange
+                repeated[2, rows] = e.ep_forward_s[rows]
+        return repeated
 
 
 def _repeats(recompute: Recompute, op: Op) -> bool:
     """Whether the backward pass runs the op's forward again. The ends of the model are never recomputed."""
-    if op.module in (EMBEDDING, HEAD):
+    if op.module in (EMBEDDING, HEAD) or recompute.granularity is Granularity.NONE:
         return False
     if recompute.granularity is Granularity.FULL:
         return True

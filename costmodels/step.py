@@ -6,21 +6,26 @@ stage: its compute, its visible exchanges, and the rest of the makespan as its b
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
 from costmodels.compute import optimizer_step_s
 from costmodels.exchange import boundary_send_s, state_exchange
 from costmodels.layer_costs import COMPUTE_WORKS, EXCHANGE_WORKS, PartCosts, Work
+from costmodels.memory.states import LocalParameters
 from costmodels.overlap import exposed_s
-from costmodels.pipeline.simulate import makespan
 from costmodels.pipeline.schedules import positions
+from costmodels.pipeline.simulate import makespan
 from costmodels.positions import Contents
 from costmodels.pricing import Pricing
 from costmodels.reliability import jitter_s
 from costmodels.results import StepTime
 from costmodels.table import Floats, Ints, StrategyTable
+
+WEIGHT_GRADIENT_SHARE: Final = 0.5
+"""Share of the products of a backward pass that make gradients of weights: one of two equal products."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -88,6 +93,17 @@ class StepTimes:
         )
 
 
+def rows_of_work(work: StageWork, rows: Ints) -> StageWork:
+    """Some of the layouts of a stage work."""
+    return replace(
+        work,
+        forward_s=work.forward_s[:, rows],
+        backward_s=work.backward_s[:, rows],
+        dense_parameters=work.dense_parameters[rows],
+        expert_parameters=work.expert_parameters[rows],
+    )
+
+
 def stage_work(costs: Sequence[PartCosts], contents: Contents) -> StageWork:
     """Add up the parts of every position.
 
@@ -121,8 +137,24 @@ def stage_work(costs: Sequence[PartCosts], contents: Contents) -> StageWork:
     return StageWork(forward_s=forward, backward_s=backward, dense_parameters=dense, expert_parameters=expert)
 
 
+def staircase_bound_s(work: StageWork, contents: Contents) -> Floats:
+    """Lower bound on the makespan of given stages, much cheaper than the schedule; shape (R,).
+
+    Stage i works ``m t_i``, begins after the first chunks of the stages before it and ends before their backwards:
+    ``T >= m t_i + sum_{j<i} (f_j0 + b_j0)``. Holds for every schedule that fills forwards from stage 0.
+    """
+    both = work.forward_s.sum(axis=0) + work.backward_s.sum(axis=0)
+    before = np.cumsum(both[:, :, 0], axis=1) - both[:, :, 0]
+    bound: Floats = (contents.spec.num_microbatches * both.sum(axis=2) + before).max(axis=1)
+    return bound
+
+
 def price_steps(
-    pricings: Sequence[Pricing], costs: Sequence[PartCosts], table: StrategyTable, contents: Contents
+    pricings: Sequence[Pricing],
+    costs: Sequence[PartCosts],
+    table: StrategyTable,
+    contents: Contents,
+    work: StageWork | None = None,
 ) -> StepTimes:
     """Price R layouts that share a pipeline shape.
 
@@ -134,6 +166,8 @@ def price_steps(
         The strategies that ``contents.rows`` point into.
     contents : Contents
         What every position holds.
+    work : StageWork, optional
+        Of the same contents, when it is known already.
 
     Returns
     -------
@@ -141,10 +175,14 @@ def price_steps(
         Arrays of shape (R,).
     """
     spec = contents.spec
-    work = stage_work(costs, contents)
+    work = stage_work(costs, contents) if work is None else work
     forward, backward = work.forward_s.sum(axis=0), work.backward_s.sum(axis=0)
     send = _send_s(pricings, table.take(contents.rows[:, 0]), contents)
-    time = makespan(spec, forward, backward, send)
+    weight_grad = None
+    if spec.schedule.splits_backward:
+        weight_grad = WEIGHT_GRADIENT_SHARE * work.backward_s[Work.GEMM]
+        backward = backward - weight_grad
+    time = makespan(spec, forward, backward, send, weight_grad)
     stage_s = (forward + backward).sum(axis=2)
     busiest = stage_s.argmax(axis=1)
     each = np.arange(len(busiest))
@@ -205,9 +243,11 @@ def _state_times(
         overlap, software = pricing.constants.overlap, pricing.job.software
         for j in range(contents.rows.shape[1]):
             rows = table.take(contents.rows[:, j])
-            dense, expert = work.dense_parameters[:, j, stages], work.expert_parameters[:, j, stages]
+            held = LocalParameters(
+                dense=work.dense_parameters[:, j, stages], expert=work.expert_parameters[:, j, stages]
+            )
             exchange = state_exchange(
-                dense, expert, pricing.job, rows, pricing.tiers, pricing.constants.network, overlap.bucket_bytes
+                held, pricing.job, rows, pricing.tiers, pricing.constants.network, overlap.bucket_bytes
             )
             reduce[:, stages] += exchange.reduce_s
             gather[:, stages] += exchange.gather_s

@@ -8,7 +8,7 @@ from costmodels.pricing import Pricing
 from costmodels.workload.counts import parameter_count
 from planner.plan_report import Infeasibility
 from planner.request import PlanRequest
-from planner.search import Candidate, Tally
+from planner.tally import Candidate, Tally
 
 GIB: Final = 2.0**30
 

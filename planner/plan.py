@@ -11,8 +11,9 @@ from planner.build import uniform_layout
 from planner.infeasible import explain_infeasible
 from planner.plan_report import PlanReport, RankedLayout, SearchProof
 from planner.request import Objective, PlanRequest
-from planner.search import Candidate, Tally, UniformSearch
+from planner.search import UniformSearch
 from planner.splits import even_chunks
+from planner.tally import Candidate, Tally
 
 
 def pricings_of(request: PlanRequest, constants: Constants | None = None) -> tuple[Pricing, ...]:

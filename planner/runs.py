@@ -78,7 +78,9 @@ def _precision(run: MeasuredRun, software: Software) -> Precision:
 
 def _words(run: MeasuredRun) -> RunText:
     renamed = {"version": "source_version", "dispatcher": "moe_dispatcher", "routing": "token_routing"}
-    return RunText(**{field.name: run.text(renamed.get(field.name, field.name)) for field in fields(RunText)})
+    words = {field.name: run.text(renamed.get(field.name, field.name)) for field in fields(RunText)}
+    words["source"] = f"{words['source']} {run.id}"  # ids carry the name of the study
+    return RunText(**words)
 
 
 def _model(run: MeasuredRun) -> ModelSpec:
@@ -118,11 +120,9 @@ def _cluster(run: MeasuredRun) -> Cluster:
 def _layout(run: MeasuredRun, grid: RunGrid, model: ModelSpec, software: Software) -> Layout:
     words = f"{run.text('schedule_kind')} {run.text('schedule')}".lower()
     schedule = next((known for word, known in _SCHEDULES if word in words), Schedule.ONE_F_ONE_B)
-    vpp = schedule.fixed_vpp or grid.vpp
     if grid.vpp > 1 and grid.pp > 1:
         schedule = Schedule.INTERLEAVED
-    elif schedule is not Schedule.ZBV:
-        vpp = 1
+    vpp = schedule.fixed_vpp or grid.vpp
     strategy = Strategy(
         tp=grid.tp,
         cp=grid.cp,

@@ -1,6 +1,7 @@
 """What one rank computes of an op: local tokens, weight shapes, heads and experts under a table of strategies."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -38,6 +39,16 @@ class Grid:
 
 def grid_of(table: StrategyTable, clock: Floats | float = 1.0) -> Grid:
     """Return the distinct (tp, cp, ep, etp, micro-batch, sequence parallel, clock) of a table, in sorted order."""
+    return _distinct(table, clock) if np.ndim(clock) else _distinct_at_one_clock(table)
+
+
+@lru_cache(maxsize=2)
+def _distinct_at_one_clock(table: StrategyTable) -> Grid:
+    """Remember the last tables by identity: all ops of a model ask for the same one in turn."""
+    return _distinct(table, 1.0)
+
+
+def _distinct(table: StrategyTable, clock: Floats | float) -> Grid:
     columns = [table.tp, table.cp, table.ep, table.etp, table.micro_batch, table.sequence_parallel.astype(np.int64)]
     key = np.zeros(len(table), dtype=np.int64)
     clocks = [] if np.ndim(clock) == 0 else [np.asarray(clock)]

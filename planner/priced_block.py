@@ -1,0 +1,145 @@
+"""A block of grids, expanded by recompute and virtual stages, priced and judged."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodels.layer_costs import PartCosts
+from costmodels.layout import FULL_RECOMPUTE, Granularity, Recompute
+from costmodels.memory import ModelMemory, components, stage_sums, total_bytes, usable_memory
+from costmodels.memory.peak import verdicts
+from costmodels.positions import Contents
+from costmodels.pricing import Pricing
+from costmodels.results import Verdict
+from costmodels.step import StageWork, price_steps, rows_of_work, stage_work, staircase_bound_s
+from costmodels.table import Bools, Floats, Ints
+from planner.expand import Group, even_contents, prefix_contents
+from planner.grids import Grids
+from planner.request import PlanRequest
+from planner.tally import Candidate, Tally
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Held:
+    """Memory of the heaviest stage of R layouts, shape (R,)."""
+
+    total_bytes: Floats
+    fits: Bools
+    oom: Bools
+
+    def __len__(self) -> int:
+        return len(self.fits)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PricedBlock:
+    """A block of expanded rows with their part times and memory."""
+
+    request: PlanRequest
+    pricings: Sequence[Pricing]
+    options: tuple[Recompute, ...]
+    tally: Tally
+    block: Grids
+    costs: Sequence[PartCosts]
+    memory: ModelMemory
+
+    def group(self, group: Group) -> None:
+        """Price one pipeline shape: even splits that fit, and prefix recompute for those that do not."""
+        contents = even_contents(self.request.model, group, tuple(0 for _ in range(group.spec.pp)))
+        work = stage_work(self.costs, contents)
+        near = np.flatnonzero(staircase_bound_s(work, contents) <= self.tally.threshold_s(self.request.top))
+        self.tally.pruned["time lower bound with split"] += len(group.rows) - len(near)
+        if not len(near):
+            return
+        contents, work = _rows_of(contents, near), rows_of_work(work, near)
+        held = self._held(contents)
+        self._offer(contents, np.zeros(len(near), dtype=np.int64), held, work)
+        if FULL_RECOMPUTE in self.options:
+            self._prefix(contents, ~held.fits)
+
+    def _held(self, contents: Contents) -> _Held:
+        request, pricing = self.request, self.pricings[0]
+        constants = pricing.constants.memory
+        usable = usable_memory(pricing.accelerator)
+        named = components(stage_sums(request.model, request.job, self.memory, contents), usable, constants)
+        verdict = verdicts(named, usable, constants)
+        return _Held(
+            total_bytes=total_bytes(named).max(axis=1),
+            fits=(verdict == Verdict.FITS).all(axis=1),
+            oom=(verdict == Verdict.OOM).any(axis=1),
+        )
+
+    def _prefix(self, contents: Contents, failed: Bools) -> None:
+        """Rows that fail without recompute but fit with it: as few recomputed layers as fit, found by bisection."""
+        options = len(self.options)
+        none = self.block.table.recompute[contents.rows[:, 0]] == 0
+        wanted = failed & none & (self.options[0].granularity is Granularity.NONE)
+        if not wanted.any():
+            return
+        part = _rows_of(contents, np.flatnonzero(wanted))
+        full = part.rows[:, 0] + options - 1
+        kinds = len(self.request.model.kinds())
+        most = int(part.counts[:, :, 0, :kinds].sum(axis=-1).max())
+        low, high = np.zeros(len(full), dtype=np.int64), np.full(len(full), most)
+        while (high - low > 1).any():
+            middle = (low + high) // 2
+            fits = self._held(prefix_contents(part, full, middle, kinds)).fits
+            low, high = np.where(fits, low, middle), np.where(fits, middle, high)
+        mixed = prefix_contents(part, full, high, kinds)
+        some = high < most  # all layers: that is full recompute, priced on its own
+        if some.any():
+            mixed = _rows_of(mixed, np.flatnonzero(some))
+            self._offer(mixed, high[some], self._held(mixed))
+
+    def _offer(self, contents: Contents, prefix: Ints, held: _Held, work: StageWork | None = None) -> None:
+        """Price what fits, at least with risk, and keep what may enter the ranking."""
+        self._note_nearest(contents, held)
+        work = stage_work(self.costs, contents) if work is None else work
+        limit = self.tally.threshold_s(self.request.top)
+        near = staircase_bound_s(work, contents) <= limit
+        rows = np.flatnonzero(~held.oom & near)
+        if not len(rows):
+            return
+        part = _rows_of(contents, rows)
+        times = price_steps(self.pricings, self.costs, self.block.table, part, rows_of_work(work, rows))
+        self.tally.solved += len(rows)
+        for row in np.flatnonzero(times.total_s <= limit):
+            at = int(rows[row])
+            self.tally.offer(self._candidate(contents, at, held, (float(times.total_s[row]), int(prefix[at]))))
+
+    def _note_nearest(self, contents: Contents, held: _Held) -> None:
+        """Remember what misses its memory by least, for the case that nothing fits."""
+        tally = self.tally
+        row = int(held.total_bytes.argmin())
+        if tally.nearest is None or held.total_bytes[row] < tally.nearest.memory_bytes:
+            tally.nearest = self._candidate(contents, row, held, (float("inf"), 0))
+
+    def _candidate(self, contents: Contents, row: int, held: _Held, found: tuple[float, int]) -> Candidate:
+        """Row of the contents as a candidate; ``found`` is its step time and its prefix of recomputed layers."""
+        table, at = self.block.table, int(contents.rows[row, 0])
+        verdict = Verdict.OOM if held.oom[row] else Verdict.FITS if held.fits[row] else Verdict.RISKY
+        return Candidate(
+            total_s=found[0],
+            tp=int(table.tp[at]),
+            cp=int(table.cp[at]),
+            pp=int(table.pp[at]),
+            dp=int(table.dp[at]),
+            ep=int(table.ep[at]),
+            etp=int(table.etp[at]),
+            zero=int(table.zero[at]),
+            micro_batch=int(table.micro_batch[at]),
+            num_microbatches=contents.spec.num_microbatches,
+            vpp=contents.spec.vpp,
+            recompute=table.recomputes[int(table.recompute[at])],
+            prefix=found[1],
+            sequence_parallel=bool(table.sequence_parallel[at]),
+            memory_bytes=float(held.total_bytes[row]),
+            verdict=verdict,
+        )
+
+
+def _rows_of(contents: Contents, index: Ints) -> Contents:
+    return Contents(
+        spec=contents.spec, rows=contents.rows[index], counts=contents.counts[index], islands=contents.islands
+    )

@@ -1,0 +1,74 @@
+"""What a search has seen: priced candidates, the best of each grid, counts by what removed the others."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from costmodels.layout import Granularity, Recompute
+from costmodels.results import Verdict
+
+Key = tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """One priced layout of the uniform search with its even split.
+
+    ``prefix`` is the number of layers of every position that recompute in full (0: all layers use ``recompute``).
+    """
+
+    total_s: float
+    tp: int
+    cp: int
+    pp: int
+    dp: int
+    ep: int
+    etp: int
+    zero: int
+    micro_batch: int
+    num_microbatches: int
+    vpp: int
+    recompute: Recompute
+    prefix: int
+    sequence_parallel: bool
+    memory_bytes: float
+    verdict: Verdict
+
+    @property
+    def key(self) -> Key:
+        """What makes two layouts differ for a user: the grid."""
+        return self.tp, self.cp, self.pp, self.dp, self.ep, self.etp
+
+    @property
+    def order(self) -> tuple[float, ...]:
+        """Sort key with an explicit tie-break: time, then the simplest layout."""
+        modules = len(self.recompute.modules) + 10 * (self.recompute.granularity is Granularity.FULL)
+        return (
+            self.total_s, self.pp, self.vpp, self.tp, self.cp, self.ep, self.etp, self.zero, self.micro_batch, modules,
+            self.prefix,
+        )  # fmt: skip
+
+
+@dataclass(kw_only=True)
+class Tally:
+    """What the search has seen so far."""
+
+    best: dict[Key, Candidate] = field(default_factory=dict)
+    risky: dict[Key, Candidate] = field(default_factory=dict)  # what fits with less than the safe margin
+    nearest: Candidate | None = None  # least over its memory, when nothing fits
+    enumerated: int = 0
+    solved: int = 0
+    pruned: Counter[str] = field(default_factory=Counter)
+    rejected: Counter[str] = field(default_factory=Counter)
+    open_bound_s: float = float("inf")  # least bound among what was not expanded
+
+    def offer(self, candidate: Candidate) -> None:
+        """Keep a candidate if it is the best of its grid among those of its verdict."""
+        kept = self.best if candidate.verdict is Verdict.FITS else self.risky
+        held = kept.get(candidate.key)
+        if held is None or candidate.order < held.order:
+            kept[candidate.key] = candidate
+
+    def threshold_s(self, wanted: int) -> float:
+        """Time beyond which nothing can enter the ranking any more."""
+        times = sorted(candidate.total_s for candidate in self.best.values())
+        return times[wanted - 1] if len(times) >= wanted else float("inf")
