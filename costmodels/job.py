@@ -72,7 +72,7 @@ class Software:
     gathered_inputs_kept: bool = False  # column-parallel layers keep their input as gathered over tp
     stage_outputs_kept: bool = False  # a stage keeps what it sent on until the backward pass
     shard_gradient_bytes: float = 0.0  # per parameter of the rank's optimizer shard: its own copy of the gradient
-    bucket_bytes: float = 0.0  # communication buckets that stay allocated
+    bucket_bytes: float = 0.0  # communication buckets that stay allocated under ZeRO
     dummy_gradients: bool = False  # one dummy gradient per distinct weight shape stays allocated (TE 2.3 and later)
     source: str = ""
 

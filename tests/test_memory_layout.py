@@ -172,13 +172,15 @@ def test_activation_offload_frees_layers():
 
 
 def test_stage_outputs_and_buckets():
-    strategy = Strategy(dp=2)
+    strategy = Strategy(dp=2, zero=1)
     software = replace(NOW, stage_outputs_kept=True, bucket_bytes=1e9)
     plain, more = (stage_memory(plan([[8], [8]], strategy), LLAMA, job(s), BIG) for s in (NOW, software))
     boundary = 2.0 * 2048 * 2048
     assert parts(more[0])["activations"] - parts(plain[0])["activations"] == pytest.approx(2 * boundary)
     assert parts(more[1])["activations"] == pytest.approx(parts(plain[1])["activations"])
     assert parts(more[0])["buffers"] - parts(plain[0])["buffers"] == pytest.approx(1e9)
+    unsharded = stage_memory(plan([[8], [8]], Strategy(dp=2)), LLAMA, job(software), BIG)
+    assert parts(unsharded[0])["buffers"] == pytest.approx(parts(plain[0])["buffers"])
 
 
 def test_optimizer_step_may_be_the_peak():

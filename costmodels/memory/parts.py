@@ -35,6 +35,8 @@ class ModelMemory:
         A further copy of the token table, for a head or a multi-token-prediction layer on another stage.
     boundary : ndarray
         One micro-batch between two stages [B], shape (S,); 0 with one stage.
+    buckets : ndarray
+        Resident buckets of the sharded optimizer's exchanges [B], shape (S,); 0 without ZeRO.
     groups : ndarray
         Communicators of a rank that have more than one rank, shape (S,).
     """
@@ -43,6 +45,7 @@ class ModelMemory:
     kinds: int
     token_table: LayerMemory
     boundary: Floats
+    buckets: Floats
     groups: Floats
 
     @property
@@ -96,6 +99,7 @@ def model_memory(
         kinds=len(kinds),
         token_table=table_memory(model, job, table, constants),
         boundary=np.where(table.pp > 1, hidden_input, 0.0),
+        buckets=np.where(table.zero >= 1, job.software.bucket_bytes, 0.0),
         groups=communicators(table),
     )
 

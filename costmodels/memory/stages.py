@@ -56,7 +56,9 @@ def stage_sums(model: ModelSpec, job: TrainingJob, memory: ModelMemory, contents
         gathered=held.widest(lambda part: part.gathered, blocks),
         loss=held.widest(lambda part: part.working + part.gathered, held.rows_of(memory.head)),
         embedding_gradient=held.widest(lambda part: part.working, held.rows_of(memory.embedding)),
-        buffers=_RECEIVE_BUFFERS * boundary + job.software.bucket_bytes + held.widest(lambda part: part.once, blocks),
+        buffers=_RECEIVE_BUFFERS * boundary
+        + held.of_stage(memory.buckets)
+        + held.widest(lambda part: part.once, blocks),
         groups=held.of_stage(memory.groups),
     )
 
