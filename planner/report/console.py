@@ -2,11 +2,12 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Final, TextIO
+from typing import Final, TextIO, TypeVar
 
 from rich.console import Console, Group, RenderableType
+from rich.progress import track
 from rich.text import Text
 
 PIPED_WIDTH: Final = 100
@@ -47,6 +48,16 @@ def working(what: str) -> Iterator[None]:
         return
     with console_on(sys.stderr).status(what):
         yield
+
+
+_Item = TypeVar("_Item")
+
+
+def counted(items: Iterable[_Item], total: int) -> Iterable[_Item]:
+    """Pass items on and show on standard error how many of ``total`` are done, when someone looks at it."""
+    if not sys.stderr.isatty():
+        return items
+    return track(items, description="predicting", total=total, console=console_on(sys.stderr), transient=True)
 
 
 def show(console: Console, *parts: RenderableType) -> None:

@@ -7,6 +7,14 @@ from pathlib import Path
 from hardware.errors import InputError
 
 
+def check_place(path: Path) -> None:
+    """Raise InputError where :func:`write_whole` would, as far as that shows before the work is done."""
+    if path.is_dir():
+        raise InputError("is a folder", allowed="the name of a file", where=str(path))
+    if not path.parent.is_dir():
+        raise InputError(f"no folder {path.parent}", allowed="a folder that exists", where=str(path))
+
+
 def write_whole(path: Path, text: str) -> None:
     """Write a text file beside its place and move it there in one step.
 
@@ -22,14 +30,11 @@ def write_whole(path: Path, text: str) -> None:
     InputError
         The folder is missing, or may not be written.
     """
-    if path.exists() and not path.is_file() and not path.is_dir():
+    check_place(path)
+    path = path.resolve() if path.is_symlink() else path
+    if path.exists() and not path.is_file():
         _write_through(path, text)  # a pipe or a terminal takes the bytes; nothing may take its place
         return
-    if path.is_dir():
-        raise InputError("is a folder", allowed="the name of a file", where=str(path))
-    path = path.resolve() if path.is_symlink() else path
-    if not path.parent.is_dir():
-        raise InputError(f"no folder {path.parent}", allowed="a folder that exists", where=str(path))
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     except OSError as error:

@@ -83,6 +83,16 @@ def labelled(rows: Sequence[tuple[str, str]]) -> RenderableType:
     return table
 
 
+def bullets(lines: Sequence[str]) -> RenderableType:
+    """Return lines that wrap with a hanging indent."""
+    table = Table.grid(padding=(0, 1))
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for line in lines:
+        table.add_row("  -", Text(line))
+    return table
+
+
 def _interval(evidence: Evidence) -> str:
     if evidence.high_s <= 0.0:
         return ""

@@ -1,0 +1,380 @@
+"""The command line ``plan``: parse, call, print, exit code. Nothing is decided here.
+
+Heavy imports (solver, graph library, cost models) happen inside the commands, so that help appears at once.
+Exit codes: 0 done; 2 the input is wrong; 3 nothing feasible; 130 interrupted.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Final, NoReturn
+
+import typer
+
+from hardware.errors import InputError
+
+UNFORESEEN: Final = 1
+INPUT_ERROR: Final = 2
+INTERRUPTED: Final = 130
+BROKEN_PIPE: Final = 141  # as a shell reports a program that SIGPIPE ended
+
+app = typer.Typer(
+    name="plan",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Find the fastest parallel layout for a training job on a cluster, and say how sure it is.",
+)
+catalog_app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="List what is known by name, or show one entry."
+)
+app.add_typer(catalog_app, name="catalog")
+
+
+class FrameworkName(StrEnum):
+    """Frameworks that a plan can be constrained to."""
+
+    MEGATRON = "megatron"
+    BRIDGE = "bridge"
+    NEMO = "nemo"
+    TORCHTITAN = "torchtitan"
+    DEEPSPEED = "deepspeed"
+    GALVATRON = "galvatron"
+    NONE = "none"
+
+
+class ObjectiveName(StrEnum):
+    """What layouts are ranked by."""
+
+    TIME = "time"
+    ENERGY = "energy"
+    COST = "cost"
+
+
+class CheckedName(StrEnum):
+    """Frameworks whose launch arguments are read."""
+
+    MEGATRON = "megatron"
+
+
+class ExportName(StrEnum):
+    """Formats that a plan is written in."""
+
+    MEGATRON = "megatron"
+    JSON = "json"
+
+
+Model = Annotated[str, typer.Argument(help="Preset (plan catalog models), Hugging Face config.json, or TOML file.")]
+ClusterName = Annotated[
+    str, typer.Argument(help="PRESET:NODES such as dgx-h100:8 (plan catalog clusters), or TOML file.")
+]
+GlobalBatch = Annotated[int, typer.Option("--global-batch", help="Sequences (or samples) per optimizer step.", min=1)]
+Seq = Annotated[
+    int | None, typer.Option("--seq", help="Tokens per sequence; models without sequences need none.", min=1)
+]
+PrecisionName = Annotated[str, typer.Option("--precision", help="bf16, fp16, fp8, mxfp8, nvfp4, ...")]
+JsonOut = Annotated[str | None, typer.Option("--json", help="Write JSON to this file; - for standard output.")]
+Framework = Annotated[
+    FrameworkName, typer.Option("--framework", help="Who runs the plan; limits the search to what it can do.")
+]
+PowerCap = Annotated[
+    float, typer.Option("--power-cap", help="Power limit per GPU in watts; 0: the part's own.", min=0.0)
+]
+Thermal = Annotated[bool, typer.Option("--thermal", help="Price heat and place ranks by coolness.")]
+Report = Annotated[Path, typer.Argument(metavar="REPORT.json", help="A report that plan search --json wrote.")]
+Rank = Annotated[int, typer.Option("--rank", min=1, help="Which of its layouts.")]
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from planner.report.version import version as installed  # noqa: PLC0415
+
+        typer.echo(f"plan {installed()}")
+        raise typer.Exit
+
+
+@app.callback()
+def _plan(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and stop.", is_eager=True, callback=_show_version)
+    ] = False,
+) -> None:
+    del version  # its callback did the work
+
+
+@app.command()
+def search(  # noqa: PLR0913, PLR0917 - the flags are the command line's contract
+    model: Model,
+    cluster: ClusterName,
+    global_batch: GlobalBatch,
+    seq: Seq = None,
+    precision: PrecisionName = "bf16",
+    framework: Framework = FrameworkName.MEGATRON,
+    objective: Annotated[
+        ObjectiveName, typer.Option("--objective", help="Rank by time, energy or cost.")
+    ] = ObjectiveName.TIME,
+    micro_batch: Annotated[str, typer.Option("--micro-batch", help="Sequences per micro-batch, or auto.")] = "auto",
+    recompute: Annotated[
+        str, typer.Option("--recompute", help="auto, none, selective[:module+module], full.")
+    ] = "auto",
+    fix: Annotated[
+        list[str] | None, typer.Option("--fix", help="Pin a degree, such as --fix tp=4; repeatable.")
+    ] = None,
+    top: Annotated[int, typer.Option("--top", help="Layouts to rank.", min=1, max=1000)] = 10,
+    time_limit: Annotated[
+        float, typer.Option("--time-limit", help="Seconds that the search may take.", min=0.1)
+    ] = 60.0,
+    power_cap: PowerCap = 0.0,
+    thermal: Thermal = False,
+    json_out: JsonOut = None,
+    html: Annotated[Path | None, typer.Option("--html", help="Write a report page to this file.")] = None,
+    trace: Annotated[
+        Path | None, typer.Option("--trace", help="Write the best plan's pipeline as a Chrome trace.")
+    ] = None,
+) -> None:
+    """Find the best layouts of MODEL on CLUSTER."""
+
+    def run() -> int:
+        from planner import commands  # noqa: PLC0415 - keeps help fast
+
+        fixed = list(fix or []) + ([] if micro_batch == "auto" else [f"micro_batch={micro_batch}"])
+        question = commands.Question(
+            model=model,
+            cluster=cluster,
+            global_batch=global_batch,
+            seq=seq or 0,
+            precision=precision,
+            framework=framework.value,
+            objective=objective.value,
+            recompute=recompute,
+            fixed=tuple(fixed),
+            top=top,
+            time_limit_s=time_limit,
+            power_cap_w=power_cap,
+            thermal=thermal,
+        )
+        return commands.search(question, commands.Outputs(json=json_out, html=html, trace=trace))
+
+    _leave(run)
+
+
+@app.command()
+def estimate(  # noqa: PLR0913, PLR0917 - the flags are the command line's contract
+    model: Model,
+    cluster: ClusterName,
+    global_batch: GlobalBatch,
+    seq: Seq = None,
+    precision: PrecisionName = "bf16",
+    framework: Framework = FrameworkName.MEGATRON,
+    tp: Annotated[int, typer.Option("--tp", min=1)] = 1,
+    pp: Annotated[int | None, typer.Option("--pp", min=1, help="Default: stages of --layers-per-stage, or 1.")] = None,
+    cp: Annotated[int, typer.Option("--cp", min=1)] = 1,
+    vpp: Annotated[int | None, typer.Option("--vpp", min=1, help="Virtual chunks per stage.")] = None,
+    ep: Annotated[int, typer.Option("--ep", min=1)] = 1,
+    etp: Annotated[int | None, typer.Option("--etp", min=1, help="Default: 1 when --ep is above 1, else tp.")] = None,
+    dp: Annotated[int | None, typer.Option("--dp", min=1, help="Default: what the other degrees leave.")] = None,
+    zero: Annotated[int, typer.Option("--zero", min=0, max=3, help="ZeRO stage; 3 is FSDP.")] = 1,
+    micro_batch: Annotated[int, typer.Option("--micro-batch", min=1)] = 1,
+    layers_per_stage: Annotated[
+        str | None,
+        typer.Option("--layers-per-stage", help="Such as 21,21,19,19 or 10x8; virtual chunks 11/10,11/10,10/9."),
+    ] = None,
+    sequence_parallel: Annotated[
+        bool | None, typer.Option("--sequence-parallel/--no-sequence-parallel", help="Default: on when tp > 1.")
+    ] = None,
+    schedule: Annotated[
+        str | None, typer.Option("--schedule", help="1f1b, interleaved, gpipe, zb-h1, zb-2p, zbv.")
+    ] = None,
+    recompute: Annotated[
+        str,
+        typer.Option("--recompute", help="none, selective[:module+module], full, full:K (first K layers of a chunk)."),
+    ] = "none",
+    power_cap: PowerCap = 0.0,
+    thermal: Thermal = False,
+    json_out: JsonOut = None,
+) -> None:
+    """Price one explicit layout."""
+
+    def run() -> int:
+        from planner import commands  # noqa: PLC0415
+
+        question = commands.Question(
+            model=model,
+            cluster=cluster,
+            global_batch=global_batch,
+            seq=seq or 0,
+            precision=precision,
+            framework=framework.value,
+            recompute=recompute,
+            power_cap_w=power_cap,
+            thermal=thermal,
+        )
+        explicit = commands.ExplicitLayout(
+            tp=tp,
+            pp=pp,
+            cp=cp,
+            vpp=vpp,
+            ep=ep,
+            etp=etp,
+            dp=dp,
+            zero=zero,
+            micro_batch=micro_batch,
+            layers_per_stage=layers_per_stage,
+            sequence_parallel=sequence_parallel,
+            schedule=schedule,
+            recompute=recompute,
+        )
+        return commands.estimate(question, explicit, commands.Outputs(json=json_out))
+
+    _leave(run)
+
+
+@app.command()
+def explain(report: Report, rank: Rank = 1) -> None:
+    """Show where time and memory of a layout go, and what to change."""
+
+    def run() -> int:
+        from planner import commands  # noqa: PLC0415
+
+        return commands.explain(report, rank)
+
+    _leave(run)
+
+
+@app.command()
+def export(
+    report: Report,
+    to: Annotated[ExportName, typer.Option("--to", help="Format.")],
+    rank: Rank = 1,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="New folder to write; default: print the arguments.")
+    ] = None,
+) -> None:
+    """Write the launch arguments of a layout."""
+
+    def run() -> int:
+        from planner import commands  # noqa: PLC0415
+
+        return commands.export(report, rank, to.value, output)
+
+    _leave(run)
+
+
+@app.command()
+def sweep(
+    file: Annotated[Path, typer.Argument(metavar="SWEEP.toml", help="Grid of models, clusters and jobs.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for results.csv and the reports.")],
+    workers: Annotated[int, typer.Option("--workers", min=1, max=1024, help="Processes.")] = 1,
+    resume: Annotated[bool, typer.Option("--resume", help="Keep the points that are already there.")] = False,
+) -> None:
+    """Plan a grid of cluster designs and write a CSV."""
+
+    def run() -> int:
+        from planner import commands  # noqa: PLC0415
+
+        return commands.sweep(file, output, workers=workers, resume=resume)
+
+    _leave(run)
+
+
+@app.command()
+def check(
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- ARGS...]", help="Launch arguments, after two dashes.")
+    ] = None,
+    framework: Annotated[CheckedName, typer.Option("--framework", help="Whose rules count.")] = CheckedName.MEGATRON,
+    framework_version: Annotated[
+        str | None, typer.Option("--framework-version", help="Such as 0.13; default: the newest known.")
+    ] = None,
+    world_size: Annotated[int, typer.Option("--world-size", min=1, help="GPUs of the job.")] = 1,
+    args_file: Annotated[Path | None, typer.Option("--args-file", help="Launch arguments in a file.")] = None,
+    json_out: JsonOut = None,
+) -> None:
+    """Judge launch arguments: rules, layers of each stage, nearest legal layouts."""
+
+    def run() -> int:
+        from planner import commands  # noqa: PLC0415
+
+        launch = commands.Launch(
+            framework=framework.value,
+            version=framework_version,
+            world=world_size,
+            arguments=tuple(arguments or ()),
+            file=args_file,
+        )
+        return commands.check(launch, json_out)
+
+    _leave(run)
+
+
+@app.command()
+def validate(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUNS.csv...", help="Tables of measured runs.")],
+    json_out: JsonOut = None,
+) -> None:
+    """Predict measured runs and print the errors."""
+
+    def run() -> int:
+        from planner import commands  # noqa: PLC0415
+
+        return commands.validate(runs, json_out)
+
+    _leave(run)
+
+
+def _catalog_command(kind: str) -> Callable[..., None]:
+    def command(
+        name: Annotated[str | None, typer.Argument(help="Name or file; default: list all.")] = None,
+        json_out: JsonOut = None,
+    ) -> None:
+        def run() -> int:
+            from planner import commands  # noqa: PLC0415
+
+            return commands.catalog(kind, name, json_out)
+
+        _leave(run)
+
+    return command
+
+
+for _kind in ("models", "accelerators", "clusters"):
+    catalog_app.command(_kind, help=f"Known {_kind}, or one of them.")(_catalog_command(_kind))
+
+
+def _leave(run: Callable[[], int]) -> NoReturn:
+    """Run a command and leave with its exit code; no mistake of the user ends in a traceback."""
+    try:
+        code = run()
+    except InputError as error:
+        typer.echo(f"plan: {error}", err=True)
+        code = INPUT_ERROR
+    except KeyboardInterrupt:
+        typer.echo("plan: interrupted; what was finished is kept", err=True)
+        code = INTERRUPTED
+    except BrokenPipeError:
+        _drop_output()
+        code = BROKEN_PIPE
+    except Exception as error:  # the last door: a defect must not bury the user in a traceback
+        if os.environ.get("PLAN_TRACEBACK"):
+            raise
+        typer.echo(f"plan: a defect of the planner: {type(error).__name__}: {error}", err=True)
+        typer.echo("plan: set PLAN_TRACEBACK=1 and run again to see where, and please report it", err=True)
+        code = UNFORESEEN
+    raise typer.Exit(code)
+
+
+def _drop_output() -> None:
+    """Point standard output nowhere, so that nothing is flushed into a closed pipe on the way out."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)

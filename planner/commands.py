@@ -1,0 +1,250 @@
+"""What each command does: from the user's words to an answer, its files, its text and its exit code.
+
+Errors of the user are raised as :class:`hardware.errors.InputError`; the command line turns them into exit code 2.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from hardware.errors import InputError
+from planner.explicit import ExplicitLayout, layout_of
+from planner.plan_report import PlanReport, RankedLayout
+from planner.question import Question, request_of
+from planner.report.console import show, text_console, working, write_stdout
+from planner.report.files import check_place, write_whole
+from planner.report.json_report import SCHEMA, layout_to_json, report_to_json, request_to_json
+from planner.report.json_text import json_text
+from planner.report.version import version
+from planner.request import Framework, PlanRequest
+from planner.rules import Violation, check_layout
+
+DONE: Final = 0
+INFEASIBLE: Final = 3
+STDOUT: Final = "-"
+
+__all__ = [
+    "ExplicitLayout",
+    "Launch",
+    "Outputs",
+    "Question",
+    "catalog",
+    "check",
+    "estimate",
+    "explain",
+    "export",
+    "search",
+    "sweep",
+    "validate",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outputs:
+    """Files to write besides the text; ``json`` may be ``-`` for standard output."""
+
+    json: str | None = None
+    html: Path | None = None
+    trace: Path | None = None
+
+    def check(self) -> None:
+        """Refuse places that cannot be written, before long work begins."""
+        for path in (None if self.json in (None, STDOUT) else Path(str(self.json)), self.html, self.trace):
+            if path is not None:
+                check_place(path)
+
+    def write_json(self, data: dict[str, object]) -> list[str]:
+        """Write JSON where it is wanted; return the file's name, if it is a file."""
+        if self.json is None:
+            return []
+        if self.json == STDOUT:
+            write_stdout(json_text(data))
+            return []
+        write_whole(Path(self.json), json_text(data))
+        return [self.json]
+
+
+def search(question: Question, outputs: Outputs) -> int:
+    """Find the best layouts, print them, write the files."""
+    from planner.plan import plan  # noqa: PLC0415 - the solver is heavy and mistakes should show at once
+    from planner.report.search_text import print_search, saved_line  # noqa: PLC0415
+
+    outputs.check()
+    request = request_of(question)
+    with working(f"searching layouts of {request.model.name} on {request.cluster.name}"):
+        report = plan(request)
+    written = outputs.write_json(report_to_json(report)) + _write_views(report, outputs)
+    console = text_console(json_on_stdout=outputs.json == STDOUT)
+    print_search(console, report, outputs.json or "")
+    if written:
+        show(console, "", saved_line(written))
+    return DONE if report.layouts else INFEASIBLE
+
+
+def _write_views(report: PlanReport, outputs: Outputs) -> list[str]:
+    """Write the page, and the trace of the best layout."""
+    written = []
+    if outputs.html is not None:
+        from planner.report.html import html_text  # noqa: PLC0415
+
+        write_whole(outputs.html, html_text(report))
+        written.append(str(outputs.html))
+    if outputs.trace is not None and report.layouts:
+        from planner.report.trace import trace_text  # noqa: PLC0415
+
+        write_whole(outputs.trace, trace_text(report.layouts[0], report.request))
+        written.append(str(outputs.trace))
+    return written
+
+
+def estimate(question: Question, explicit: ExplicitLayout, outputs: Outputs) -> int:
+    """Price one explicit layout, print it, say which rules it breaks."""
+    from planner.plan import estimate as price  # noqa: PLC0415
+    from planner.report.estimate_text import print_estimate  # noqa: PLC0415
+
+    outputs.check()
+    request = request_of(question)
+    ranked = price(request, layout_of(request, explicit))
+    broken = check_layout(ranked.layout, request.model, request.job, framework=request.framework)
+    written = outputs.write_json(_estimate_json(request, ranked, broken))
+    console = text_console(json_on_stdout=outputs.json == STDOUT)
+    print_estimate(console, request, ranked, broken)
+    if written:
+        from planner.report.search_text import saved_line  # noqa: PLC0415
+
+        show(console, "", saved_line(written))
+    return DONE
+
+
+def _estimate_json(request: PlanRequest, ranked: RankedLayout, broken: Sequence[Violation]) -> dict[str, object]:
+    return {
+        "schema": SCHEMA,
+        "planner": version(),
+        "request": request_to_json(request),
+        "layout": layout_to_json(ranked, request),
+        "legal": not broken,
+        "violations": [
+            {"rule": found.rule, "message": found.message, "values": dict(found.values)} for found in broken
+        ],
+    }
+
+
+def explain(path: Path, rank: int) -> int:
+    """Print where the time and the memory of a saved layout go."""
+    from planner.remedies import remedies  # noqa: PLC0415
+    from planner.report.explain_text import print_explanation  # noqa: PLC0415
+
+    report, ranked = _saved(path, rank)
+    with working("pricing changes"):
+        changes = remedies(report.request, ranked.layout, ranked.cost)
+    print_explanation(text_console(), report, rank, changes)
+    return DONE
+
+
+def _saved(path: Path, rank: int) -> tuple[PlanReport, RankedLayout]:
+    """Return a saved report and one of its layouts."""
+    from planner.report.json_reader import read_report  # noqa: PLC0415
+
+    report = read_report(path)
+    if not report.layouts:
+        raise InputError("nothing feasible was found, so there is no layout", where=str(path))
+    if not 1 <= rank <= len(report.layouts):
+        raise InputError(f"--rank {rank}", allowed=f"1 to {len(report.layouts)}", where=str(path))
+    return report, report.layouts[rank - 1]
+
+
+def export(path: Path, rank: int, to: str, folder: Path | None) -> int:
+    """Write the launch of a saved layout, or print its arguments."""
+    from planner.export.folder import write_folder  # noqa: PLC0415
+    from planner.report.launch import launch_of, print_launch  # noqa: PLC0415
+
+    report, ranked = _saved(path, rank)
+    launch = launch_of(report.request, ranked, to)
+    if folder is None:
+        write_stdout(launch.text)
+        return DONE
+    write_folder(folder, dict(launch.files))
+    print_launch(text_console(), launch, folder)
+    return DONE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """Launch arguments to judge: given outright, or in a file."""
+
+    framework: str
+    version: str | None
+    world: int
+    arguments: tuple[str, ...] = ()
+    file: Path | None = None
+
+
+def check(launch: Launch, json_out: str | None) -> int:
+    """Judge launch arguments by a framework's rules."""
+    from planner.ingest.megatron import judge, parse_megatron  # noqa: PLC0415
+    from planner.report.check_text import print_verdict, verdict_to_json  # noqa: PLC0415
+    from planner.report.launch import arguments_in  # noqa: PLC0415
+    from planner.rules.nearest import nearest_legal  # noqa: PLC0415
+
+    if bool(launch.arguments) == bool(launch.file):
+        raise InputError("launch arguments are wanted once", allowed="--args-file FILE, or -- ARGS...")
+    outputs = Outputs(json=json_out)
+    outputs.check()
+    words = arguments_in(launch.file) if launch.file else launch.arguments
+    read = parse_megatron(words, world=launch.world, version=launch.version)
+    verdict = judge(read)
+    near = (
+        () if verdict.legal or read.faults else nearest_legal(read.proposal, Framework.MEGATRON, version=read.version)
+    )
+    outputs.write_json(verdict_to_json(verdict, near))
+    console = text_console(json_on_stdout=json_out == STDOUT)
+    print_verdict(console, f"Megatron-LM core {read.version}", verdict, near)
+    return DONE if verdict.legal else INFEASIBLE
+
+
+def sweep(path: Path, folder: Path, *, workers: int, resume: bool) -> int:
+    """Answer a grid of questions and write the table."""
+    from planner.report.sweep_text import print_sweep, sweep_progress  # noqa: PLC0415
+    from planner.sweep import run_sweep  # noqa: PLC0415
+    from planner.sweep_file import read_sweep  # noqa: PLC0415
+
+    file = read_sweep(path)
+    with sweep_progress(file.title, len(file.questions)) as progress:
+        result = run_sweep(file.questions, folder, workers=workers, resume=resume, progress=progress)
+    print_sweep(text_console(), file.title, result)
+    return DONE
+
+
+def validate(paths: Sequence[Path], json_out: str | None) -> int:
+    """Predict measured runs and print the errors."""
+    from planner.report.console import counted  # noqa: PLC0415
+    from planner.report.validation import predictions_to_json, print_predictions  # noqa: PLC0415
+    from planner.validate import validate as predict_runs  # noqa: PLC0415
+
+    outputs = Outputs(json=json_out)
+    outputs.check()
+    predictions = predict_runs(paths, progress=counted)
+    outputs.write_json(predictions_to_json(predictions))
+    print_predictions(text_console(json_on_stdout=json_out == STDOUT), predictions)
+    return DONE
+
+
+def catalog(kind: str, name: str | None, json_out: str | None) -> int:
+    """List a kind of entry, or show one."""
+    from planner.report.catalog_json import catalog_entry, catalog_list  # noqa: PLC0415
+    from planner.report.catalog_text import print_entry, print_list  # noqa: PLC0415
+
+    outputs = Outputs(json=json_out)
+    outputs.check()
+    console = text_console(json_on_stdout=json_out == STDOUT)
+    if name is None:
+        outputs.write_json(catalog_list(kind))
+        if json_out is None:
+            print_list(console, kind)
+        return DONE
+    entry = catalog_entry(kind, name)
+    outputs.write_json(entry)
+    if json_out is None:
+        print_entry(console, entry)
+    return DONE

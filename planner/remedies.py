@@ -1,0 +1,93 @@
+"""What to change in a layout: its neighbours priced, in the order of what they cost for what they give."""
+
+from dataclasses import dataclass
+
+from costmodels.layout import Layout
+from costmodels.pricing import Constants
+from costmodels.results import LayoutCost, Verdict
+from hardware.errors import InputError
+from planner.neighbours import neighbours
+from planner.plan import estimate
+from planner.request import PlanRequest
+
+LEAST_SAVING_BYTES = 64.0 * 2**20
+"""Savings below it are within what allocators round."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remedy:
+    """A change with its price, against the layout as it is.
+
+    Attributes
+    ----------
+    lost_s : float
+        Seconds that a step takes more; negative when it becomes faster.
+    saved_bytes : float
+        Memory that the heaviest GPU holds less; negative when it holds more.
+    """
+
+    change: str
+    layout: Layout
+    cost: LayoutCost
+    lost_s: float
+    saved_bytes: float
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the changed layout fits."""
+        return self.cost.heaviest.verdict
+
+    @property
+    def lost_s_per_byte(self) -> float:
+        """Time lost for each byte saved; what orders remedies that save memory."""
+        return self.lost_s / self.saved_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remedies:
+    """Changes that save memory, cheapest first, and changes that fit and are faster, fastest first."""
+
+    saving: tuple[Remedy, ...]
+    faster: tuple[Remedy, ...]
+
+
+def remedies(request: PlanRequest, layout: Layout, cost: LayoutCost, constants: Constants | None = None) -> Remedies:
+    """Price every neighbour of a layout.
+
+    Parameters
+    ----------
+    request : PlanRequest
+        Model, cluster, job.
+    layout : Layout
+        Where to start from.
+    cost : LayoutCost
+        Its price.
+    constants : Constants, optional
+        Of the cost models; default: those that ship.
+
+    Returns
+    -------
+    Remedies
+        Each ordered with an explicit tie-break, so that the same layout always gives the same list.
+    """
+    found = []
+    for neighbour in neighbours(request, layout, cost):
+        try:
+            price = estimate(request, neighbour.layout, constants).cost
+        except InputError:  # a schedule that cannot run with these sizes is no remedy
+            continue
+        found.append(
+            Remedy(
+                change=neighbour.change,
+                layout=neighbour.layout,
+                cost=price,
+                lost_s=price.step.total_s - cost.step.total_s,
+                saved_bytes=cost.heaviest.total_bytes - price.heaviest.total_bytes,
+            )
+        )
+    saving = [remedy for remedy in found if remedy.saved_bytes > LEAST_SAVING_BYTES]
+    faster = [remedy for remedy in found if remedy.lost_s < 0.0 and remedy.verdict is not Verdict.OOM]
+    return Remedies(
+        saving=tuple(sorted(saving, key=lambda remedy: (remedy.lost_s_per_byte, remedy.change))),
+        faster=tuple(sorted(faster, key=lambda remedy: (remedy.lost_s, remedy.change))),
+    )

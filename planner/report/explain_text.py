@@ -1,0 +1,163 @@
+"""What plan explain prints: the waterfall from peak to achieved, memory, what to change, why the next one is slower."""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Final
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from planner.explain import Crossing, TimeLoss, crossings, differences, waterfall
+from planner.plan_report import PlanReport, RankedLayout
+from planner.remedies import Remedies, Remedy
+from planner.report.console import section, show
+from planner.report.layout_text import facts, job_line, stages
+from planner.report.ranking import STYLES
+from planner.report.words import digits, gib, layout_text, percent, seconds
+
+MOST_REMEDIES: Final = 8
+MOST_DIFFERENCES: Final = 6
+_BAR: Final = 30
+
+
+def print_explanation(console: Console, report: PlanReport, rank: int, changes: Remedies) -> None:
+    """Print where the time and memory of one layout of a report go.
+
+    Parameters
+    ----------
+    console : Console
+        Where to.
+    report : PlanReport
+        With at least ``rank`` layouts.
+    rank : int
+        From 1.
+    changes : Remedies
+        Priced neighbours of the layout.
+    """
+    ranked = report.layouts[rank - 1]
+    ascii_only = not console.encoding.lower().startswith("utf")
+    show(
+        console,
+        job_line(report.request),
+        facts(f"Rank {rank}", ranked, report.request),
+        section("From peak to the step as it is", _waterfall(ranked, ascii_only=ascii_only)),
+        section("Stages", stages(ranked)),
+        section("Memory of the heaviest GPU", _memory(ranked)),
+        *_groups(crossings(ranked, report.request.cluster)),
+        *_saving(changes),
+        *_faster(changes),
+        *_next_one(report, rank),
+    )
+
+
+def _waterfall(ranked: RankedLayout, *, ascii_only: bool) -> RenderableType:
+    step_s = ranked.cost.step.total_s
+    losses = waterfall(ranked.cost)
+    table = Table.grid(padding=(0, 2))
+    for justify in ("left", "right", "right", "left"):
+        table.add_column(justify=justify, no_wrap=True)
+    ends = list(accumulate(loss.value_s for loss in losses))
+    for number, (loss, end_s) in enumerate(zip(losses, ends, strict=True)):
+        mark = "" if number == 0 else "+ " if loss.value_s >= 0.0 else "- "
+        low, high = sorted((end_s - loss.value_s, end_s))
+        table.add_row(
+            f"  {mark}{loss.name}",
+            seconds(abs(loss.value_s)),
+            percent(loss.value_s / step_s),
+            _floating_bar(low / step_s, high / step_s, ascii_only=ascii_only),
+        )
+    table.add_row("  = step", seconds(step_s), f"MFU {percent(ranked.cost.mfu)}", "")
+    return table
+
+
+def _floating_bar(low: float, high: float, *, ascii_only: bool) -> str:
+    start, end = round(max(0.0, low) * _BAR), round(max(0.0, high) * _BAR)
+    return " " * start + ("#" if ascii_only else "█") * max(0, end - start)
+
+
+def _memory(ranked: RankedLayout) -> RenderableType:
+    use = ranked.cost.heaviest
+    table = Table.grid(padding=(0, 2))
+    for justify in ("left", "right", "right"):
+        table.add_column(justify=justify, no_wrap=True)
+    for name, size in sorted(use.components, key=lambda item: -item[1]):
+        if size > 0.0:
+            table.add_row(f"  {name}", f"{gib(size):.2f} GiB", percent(size / use.usable_bytes))
+    table.add_row("  total", f"{gib(use.total_bytes):.2f} GiB", percent(use.total_bytes / use.usable_bytes))
+    table.add_row("  usable", f"{gib(use.usable_bytes):.2f} GiB", f"{use.verdict}")
+    return table
+
+
+def _groups(found: Sequence[Crossing]) -> Sequence[RenderableType]:
+    if not found:
+        return ()
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for crossing in found:
+        where = f"inside one {crossing.tier} domain"
+        if crossing.domains > 1:
+            where = f"across {crossing.domains} fast domains, within the {crossing.tier}"
+        table.add_row(f"  {crossing.axis} {crossing.size}", where)
+    return (section("Where the groups lie", table),)
+
+
+def _saving(changes: Remedies) -> Sequence[RenderableType]:
+    if not changes.saving:
+        return (section("To save memory", Text("  no single change saves any")),)
+    title = "To save memory, in the order of time lost for each GiB"
+    return (section(title, _changes(changes.saving[:MOST_REMEDIES])),)
+
+
+def _faster(changes: Remedies) -> Sequence[RenderableType]:
+    if not changes.faster:
+        return ()
+    return (section("Faster, one change away", _changes(changes.faster[:MOST_REMEDIES])),)
+
+
+def _changes(found: Sequence[Remedy]) -> RenderableType:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
+    for title in ("change", "step s", "time", "GiB", "saves GiB", "% per GiB", "memory"):
+        table.add_column(title, justify="left" if title in ("change", "memory") else "right")
+    for remedy in found:
+        before_s = remedy.cost.step.total_s - remedy.lost_s
+        lost = remedy.lost_s / before_s
+        saved = gib(remedy.saved_bytes)
+        table.add_row(
+            remedy.change,
+            digits(remedy.cost.step.total_s),
+            f"{100.0 * lost:+.1f} %",
+            f"{gib(remedy.cost.heaviest.total_bytes):.1f}",
+            f"{saved:+.1f}",
+            f"{100.0 * lost / saved:+.2f}" if saved > 0.0 else "",
+            Text(remedy.verdict.value, style=STYLES[remedy.verdict]),
+        )
+    return table
+
+
+def _next_one(report: PlanReport, rank: int) -> Sequence[RenderableType]:
+    if rank >= len(report.layouts):
+        return ()
+    this, other = report.layouts[rank - 1], report.layouts[rank]
+    found = differences(this.cost.step, other.cost.step)
+    total = other.cost.step.total_s - this.cost.step.total_s
+    table = Table.grid(padding=(0, 2))
+    for justify in ("left", "right"):
+        table.add_column(justify=justify, no_wrap=True)
+    for loss in _largest(found):
+        sign = "+" if loss.value_s >= 0.0 else "-"
+        table.add_row(f"  {loss.name}", f"{sign}{seconds(abs(loss.value_s))}")
+    title = (
+        f"Rank {rank + 1}, {layout_text(other.layout)}, takes {seconds(abs(total))} {'more' if total >= 0 else 'less'}"
+    )
+    return (section(title, table),)
+
+
+def _largest(found: Sequence[TimeLoss]) -> list[TimeLoss]:
+    """Keep the differences that matter, in falling order; the rest is one row."""
+    by_size = sorted(found, key=lambda loss: -abs(loss.value_s))
+    kept = sorted(by_size[:MOST_DIFFERENCES], key=lambda loss: -loss.value_s)
+    rest = sum(loss.value_s for loss in by_size[MOST_DIFFERENCES:])
+    return [*kept, TimeLoss(name="everything else", value_s=rest)] if rest else kept

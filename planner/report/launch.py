@@ -1,0 +1,94 @@
+"""A saved layout as the files that start it."""
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from rich.console import Console
+
+from hardware.errors import InputError
+from planner.export.folder import export_files
+from planner.export.launch import site_of
+from planner.export.layout_json import write_layout
+from planner.export.megatron import export_megatron
+from planner.nearest import nearest
+from planner.plan_report import RankedLayout
+from planner.report.console import section, show
+from planner.report.layout_text import bullets
+from planner.report.words import layout_text
+from planner.request import PlanRequest
+
+FORMATS = ("megatron", "json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchFiles:
+    """A launch: its text for standard output, its files by name, and what the user should know."""
+
+    title: str
+    text: str
+    files: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+
+
+def arguments_in(path: Path) -> tuple[str, ...]:
+    """Read launch arguments from a file, as a shell would: quotes, comments, lines continued by a backslash."""
+    if not path.is_file():
+        raise InputError("no such file", allowed="a file of launch arguments", where=str(path))
+    try:
+        return tuple(shlex.split(path.read_text(encoding="utf-8").replace("\\\n", " "), comments=True))
+    except (OSError, UnicodeDecodeError, ValueError) as error:
+        raise InputError(
+            f"is not understood ({error})", allowed="arguments as a shell reads them", where=str(path)
+        ) from error
+
+
+def launch_of(request: PlanRequest, ranked: RankedLayout, to: str) -> LaunchFiles:
+    """Return a layout in a format.
+
+    Parameters
+    ----------
+    request : PlanRequest
+        Model, cluster, job.
+    ranked : RankedLayout
+        The layout, with its placement.
+    to : str
+        One of :data:`FORMATS`.
+
+    Returns
+    -------
+    LaunchFiles
+
+    Raises
+    ------
+    InputError
+        The format is not known, or cannot say what the layout is.
+    """
+    title = f"{request.model.name} on {request.cluster.name}: {layout_text(ranked.layout)}"
+    if to == "json":
+        text = write_layout(ranked.layout)
+        return LaunchFiles(title=title, text=text, files=MappingProxyType({"layout.json": text}))
+    if to == "megatron":
+        export = export_megatron(
+            request.model,
+            request.job,
+            ranked.layout,
+            site_of(request.cluster, ranked.layout.gpus),
+            placement=ranked.placement,
+        )
+        return LaunchFiles(
+            title=title,
+            text=export.argument_text + "\n",
+            files=MappingProxyType(export_files(export, ranked.layout, title)),
+            notes=export.notes,
+        )
+    raise InputError(f"--to {to!r} is not known{nearest(to, FORMATS)}", allowed=", ".join(FORMATS))
+
+
+def print_launch(console: Console, launch: LaunchFiles, folder: Path) -> None:
+    """Say what was written and what is left to do."""
+    parts = [section(launch.title, bullets([str(folder / name) for name in launch.files]))]
+    parts += [section("To know", bullets(launch.notes))] if launch.notes else []
+    show(console, *parts)

@@ -1,0 +1,63 @@
+"""What plan sweep prints: progress while it works, the table when it is done."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from planner.report.console import console_on, section, show
+from planner.report.words import count, digits
+from planner.sweep import Row, SweepResult
+
+MOST_ROWS: Final = 40
+_ASKED: Final = ("model", "cluster", "global_batch", "seq", "precision", "framework", "power_cap_w")
+_LEFT: Final = ("model", "cluster", "precision", "framework", "layout", "status")
+
+
+@contextmanager
+def sweep_progress(title: str, total: int) -> Iterator[Callable[[int, int], None] | None]:
+    """Show how many points are done, on standard error, when someone looks at it."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console_on(sys.stderr), transient=True) as bar:
+        task = bar.add_task(title, total=total)
+        yield lambda done, all_: bar.update(task, completed=done, total=all_)
+
+
+def print_sweep(console: Console, title: str, result: SweepResult) -> None:
+    """Print the rows of a sweep; what is asked alike in all rows is left out."""
+    rows = result.rows
+    varied = [name for name in _ASKED if len({row[name] for row in rows}) > 1] or ["model", "cluster"]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
+    for name in (*varied, "layout", "step s", "tok/s/GPU", "MFU %", "GiB", "status"):
+        table.add_column(name.replace("_", " "), justify="left" if name in _LEFT else "right")
+    for row in rows[:MOST_ROWS]:
+        table.add_row(*(str(row[name]) for name in varied), *_answer(row))
+    failed = sum(row["status"] != "ok" for row in rows)
+    words = f"{count(len(rows), 'point')}, {failed:,} without a layout, {result.kept:,} kept from before"
+    more = (
+        [Text(f"The first {MOST_ROWS} of {len(rows):,} rows; all are in the table.")] if len(rows) > MOST_ROWS else []
+    )
+    reasons = [Text(f"{row['model']} on {row['cluster']}: {row['reason']}") for row in rows if row["reason"]]
+    show(console, section(title, table), *more, *reasons[:MOST_ROWS], Text(f"{words}\nWritten: {result.table}"))
+
+
+def _answer(row: Row) -> tuple[str, ...]:
+    if row["status"] != "ok":
+        return "", "", "", "", "", str(row["status"])
+    return (
+        str(row["layout"]),
+        digits(float(str(row["step_time_s"]))),
+        digits(float(str(row["tokens_per_s_per_gpu"]))),
+        f"{100.0 * float(str(row['mfu'])):.1f}",
+        f"{float(str(row['memory_gib'])):.1f}",
+        str(row["verdict"]),
+    )

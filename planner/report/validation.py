@@ -1,0 +1,136 @@
+"""Predictions of measured runs: as the contract's JSON and as tables of errors."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from planner.measured import MeasuredRun
+from planner.report.console import section, show
+from planner.report.json_report import Json
+from planner.report.version import version
+from planner.report.words import count, gib, percent
+from planner.validate import ErrorSummary, Prediction, summaries
+
+SCHEMA: Final = 1
+MOST_GROUPS: Final = 20
+MOST_REASONS: Final = 8
+LEAST_ROWS: Final = 3  # a median of fewer says nothing
+
+
+def predictions_to_json(predictions: Sequence[Prediction]) -> Json:
+    """Return predictions as plain data: a row for every run, and the errors by group."""
+    return {
+        "schema": SCHEMA,
+        "planner": version(),
+        "rows": [_row(prediction) for prediction in predictions],
+        "summary": {
+            "runs": len(predictions),
+            "predicted": sum(prediction.skipped is None for prediction in predictions),
+            **{title: [_summary(group) for group in groups] for title, groups in _groups(predictions)},
+            "skipped": dict(_reasons(predictions)),
+        },
+    }
+
+
+def _row(prediction: Prediction) -> Json:
+    memory = prediction.peak_mem_bytes
+    return {
+        "id": prediction.run.id,
+        "step_time_s": prediction.step_time_s,
+        "peak_mem_gb": None if memory is None else gib(memory),
+        "verdict": prediction.verdict,
+        "skipped": prediction.skipped,
+    }
+
+
+def _summary(group: ErrorSummary) -> Json:
+    return {
+        "name": group.name,
+        "rows": group.rows,
+        "median_error": group.median,
+        "p90_error": group.p90,
+        "median_ratio": group.median_ratio,
+    }
+
+
+def print_predictions(console: Console, predictions: Sequence[Prediction]) -> None:
+    """Print errors of step times by hardware, family and kind of model, of memory, and why rows were skipped."""
+    predicted = sum(prediction.skipped is None for prediction in predictions)
+    judged = sum(prediction.error is not None for prediction in predictions)
+    head = f"{count(len(predictions), 'run')}, {predicted:,} predicted, {judged:,} with a step time to compare with"
+    parts: list[RenderableType] = [Text(head)]
+    if judged:
+        groups = [(title, found) for title, found in _groups(predictions) if found]
+        parts.append(section("Step time: error of the prediction against the measured step", _table(groups)))
+    reasons = _reasons(predictions)
+    if reasons:
+        lines = [f"  {number:6,}  {reason}" for reason, number in reasons[:MOST_REASONS]]
+        rest = sum(number for _, number in reasons[MOST_REASONS:])
+        lines += [f"  {rest:6,}  for other reasons"] if rest else []
+        parts.append(section("Not predicted", Text("\n".join(lines))))
+    show(console, *parts)
+
+
+def _table(groups: Iterable[tuple[str, Sequence[ErrorSummary]]]) -> RenderableType:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
+    for title in ("", "group", "runs", "median", "90th percentile", "median ratio"):
+        table.add_column(title, justify="left" if title in ("", "group") else "right")
+    for title, found in groups:
+        for number, group in enumerate(found[:MOST_GROUPS]):
+            table.add_row(
+                title.replace("_", " ") if number == 0 else "",
+                group.name,
+                f"{group.rows:,}",
+                percent(group.median),
+                percent(group.p90),
+                f"{group.median_ratio:.3f}",
+            )
+    return table
+
+
+def _groups(predictions: Sequence[Prediction]) -> list[tuple[str, Sequence[ErrorSummary]]]:
+    return [
+        ("all", summaries(predictions, "")),
+        ("by_hardware", _large(summaries(predictions, "hardware"))),
+        ("by_family", _large(_by(predictions, {family(p.run) for p in predictions}, family))),
+        ("by_kind", _by(predictions, {"dense", "moe"}, kind)),
+    ]
+
+
+def _large(groups: Sequence[ErrorSummary]) -> Sequence[ErrorSummary]:
+    return [group for group in groups if group.rows >= LEAST_ROWS]
+
+
+def _by(
+    predictions: Sequence[Prediction], names: Iterable[str], name_of: Callable[[MeasuredRun], str]
+) -> Sequence[ErrorSummary]:
+    found = [
+        replace(group, name=name)
+        for name in sorted(names)
+        for group in summaries([prediction for prediction in predictions if name_of(prediction.run) == name], "")
+    ]
+    return sorted(found, key=lambda group: (-group.rows, group.name))
+
+
+def family(run: MeasuredRun) -> str:
+    """Return where a run comes from: the head of its id; vendors' runs are told apart by framework."""
+    head = run.id.split("-")[0].split("_")[0].rstrip("0123456789")
+    return run.text("framework") or "vendor" if head in ("R", "") else head
+
+
+def kind(run: MeasuredRun) -> str:
+    """Return ``moe`` for a run with experts, else ``dense``."""
+    return "moe" if (run.number("ep") or 0) > 1 or (run.number("experts") or 0) > 0 else "dense"
+
+
+def _reasons(predictions: Iterable[Prediction]) -> list[tuple[str, int]]:
+    counts: dict[str, int] = {}
+    for prediction in predictions:
+        if prediction.skipped:
+            counts[prediction.skipped] = counts.get(prediction.skipped, 0) + 1
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))

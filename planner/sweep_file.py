@@ -1,0 +1,171 @@
+"""Sweep files: grids of questions in TOML.
+
+::
+
+    title = "How many nodes pay?"
+
+    [[grid]]
+    models = ["llama3_8b", "llama3_70b"]     # each as on the command line
+    clusters = ["dgx-h100:1", "dgx-h100:8"]
+    global_batches = [128, 256]
+    sequences = [4096, 8192]
+    precisions = ["bf16", "fp8"]             # default ["bf16"]
+    frameworks = ["megatron"]                # default ["megatron"]
+    power_caps_w = [0, 500]                  # default [0]: the part's own limit
+    objective = "time"                       # time, energy, cost
+    recompute = "auto"
+    fixed = ["tp=4"]
+    time_limit_s = 60
+    thermal = false
+
+A grid asks every combination, models slowest, then clusters, batches, sequences, precisions, frameworks, caps. Several
+grids follow one another; a question that is asked twice is answered once. Files are found beside the sweep file.
+"""
+
+import tomllib
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Final
+
+from costmodels.workload.fields import Fields
+from hardware.errors import InputError
+from planner.question import Question
+
+MOST_BYTES: Final = 4 * 1024 * 1024
+MOST_POINTS: Final = 100_000
+_TOP: Final = ("title", "grid")
+_GRID: Final = (
+    "models",
+    "clusters",
+    "global_batches",
+    "sequences",
+    "precisions",
+    "frameworks",
+    "power_caps_w",
+    "objective",
+    "recompute",
+    "fixed",
+    "time_limit_s",
+    "thermal",
+    "top",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepFile:
+    """A sweep: its title and its questions in order, none twice."""
+
+    title: str
+    questions: tuple[Question, ...]
+
+
+def read_sweep(path: Path) -> SweepFile:
+    """Read a sweep file.
+
+    Parameters
+    ----------
+    path : Path
+        TOML, as the head of this module shows.
+
+    Returns
+    -------
+    SweepFile
+
+    Raises
+    ------
+    InputError
+        The file is missing, no TOML, has an unknown key, a wrong type, no point or too many.
+    """
+    read = Fields(_load(path), str(path))
+    read.only(_TOP)
+    grids = read.values.get("grid")
+    if not isinstance(grids, list) or not grids or not all(isinstance(grid, dict) for grid in grids):
+        raise read.wrong("grid", grids, "one or more [[grid]] tables")
+    questions: dict[Question, None] = {}
+    for number, grid in enumerate(grids, start=1):
+        fields = Fields(grid, f"{path}: grid {number}")
+        if _size(fields) + len(questions) > MOST_POINTS:
+            raise InputError(f"{_size(fields)} points", allowed=f"up to {MOST_POINTS} in a file", where=fields.where)
+        questions |= dict.fromkeys(_questions(fields, path.parent))
+    return SweepFile(title=read.text("title", default=path.stem), questions=tuple(questions))
+
+
+def _load(path: Path) -> dict[str, object]:
+    if not path.is_file():
+        raise InputError("no such file", allowed="a sweep file, see examples/sweeps", where=str(path))
+    if path.stat().st_size > MOST_BYTES:
+        raise InputError(f"{path.stat().st_size} bytes are too many", allowed=f"up to {MOST_BYTES}", where=str(path))
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InputError(
+            f"is not TOML ({error})", allowed="a sweep file, see examples/sweeps", where=str(path)
+        ) from error
+
+
+def _size(read: Fields) -> int:
+    size = 1
+    for name in _GRID[:7]:
+        value = read.values.get(name)
+        size *= len(value) if isinstance(value, list) and value else 1
+    return size
+
+
+def _questions(read: Fields, folder: Path) -> list[Question]:
+    read.only(_GRID)
+    axes = (
+        _texts(read, "models"),
+        _texts(read, "clusters"),
+        _wholes(read, "global_batches", least=1),
+        _wholes(read, "sequences", least=0, default=(0,)),
+        _texts(read, "precisions", default=("bf16",)),
+        _texts(read, "frameworks", default=("megatron",)),
+        _numbers(read, "power_caps_w"),
+    )
+    return [
+        Question(
+            model=_beside(model, folder),
+            cluster=_beside(cluster, folder),
+            global_batch=batch,
+            seq=seq,
+            precision=precision,
+            framework=framework,
+            power_cap_w=cap,
+            objective=read.text("objective", default="time"),
+            recompute=read.text("recompute", default="auto"),
+            fixed=read.texts("fixed"),
+            time_limit_s=read.number("time_limit_s", default=60.0),
+            thermal=read.flag("thermal", default=False),
+            top=read.whole("top", default=10, least=1),
+        )
+        for model, cluster, batch, seq, precision, framework, cap in product(*axes)
+    ]
+
+
+def _beside(text: str, folder: Path) -> str:
+    """Return a file's path as seen from the working folder; other names as they are."""
+    beside = folder / text
+    return str(beside) if text.lower().endswith((".toml", ".json")) and not Path(text).is_absolute() else text
+
+
+def _texts(read: Fields, name: str, default: tuple[str, ...] = ()) -> tuple[str, ...]:
+    value = read.texts(name) or default
+    if not value:
+        raise read.wrong(name, read.values.get(name), "a list of one or more texts")
+    return value
+
+
+def _wholes(read: Fields, name: str, *, least: int, default: tuple[int, ...] = ()) -> tuple[int, ...]:
+    value = read.wholes(name) or default
+    if not value or min(value) < least:
+        raise read.wrong(name, read.values.get(name), f"a list of one or more whole numbers from {least}")
+    return value
+
+
+def _numbers(read: Fields, name: str) -> tuple[float, ...]:
+    value = read.values.get(name, [0.0])
+    plain = isinstance(value, list) and all(isinstance(item, int | float) and type(item) is not bool for item in value)
+    if not isinstance(value, list) or not value or not plain or not all(0.0 <= item < float("inf") for item in value):
+        raise read.wrong(name, value, "a list of one or more numbers from 0")
+    return tuple(float(item) for item in value)
