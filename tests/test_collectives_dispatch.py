@@ -1,0 +1,138 @@
+"""Token dispatchers: routing probabilities against enumeration and sampling, bytes, and published bandwidths."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodels.collectives import all_gather_s, all_to_all_s, default_network
+from costmodels.collectives.dispatch import (
+    COMBINE_S,
+    DISPATCH_S,
+    TokenTraffic,
+    combine_s,
+    copies_per_token,
+    dispatch_s,
+    hit_probability,
+)
+from costmodels.job import Dispatcher
+from costmodels.mesh import Group, PlacedGroup, place
+from hardware.catalog import cluster
+from hardware.tiers import Tier, island_tiers
+
+NETWORK = default_network()
+
+
+def ranks_on(machine: str, ranks: int) -> tuple[PlacedGroup, tuple[Tier, ...]]:
+    tiers = island_tiers(cluster(machine).islands[0])
+    size = np.array([ranks])
+    return place(Group(size=size, stride=np.ones_like(size), ranks=size), tiers), tiers
+
+
+def traffic(experts: int = 256, top_k: int = 8, token_bytes: float = 14336.0) -> TokenTraffic:
+    return TokenTraffic(tokens=np.array([4096.0]), token_bytes=token_bytes, experts=experts, top_k=top_k)
+
+
+@pytest.mark.parametrize(("experts", "top_k", "part"), [(6, 2, 2), (8, 3, 4), (7, 7, 1), (9, 4, 3)])
+def test_hit_probability_matches_enumeration(experts: int, top_k: int, part: int) -> None:
+    draws = list(itertools.combinations(range(experts), top_k))
+    hits = sum(any(expert < part for expert in draw) for draw in draws)
+    assert float(hit_probability(experts, top_k, np.array(part))) == pytest.approx(hits / len(draws))
+
+
+@settings(max_examples=100, deadline=None)
+@given(experts=st.integers(1, 64), top_k=st.integers(1, 16), part=st.integers(1, 64))
+def test_hit_probability_is_one_less_the_share_of_misses(experts: int, top_k: int, part: int) -> None:
+    top_k, part = min(top_k, experts), min(part, experts)
+    misses = math.comb(experts - part, top_k) / math.comb(experts, top_k)
+    assert float(hit_probability(experts, top_k, np.array(part))) == pytest.approx(1.0 - misses, abs=1e-12)
+
+
+def test_copies_per_token_match_sampled_routing() -> None:
+    group, _ = ranks_on("dgx-h100:4", 32)
+    rng = np.random.default_rng(1)
+    draws = np.array([rng.choice(64, size=6, replace=False) for _ in range(20_000)])
+    ranks = draws // 2  # two experts per rank; the sender is rank 0 of node 0
+    other_ranks = np.mean([len(set(row) - {0}) for row in ranks])
+    other_nodes = np.mean([len({rank // 8 for rank in row} - {0}) for row in ranks])
+    load = traffic(experts=64, top_k=6)
+    assert copies_per_token(load, group, -1)[0] == pytest.approx(other_ranks, rel=0.01)
+    assert copies_per_token(load, group, 0)[0] == pytest.approx(other_nodes, rel=0.01)
+
+
+def test_all_ranks_that_share_an_expert_need_a_copy() -> None:
+    group, _ = ranks_on("dgx-h100:1", 8)
+    halved = replace(traffic(experts=8, top_k=2), etp=2)
+    # four pairs of ranks; a token misses a pair's two experts with probability C(6, 2) / C(8, 2)
+    assert copies_per_token(halved, group, -1)[0] == pytest.approx(7 * (1 - 15 / 28))
+
+
+@pytest.mark.parametrize("dispatcher", list(Dispatcher))
+def test_one_rank_dispatches_nothing(dispatcher: Dispatcher) -> None:
+    group, tiers = ranks_on("dgx-h100:1", 1)
+    for exchange in (dispatch_s, combine_s):
+        assert exchange(traffic(), group, dispatcher, tiers, NETWORK)[0] == 0.0
+
+
+def test_tables_cover_every_dispatcher() -> None:
+    assert set(DISPATCH_S) == set(COMBINE_S) == set(NETWORK.dispatchers) == set(Dispatcher)
+
+
+def test_all_to_all_moves_every_copy_and_all_gather_every_token() -> None:
+    group, tiers = ranks_on("dgx-h100:2", 16)
+    load = traffic()
+    copies = 4096 * 14336 * 8
+    launch = NETWORK.dispatchers[Dispatcher.ALLTOALL].launch_s
+    time = dispatch_s(load, group, Dispatcher.ALLTOALL, tiers, NETWORK)[0]
+    assert time == pytest.approx(launch + all_to_all_s(copies, group, tiers, NETWORK)[0])
+    gathered = dispatch_s(load, group, Dispatcher.ALLGATHER, tiers, NETWORK)[0]
+    assert gathered == pytest.approx(all_gather_s(4096 * 14336 * 16, group, tiers, NETWORK)[0])
+
+
+def test_one_copy_per_node_wins_when_tokens_choose_more_experts_than_nodes() -> None:
+    group, tiers = ranks_on("dgx-h100:2", 16)
+
+    def gain(top_k: int) -> float:
+        load = traffic(top_k=top_k)
+        plain = dispatch_s(load, group, Dispatcher.ALLTOALL, tiers, NETWORK)[0]
+        return float(plain / dispatch_s(load, group, Dispatcher.DEEPEP, tiers, NETWORK)[0])
+
+    assert gain(8) > gain(4) > gain(2)
+    assert gain(8) > 1.5
+
+
+def test_imbalance_stretches_the_transfer() -> None:
+    group, tiers = ranks_on("dgx-h100:2", 16)
+    for dispatcher in (Dispatcher.ALLTOALL, Dispatcher.DEEPEP, Dispatcher.HYBRIDEP):
+        even = dispatch_s(traffic(), group, dispatcher, tiers, NETWORK)[0]
+        uneven = dispatch_s(replace(traffic(), imbalance=2.0), group, dispatcher, tiers, NETWORK)[0]
+        assert 1.5 < uneven / even <= 2.0
+
+
+# Bandwidths as their authors count them: bytes of all copies, local ones too, per rank (scale-up) or per node.
+# deepseek-ai/DeepEP docs/legacy.md (normal kernels), docs/README_Hybrid-EP.md (kernels): 4096 tokens of 7168, top-8.
+PUBLISHED = [
+    ("dgx-h800:1", 8, Dispatcher.DEEPEP, 1.0, 256, "ranks", 153e9),
+    ("dgx-h800:1", 8, Dispatcher.DEEPEP, 2.0, 256, "ranks", 158e9),
+    ("dgx-h800:2", 16, Dispatcher.DEEPEP, 1.0, 256, "nodes", 43e9),
+    ("dgx-h800:4", 32, Dispatcher.DEEPEP, 2.0, 256, "nodes", 57e9),
+    ("dgx-h100:2", 16, Dispatcher.HYBRIDEP, 2.0, 128, "nodes", 72e9),
+    ("dgx-h100:4", 32, Dispatcher.HYBRIDEP, 2.0, 256, "nodes", 58e9),
+    ("dgx-h100:8", 64, Dispatcher.HYBRIDEP, 2.0, 512, "nodes", 50e9),
+    ("gb200-nvl72:18", 36, Dispatcher.HYBRIDEP, 2.0, 288, "ranks", 632e9),
+]
+
+
+@pytest.mark.parametrize("case", PUBLISHED)
+def test_published_bandwidths(case: tuple[str, int, Dispatcher, float, int, str, float]) -> None:
+    machine, ranks, dispatcher, element_bytes, experts, counted, published = case
+    group, tiers = ranks_on(machine, ranks)
+    load = traffic(experts=experts, token_bytes=7168 * element_bytes)
+    parts = ranks if counted == "ranks" else ranks // tiers[0].gpus
+    copies = parts * float(hit_probability(experts, 8, np.array(experts / parts)))
+    time = float(dispatch_s(load, group, dispatcher, tiers, NETWORK)[0])
+    assert 4096 * 7168 * element_bytes * copies / time == pytest.approx(published, rel=0.15)
