@@ -81,13 +81,7 @@ def layer_exchange(
     placed = PlacedTable(table, tiers, constants)
     kind = kind_of(name, model)
     ops = _ops_of(name, kind, model)
-    if isinstance(kind, OpaqueLayer):
-        tensor = opaque_exchange(kind, placed)
-    else:
-        widths = end_widths(name, model) + (tensor_widths(kind, model.hidden) if kind is not None else TensorWidths())
-        tensor = tensor_exchange(widths, job, placed)
-        if name in ("head", "mtp"):
-            tensor = tensor + loss_exchange(model, job, placed)
+    tensor = _tensor_exchange_of(name, model, job, placed)
     inner = kind if isinstance(kind, LayerKind) else None
     context = context_exchange(context_widths(inner.mixer if inner else None), job, placed)
     moe = inner.ffn if inner and isinstance(inner.ffn, MoeFfn) else None
@@ -108,6 +102,16 @@ def layer_exchange(
         ep_bytes=experts.sent_bytes,
         weights_bytes=weights.sent_bytes,
     )
+
+
+def _tensor_exchange_of(name: str, model: ModelSpec, job: TrainingJob, placed: PlacedTable) -> Exchanged:
+    """Tensor-parallel exchanges of a part: of its layer, of an end of the model, or both (multi-token prediction)."""
+    kind = kind_of(name, model)
+    if isinstance(kind, OpaqueLayer):
+        return opaque_exchange(kind, placed)
+    widths = end_widths(name, model) + (tensor_widths(kind, model.hidden) if kind is not None else TensorWidths())
+    exchange = tensor_exchange(widths, job, placed)
+    return exchange + loss_exchange(model, job, placed) if name in ("head", "mtp") else exchange
 
 
 def _ops_of(name: str, kind: LayerKind | OpaqueLayer | None, model: ModelSpec) -> Sequence[Op]:
