@@ -12,7 +12,7 @@ from hardware.errors import InputError
 from planner.explicit import ExplicitLayout, layout_of
 from planner.plan_report import PlanReport, RankedLayout
 from planner.question import Question, request_of
-from planner.report.console import show, text_console, working, write_stdout
+from planner.report.console import text_console, working, write_stdout
 from planner.report.files import check_place, write_whole
 from planner.report.json_report import SCHEMA, layout_to_json, report_to_json, request_to_json
 from planner.report.json_text import json_text
@@ -68,7 +68,7 @@ class Outputs:
 def search(question: Question, outputs: Outputs) -> int:
     """Find the best layouts, print them, write the files."""
     from planner.plan import plan  # noqa: PLC0415 - the solver is heavy and mistakes should show at once
-    from planner.report.search_text import print_search, saved_line  # noqa: PLC0415
+    from planner.report.search_text import print_search  # noqa: PLC0415
 
     outputs.check()
     request = request_of(question)
@@ -76,9 +76,7 @@ def search(question: Question, outputs: Outputs) -> int:
         report = plan(request)
     written = outputs.write_json(report_to_json(report)) + _write_views(report, outputs)
     console = text_console(json_on_stdout=outputs.json == STDOUT)
-    print_search(console, report, outputs.json or "")
-    if written:
-        show(console, "", saved_line(written))
+    print_search(console, report, outputs.json or "", written)
     return DONE if report.layouts else INFEASIBLE
 
 
@@ -109,11 +107,7 @@ def estimate(question: Question, explicit: ExplicitLayout, outputs: Outputs) -> 
     broken = check_layout(ranked.layout, request.model, request.job, framework=request.framework)
     written = outputs.write_json(_estimate_json(request, ranked, broken))
     console = text_console(json_on_stdout=outputs.json == STDOUT)
-    print_estimate(console, request, ranked, broken)
-    if written:
-        from planner.report.search_text import saved_line  # noqa: PLC0415
-
-        show(console, "", saved_line(written))
+    print_estimate(console, request, ranked, broken, written)
     return DONE
 
 

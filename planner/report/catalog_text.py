@@ -1,18 +1,18 @@
 """The catalogue in words."""
 
 from collections.abc import Mapping
+from typing import Any
 
-from rich import box
 from rich.columns import Columns
 from rich.console import Console, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from hardware import catalog
 from planner.report.catalog_json import catalog_names
 from planner.report.console import section, show
 from planner.report.layout_text import labelled
-from planner.report.words import digits, large
+from planner.report.ranking import ruled_table
+from planner.report.words import count, large
 
 _HINTS = {
     "models": "plan catalog models NAME shows one; a Hugging Face config.json or a TOML file is a model too.",
@@ -29,7 +29,7 @@ def print_list(console: Console, kind: str) -> None:
 
 
 def _clusters() -> RenderableType:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
+    table = ruled_table()
     for title in ("name", "GPUs", "accelerator", "scale-up GB/s", "network Gb/s"):
         table.add_column(title, justify="left" if title in ("name", "accelerator") else "right")
     for name in catalog.node_type_names():
@@ -59,8 +59,36 @@ def print_entry(console: Console, entry: Mapping[str, object]) -> None:
     entry : mapping
         As :func:`planner.report.catalog_json.catalog_entry` returns it.
     """
-    rows = [(name.replace("_", " "), _words(value)) for name, value in entry.items() if name != "name" and value]
+    rows: list[tuple[str, str]] = []
+    for name, value in entry.items():
+        if name == "islands" and isinstance(value, list):
+            rows += [row for number, island in enumerate(value) for row in _island_rows(number, island)]
+        elif name == "layer_kinds" and isinstance(value, list):
+            rows.append(("layer kinds", "\n".join(_layer_words(kind) for kind in value)))
+        elif name != "name" and value:
+            rows.append((name.replace("_", " "), _words(value)))
     show(console, section(f"{entry['name']}", labelled(_ordered(rows))))
+
+
+def _island_rows(number: int, island: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Say what one island of a cluster is made of."""
+    fast, nics = island["scale_up"], island["nics"]
+    part = f"{island['gpus_per_node']} x {island['accelerator']} of {island['memory_gib_per_gpu']:.4g} GiB"
+    domain = f"{fast['kind']} {fast['shape']}, {fast['domain_gpus']} GPUs a domain"
+    adapters = f"{nics['per_node']} {nics['kind']} adapters a node, {nics['gbit_per_s']:g} Gb/s each"
+    tiers = ", ".join(
+        tier["name"] + (f" of {tier['nodes']} nodes" if tier["nodes"] else "") for tier in island["fabric"]
+    )
+    return [
+        (f"island {number}", f"{count(island['nodes'], 'node')} {island['node']} with {part}"),
+        ("  scale-up", f"{domain}, {fast['gb_per_s_per_gpu']:g} GB/s a GPU and direction, {fast['latency_us']:.3g} us"),
+        ("  network", f"{adapters}, {nics['latency_us']:.3g} us; {tiers}" if nics["per_node"] else "none"),
+        ("  cooling", str(island["cooling"])),
+    ]
+
+
+def _layer_words(kind: Mapping[str, Any]) -> str:
+    return f"{kind['count']} x {kind['name']} of {large(kind['parameters'])} parameters"
 
 
 def _ordered(rows: list[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -75,7 +103,7 @@ def _words(value: object) -> str:
     if isinstance(value, int):
         return f"{value:,}" + (f" ({large(value)})" if value >= 1_000_000 else "")
     if isinstance(value, float):
-        return f"{large(value)}" if value >= 1e6 else digits(value)
+        return large(value) if value >= 1e6 else f"{value:,.10g}"
     if isinstance(value, Mapping):
         return ", ".join(f"{str(name).replace('_', ' ')} {_words(item)}" for name, item in value.items())
     if isinstance(value, list):

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final, TextIO, TypeVar
 
 from rich.console import Console, Group, RenderableType
@@ -13,6 +14,8 @@ from rich.text import Text
 PIPED_WIDTH: Final = 100
 NARROW: Final = 96
 """Columns below which tables drop what a reader can do without."""
+WIDE_BAR: Final = 30
+NARROW_BAR: Final = 14
 
 
 def console_on(stream: TextIO) -> Console:
@@ -50,6 +53,19 @@ def working(what: str) -> Iterator[None]:
         yield
 
 
+@dataclass(frozen=True, kw_only=True)
+class Bars:
+    """Bars in text: a share of the whole is drawn as so many blocks of ``width``."""
+
+    width: int = WIDE_BAR
+    block: str = "█"
+
+    def draw(self, low: float, high: float) -> str:
+        """Return blocks from one share of the whole to another, with spaces before them."""
+        start, end = round(max(0.0, low) * self.width), round(max(0.0, high) * self.width)
+        return " " * start + self.block * max(0, end - start)
+
+
 _Item = TypeVar("_Item")
 
 
@@ -68,6 +84,7 @@ def show(console: Console, *parts: RenderableType) -> None:
     with console.capture() as captured:
         _print(console, parts)
     console.file.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+    console.file.flush()  # a reader that has gone shows here, where it can be handled
 
 
 def _print(console: Console, parts: tuple[RenderableType, ...]) -> None:
@@ -75,6 +92,12 @@ def _print(console: Console, parts: tuple[RenderableType, ...]) -> None:
         if number:
             console.print()
         console.print(part)
+
+
+def bars(console: Console) -> Bars:
+    """Return how bars are drawn on a console: so wide that words have room, of ``#`` where blocks cannot be said."""
+    block = "█" if console.encoding.lower().startswith("utf") else "#"
+    return Bars(width=WIDE_BAR if console.width >= NARROW else NARROW_BAR, block=block)
 
 
 def section(title: str, *body: RenderableType) -> RenderableType:

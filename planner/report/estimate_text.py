@@ -5,22 +5,29 @@ from collections.abc import Sequence
 from rich.console import Console, RenderableType
 
 from planner.plan_report import RankedLayout
-from planner.report.console import section, show
+from planner.report.console import bars, section, show
 from planner.report.layout_text import breakdown, bullets, facts, job_line, stages
+from planner.report.search_text import saved_lines
 from planner.request import PlanRequest
 from planner.rules import Violation
 
 
-def print_estimate(console: Console, request: PlanRequest, ranked: RankedLayout, broken: Sequence[Violation]) -> None:
-    """Print a priced layout and the rules that it breaks."""
-    ascii_only = not console.encoding.lower().startswith("utf")
+def print_estimate(
+    console: Console,
+    request: PlanRequest,
+    ranked: RankedLayout,
+    broken: Sequence[Violation],
+    written: Sequence[str] = (),
+) -> None:
+    """Print a priced layout, the rules that it breaks, and the files that were written."""
     show(
         console,
         job_line(request),
         facts("Estimate", ranked, request),
-        breakdown(ranked.cost.step, ascii_only=ascii_only),
+        breakdown(ranked.cost.step, bars(console)),
         *([section("Stages", stages(ranked))] if ranked.layout.pp > 1 else []),
         *_broken(request, broken),
+        *saved_lines(written),
     )
 
 

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final
 
-from rich import box
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -12,14 +11,13 @@ from rich.text import Text
 from planner.explain import Crossing, TimeLoss, crossings, differences, waterfall
 from planner.plan_report import PlanReport, RankedLayout
 from planner.remedies import Remedies, Remedy
-from planner.report.console import section, show
+from planner.report.console import Bars, bars, section, show
 from planner.report.layout_text import facts, job_line, stages
-from planner.report.ranking import STYLES
+from planner.report.ranking import STYLES, ruled_table
 from planner.report.words import digits, gib, layout_text, percent, seconds
 
 MOST_REMEDIES: Final = 8
 MOST_DIFFERENCES: Final = 6
-_BAR: Final = 30
 
 
 def print_explanation(console: Console, report: PlanReport, rank: int, changes: Remedies) -> None:
@@ -37,12 +35,11 @@ def print_explanation(console: Console, report: PlanReport, rank: int, changes: 
         Priced neighbours of the layout.
     """
     ranked = report.layouts[rank - 1]
-    ascii_only = not console.encoding.lower().startswith("utf")
     show(
         console,
         job_line(report.request),
         facts(f"Rank {rank}", ranked, report.request),
-        section("From peak to the step as it is", _waterfall(ranked, ascii_only=ascii_only)),
+        section("From peak to the step as it is", _waterfall(ranked, bars(console))),
         section("Stages", stages(ranked)),
         section("Memory of the heaviest GPU", _memory(ranked)),
         *_groups(crossings(ranked, report.request.cluster)),
@@ -52,7 +49,7 @@ def print_explanation(console: Console, report: PlanReport, rank: int, changes: 
     )
 
 
-def _waterfall(ranked: RankedLayout, *, ascii_only: bool) -> RenderableType:
+def _waterfall(ranked: RankedLayout, drawn: Bars) -> RenderableType:
     step_s = ranked.cost.step.total_s
     losses = waterfall(ranked.cost)
     table = Table.grid(padding=(0, 2))
@@ -66,15 +63,10 @@ def _waterfall(ranked: RankedLayout, *, ascii_only: bool) -> RenderableType:
             f"  {mark}{loss.name}",
             seconds(abs(loss.value_s)),
             percent(loss.value_s / step_s),
-            _floating_bar(low / step_s, high / step_s, ascii_only=ascii_only),
+            drawn.draw(low / step_s, high / step_s),
         )
     table.add_row("  = step", seconds(step_s), f"MFU {percent(ranked.cost.mfu)}", "")
     return table
-
-
-def _floating_bar(low: float, high: float, *, ascii_only: bool) -> str:
-    start, end = round(max(0.0, low) * _BAR), round(max(0.0, high) * _BAR)
-    return " " * start + ("#" if ascii_only else "█") * max(0, end - start)
 
 
 def _memory(ranked: RankedLayout) -> RenderableType:
@@ -108,22 +100,23 @@ def _saving(changes: Remedies) -> Sequence[RenderableType]:
     if not changes.saving:
         return (section("To save memory", Text("  no single change saves any")),)
     title = "To save memory, in the order of time lost for each GiB"
-    return (section(title, _changes(changes.saving[:MOST_REMEDIES])),)
+    return (section(title, _changes(changes.saving[:MOST_REMEDIES], by_memory=True)),)
 
 
 def _faster(changes: Remedies) -> Sequence[RenderableType]:
     if not changes.faster:
         return ()
-    return (section("Faster, one change away", _changes(changes.faster[:MOST_REMEDIES])),)
+    return (section("Faster, one change away", _changes(changes.faster[:MOST_REMEDIES], by_memory=False)),)
 
 
-def _changes(found: Sequence[Remedy]) -> RenderableType:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
-    for title in ("change", "step s", "time", "GiB", "saves GiB", "% per GiB", "memory"):
+def _changes(found: Sequence[Remedy], *, by_memory: bool) -> RenderableType:
+    """Return priced changes as a table; ``by_memory`` adds the column that orders those that save memory."""
+    table = ruled_table()
+    order = ("% per GiB",) if by_memory else ()
+    for title in ("change", "step s", "time", "GiB", "saves GiB", *order, "memory"):
         table.add_column(title, justify="left" if title in ("change", "memory") else "right")
     for remedy in found:
-        before_s = remedy.cost.step.total_s - remedy.lost_s
-        lost = remedy.lost_s / before_s
+        lost = remedy.lost_s / (remedy.cost.step.total_s - remedy.lost_s)
         saved = gib(remedy.saved_bytes)
         table.add_row(
             remedy.change,
@@ -131,7 +124,7 @@ def _changes(found: Sequence[Remedy]) -> RenderableType:
             f"{100.0 * lost:+.1f} %",
             f"{gib(remedy.cost.heaviest.total_bytes):.1f}",
             f"{saved:+.1f}",
-            f"{100.0 * lost / saved:+.2f}" if saved > 0.0 else "",
+            *([f"{100.0 * lost / saved:+.2f}"] if by_memory else []),
             Text(remedy.verdict.value, style=STYLES[remedy.verdict]),
         )
     return table

@@ -3,7 +3,7 @@
 import json
 import math
 
-_WIDTH = 160
+_WIDTH = 240
 
 
 def json_text(value: object) -> str:

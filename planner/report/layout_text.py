@@ -3,31 +3,30 @@
 from collections.abc import Sequence
 from typing import Final
 
-from rich import box
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from costmodels.results import Evidence, LayoutCost, MemoryUse, Moment, StepTime, Verdict
 from planner.plan_report import RankedLayout
-from planner.report.console import section
-from planner.report.ranking import STYLES
+from planner.report.console import Bars, section
+from planner.report.ranking import STYLES, ruled_table
 from planner.report.words import (
     count,
     digits,
     gib,
     grids_text,
     large,
-    layers_text,
+    layers_words,
     layout_text,
     percent,
     recompute_text,
+    runs_of,
     seconds,
     uniform,
 )
 from planner.request import PlanRequest
 
-_BAR: Final = 30
 _SMALLEST_PART: Final = 0.0005  # of the step; parts below it are left out of the bars
 _SMALLEST_COMPONENT: Final = 0.005  # of the memory
 _VERDICTS: Final = {
@@ -63,7 +62,7 @@ def facts(title: str, ranked: RankedLayout, request: PlanRequest) -> RenderableT
         ("step", f"{seconds(cost.step.total_s)}{_interval(ranked.evidence)}; {_rate(cost, layout.gpus, request)}"),
         ("grid", _grid_words(ranked)),
         ("pipeline", _pipeline_words(ranked)),
-        ("layers", f"{layers_text(layout)}, {layout.layers} in all; recompute {recompute_text(layout)}"),
+        ("layers", f"{layers_words(layout)}, {layout.layers} in all; recompute {recompute_text(layout)}"),
         ("memory", memory_words(cost.heaviest, cost)),
         *power_rows(cost),
         ("evidence", f"{ranked.evidence.label}; nearest measured: {ranked.evidence.nearest or 'none'}"),
@@ -160,7 +159,7 @@ def power_rows(cost: LayoutCost) -> list[tuple[str, str]]:
     return [("power", f"{text}; {digits(power.energy_j_per_token, 3)} J per token")]
 
 
-def breakdown(step: StepTime, *, ascii_only: bool = False) -> RenderableType:
+def breakdown(step: StepTime, bars: Bars) -> RenderableType:
     """Return the parts of a step as bars; they sum to the step."""
     table = Table.grid(padding=(0, 2))
     for justify in ("left", "right", "right", "left"):
@@ -170,24 +169,19 @@ def breakdown(step: StepTime, *, ascii_only: bool = False) -> RenderableType:
         share = value / step.total_s
         if abs(share) < _SMALLEST_PART:
             continue
-        table.add_row(f"  {name}", seconds(value), percent(share), bar(share, ascii_only=ascii_only))
+        table.add_row(f"  {name}", seconds(value), percent(share), bars.draw(0.0, share))
     return section(f"Where the {seconds(step.total_s)} go", table)
-
-
-def bar(share: float, *, ascii_only: bool = False) -> str:
-    """Return a bar for a share of the whole."""
-    return ("#" if ascii_only else "█") * max(0, round(share * _BAR))
 
 
 def stages(ranked: RankedLayout) -> RenderableType:
     """Return one row per stage: layers, time of a micro-batch, memory. Equal neighbours share a row."""
     layout, cost = ranked.layout, ranked.cost
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
+    table = ruled_table()
     for title in ("stage", "layers", "ms a micro-batch", "GiB", "memory"):
         table.add_column(title, justify="left" if title in ("stage", "memory") else "right")
     rows = [
         (
-            "/".join(map(str, stage.layers_per_chunk)),
+            f"{stage.layers}" + (f" = {runs_of(stage.layers_per_chunk)}" if layout.vpp > 1 else ""),
             f"{1e3 * cost.stage_times_s[number]:.1f}",
             f"{gib(cost.memory[number].total_bytes):.1f}",
             cost.memory[number].verdict,

@@ -9,10 +9,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from costmodels.layout import Layout
 from costmodels.results import Verdict
 from planner.plan_report import RankedLayout
 from planner.report.console import NARROW
-from planner.report.words import digits, gib, layout_text, listed, percent, recompute_text, stage_layers_text
+from planner.report.words import digits, layout_text, listed, memory_text, percent, recompute_text, stage_layers_text
 
 STYLES: Final = {Verdict.FITS: "green", Verdict.RISKY: "yellow", Verdict.OOM: "red"}
 REPEAT_NOISE: Final = 0.03
@@ -25,20 +26,20 @@ class _Column:
     value: Callable[[RankedLayout], str]
     in_words: str = ""  # how to say it once for all rows; empty: the column always stands
     left: bool = False
+    wide: bool = False  # left out of narrow tables
 
 
 _COLUMNS: Final = (
     _Column("layout", lambda ranked: layout_text(ranked.layout), left=True),
     _Column("mb", lambda ranked: str(ranked.layout.micro_batch), "micro-batch {}"),
-    _Column("vpp", lambda ranked: str(ranked.layout.vpp), "{} virtual chunks a stage"),
-    _Column("recompute", lambda ranked: recompute_text(ranked.layout), "recompute {}", left=True),
+    _Column("vpp", lambda ranked: str(ranked.layout.vpp), "vpp {}"),
+    _Column("recompute", lambda ranked: _short_recompute(ranked.layout), "recompute {}", left=True),
     _Column("step s", lambda ranked: digits(ranked.cost.step.total_s)),
     _Column("tok/s/GPU", lambda ranked: digits(ranked.cost.tokens_per_s / ranked.layout.gpus)),
-    _Column("MFU %", lambda ranked: f"{100.0 * ranked.cost.mfu:.1f}"),
-    _Column("GiB", lambda ranked: f"{gib(ranked.cost.heaviest.total_bytes):.1f}"),
-    _Column("memory", lambda ranked: ranked.cost.heaviest.verdict.value, "memory {}", left=True),
+    _Column("MFU %", lambda ranked: f"{100.0 * ranked.cost.mfu:.1f}", wide=True),
+    _Column("GiB", lambda ranked: memory_text(ranked.cost.heaviest), left=True),
+    _Column("layers", lambda ranked: stage_layers_text(ranked.layout), left=True, wide=True),
 )
-_WIDE_COLUMNS: Final = (_Column("layers", lambda ranked: stage_layers_text(ranked.layout), left=True),)
 
 
 def ranking(layouts: Sequence[RankedLayout], width: int) -> RenderableType:
@@ -56,15 +57,16 @@ def ranking(layouts: Sequence[RankedLayout], width: int) -> RenderableType:
     RenderableType
         Table and remarks.
     """
-    columns = list(_COLUMNS) + (list(_WIDE_COLUMNS) if width >= NARROW else [])
+    narrow = width < NARROW
+    columns = [column for column in _COLUMNS if not (narrow and column.wide)]
     said = []
-    if width < NARROW and len(layouts) > 1:
+    if narrow and len(layouts) > 1:
         for column in [column for column in columns if column.in_words]:
             values = {column.value(ranked) for ranked in layouts}
             if len(values) == 1:
                 columns.remove(column)
                 said.append(column.in_words.format(values.pop()))
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
+    table = ruled_table()
     table.add_column("#", justify="right")
     for column in columns:
         table.add_column(column.title, justify="left" if column.left else "right", overflow="fold")
@@ -75,8 +77,18 @@ def ranking(layouts: Sequence[RankedLayout], width: int) -> RenderableType:
     return Group(table, *[Text(line) for line in (*remarks, *_ties(layouts))])
 
 
+def ruled_table() -> Table:
+    """Return an empty table with a rule below its head and two spaces between its columns."""
+    return Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 1), show_edge=False)
+
+
+def _short_recompute(layout: Layout) -> str:
+    """Return what is recomputed without the word that the modules imply."""
+    return recompute_text(layout).replace("selective:", "")
+
+
 def _cell(column: _Column, ranked: RankedLayout) -> Text:
-    style = STYLES[ranked.cost.heaviest.verdict] if column.title == "memory" else ""
+    style = STYLES[ranked.cost.heaviest.verdict] if column.title == "GiB" else ""
     return Text(column.value(ranked), style=style)
 
 

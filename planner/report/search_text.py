@@ -8,7 +8,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from planner.plan_report import PlanReport, SearchProof
-from planner.report.console import section, show
+from planner.report.console import bars, section, show
 from planner.report.layout_text import breakdown, facts, job_line, labelled
 from planner.report.ranking import ranking
 from planner.report.words import count, layout_text, listed, percent, seconds
@@ -18,7 +18,7 @@ MOST_REASONS: Final = 3
 _EXPORTABLE: Final = (Framework.MEGATRON, Framework.NONE)
 
 
-def print_search(console: Console, report: PlanReport, saved: str = "") -> None:
+def print_search(console: Console, report: PlanReport, saved: str = "", written: Sequence[str] = ()) -> None:
     """Print the answer of a search.
 
     Parameters
@@ -29,9 +29,11 @@ def print_search(console: Console, report: PlanReport, saved: str = "") -> None:
         With layouts, or with the reason why there are none.
     saved : str
         Path of the JSON report, for what to do next; empty when none was written.
+    written : sequence of str
+        Files that were written.
     """
     if not report.layouts:
-        show(console, job_line(report.request), *_infeasible(report), *_proof(report))
+        show(console, job_line(report.request), *_infeasible(report), *_proof(report), *saved_lines(written))
         return
     best = report.layouts[0]
     show(
@@ -39,15 +41,12 @@ def print_search(console: Console, report: PlanReport, saved: str = "") -> None:
         job_line(report.request),
         ranking(report.layouts, console.width),
         facts("Best", best, report.request),
-        breakdown(best.cost.step, ascii_only=_ascii(console)),
+        breakdown(best.cost.step, bars(console)),
         *_losses(report),
         *_proof(report),
         *_next(report, saved),
+        *saved_lines(written),
     )
-
-
-def _ascii(console: Console) -> bool:
-    return not console.encoding.lower().startswith("utf")
 
 
 def _losses(report: PlanReport) -> Sequence[RenderableType]:
@@ -83,9 +82,10 @@ def counts_words(search: SearchProof) -> str:
         f"{number:,} by {name}" for name, number in sorted(search.pruned, key=lambda item: -item[1]) if number
     )
     return (
-        f"{search.enumerated:,} grids enumerated, {pruned:,} pruned" + (f" ({bounds})" if bounds else "")
-        + f", {search.solved:,} layouts priced in full, {search.wall_s:.1f} s"
-    )  # fmt: skip
+        f"{search.enumerated:,} grids enumerated; of them and their variants {pruned:,} pruned"
+        + (f" ({bounds})" if bounds else "")
+        + f", {search.solved:,} priced in full; {search.wall_s:.1f} s"
+    )
 
 
 def proof_words(report: PlanReport) -> str:
@@ -127,6 +127,6 @@ def _next(report: PlanReport, saved: str) -> Sequence[RenderableType]:
     return (section(f"Next{how}", Text("\n".join(f"  {step}" for step in steps))),)
 
 
-def saved_line(paths: Sequence[str]) -> Text:
-    """Say which files were written."""
-    return Text(f"Written: {listed(paths)}")
+def saved_lines(paths: Sequence[str]) -> Sequence[RenderableType]:
+    """Say which files were written, if any were."""
+    return (Text(f"Written: {listed(paths)}"),) if paths else ()

@@ -5,13 +5,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 from rich.text import Text
 
 from planner.report.console import console_on, section, show
+from planner.report.ranking import ruled_table
 from planner.report.words import count, digits
 from planner.sweep import Row, SweepResult
 
@@ -36,7 +35,7 @@ def print_sweep(console: Console, title: str, result: SweepResult) -> None:
     """Print the rows of a sweep; what is asked alike in all rows is left out."""
     rows = result.rows
     varied = [name for name in _ASKED if len({row[name] for row in rows}) > 1] or ["model", "cluster"]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
+    table = ruled_table()
     for name in (*varied, "layout", "step s", "tok/s/GPU", "MFU %", "GiB", "status"):
         table.add_column(name.replace("_", " "), justify="left" if name in _LEFT else "right")
     for row in rows[:MOST_ROWS]:

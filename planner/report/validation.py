@@ -1,24 +1,27 @@
 """Predictions of measured runs: as the contract's JSON and as tables of errors."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from rich import box
+import numpy as np
 from rich.console import Console, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from planner.measured import MeasuredRun
 from planner.report.console import section, show
 from planner.report.json_report import Json
+from planner.report.layout_text import labelled
+from planner.report.ranking import ruled_table
 from planner.report.version import version
-from planner.report.words import count, gib, percent
+from planner.report.words import BYTES_PER_GIB, count, gib, percent
 from planner.validate import ErrorSummary, Prediction, summaries
 
 SCHEMA: Final = 1
 MOST_GROUPS: Final = 20
 MOST_REASONS: Final = 8
+_WITH_MEMORY: Final = ("ok", "memory_only")
 LEAST_ROWS: Final = 3  # a median of fewer says nothing
 
 
@@ -32,6 +35,8 @@ def predictions_to_json(predictions: Sequence[Prediction]) -> Json:
             "runs": len(predictions),
             "predicted": sum(prediction.skipped is None for prediction in predictions),
             **{title: [_summary(group) for group in groups] for title, groups in _groups(predictions)},
+            "memory": [_summary(group) for group in _memory_errors(predictions)],
+            "verdicts": _verdicts(predictions),
             "skipped": dict(_reasons(predictions)),
         },
     }
@@ -67,17 +72,70 @@ def print_predictions(console: Console, predictions: Sequence[Prediction]) -> No
     if judged:
         groups = [(title, found) for title, found in _groups(predictions) if found]
         parts.append(section("Step time: error of the prediction against the measured step", _table(groups)))
+    parts += _memory_parts(predictions)
     reasons = _reasons(predictions)
     if reasons:
-        lines = [f"  {number:6,}  {reason}" for reason, number in reasons[:MOST_REASONS]]
+        rows = [(f"{number:6,}", reason) for reason, number in reasons[:MOST_REASONS]]
         rest = sum(number for _, number in reasons[MOST_REASONS:])
-        lines += [f"  {rest:6,}  for other reasons"] if rest else []
-        parts.append(section("Not predicted", Text("\n".join(lines))))
+        rows += [(f"{rest:6,}", "for other reasons")] if rest else []
+        parts.append(section("Not predicted", labelled(rows)))
     show(console, *parts)
 
 
+def _memory_parts(predictions: Sequence[Prediction]) -> list[RenderableType]:
+    """Say how well the peak memory and the verdicts agree with what was measured."""
+    rows = [("peak memory", _memory_words(group)) for group in _memory_errors(predictions)]
+    found = _verdicts(predictions)
+    if found["out_of_memory"]:
+        called = f"{found['called_oom']:,} called oom, {found['called_risky']:,} risky"
+        rows.append(("ran out", f"{count(found['out_of_memory'], 'run')}: {called}"))
+    if found["ran"]:
+        rows.append(("ran", f"{count(found['ran'], 'run')}: {found['wrongly_oom']:,} wrongly called oom"))
+    return [section("Memory", labelled(rows))] if rows else []
+
+
+def _memory_words(group: ErrorSummary) -> str:
+    errors = f"error {percent(group.median)} median, {percent(group.p90)} 90th percentile"
+    return f"{count(group.rows, 'run')}, {errors}, median ratio {group.median_ratio:.3f}"
+
+
+def _memory_errors(predictions: Iterable[Prediction]) -> Sequence[ErrorSummary]:
+    """Errors of the peak memory, in one group; none without measured memory."""
+    ratios = np.array(
+        [
+            prediction.peak_mem_bytes / (prediction.run.peak_mem_gib * BYTES_PER_GIB)
+            for prediction in predictions
+            if prediction.peak_mem_bytes and prediction.run.peak_mem_gib and prediction.run.status in _WITH_MEMORY
+        ]
+    )
+    if not len(ratios):
+        return ()
+    errors = np.abs(ratios - 1.0)
+    return (
+        ErrorSummary(
+            name="peak memory",
+            rows=len(ratios),
+            median=float(np.median(errors)),
+            p90=float(np.quantile(errors, 0.9)),
+            median_ratio=float(np.median(ratios)),
+        ),
+    )
+
+
+def _verdicts(predictions: Iterable[Prediction]) -> dict[str, int]:
+    """Count verdicts on runs that are known to have run or to have run out of memory."""
+    seen = Counter((prediction.run.status, prediction.verdict) for prediction in predictions if prediction.verdict)
+    return {
+        "out_of_memory": sum(number for (status, _), number in seen.items() if status == "oom"),
+        "called_oom": seen["oom", "oom"],
+        "called_risky": seen["oom", "risky"],
+        "ran": sum(number for (status, _), number in seen.items() if status == "ok"),
+        "wrongly_oom": seen["ok", "oom"],
+    }
+
+
 def _table(groups: Iterable[tuple[str, Sequence[ErrorSummary]]]) -> RenderableType:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
+    table = ruled_table()
     for title in ("", "group", "runs", "median", "90th percentile", "median ratio"):
         table.add_column(title, justify="left" if title in ("", "group") else "right")
     for title, found in groups:

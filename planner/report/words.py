@@ -90,6 +90,14 @@ def layers_text(layout: Layout) -> str:
     return runs_of("/".join(map(str, chunks)) for chunks in layout.layers_per_stage)
 
 
+def layers_words(layout: Layout) -> str:
+    """Return the layers of each stage for people: equal chunks are counted, as in ``20x4, in 10 chunks of 2``."""
+    sizes = {chunk for chunks in layout.layers_per_stage for chunk in chunks}
+    if layout.vpp > 1 and len(sizes) == 1:
+        return f"{stage_layers_text(layout)}, in {layout.vpp} chunks of {sizes.pop()}"
+    return layers_text(layout)
+
+
 def stage_layers_text(layout: Layout) -> str:
     """Return the layers of each stage with its chunks added up: ``10x8``."""
     return runs_of(stage.layers for stage in layout.stages)

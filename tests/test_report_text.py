@@ -1,0 +1,217 @@
+import io
+import re
+from dataclasses import replace
+
+import plan_samples as samples
+import pytest
+from rich.console import Console
+
+from costmodels.results import Verdict
+from planner.explain import crossings, waterfall
+from planner.remedies import Remedies, Remedy
+from planner.report.console import PIPED_WIDTH, console_on, show, text_console, working
+from planner.report.estimate_text import print_estimate
+from planner.report.explain_text import print_explanation
+from planner.report.layout_text import memory_words
+from planner.report.search_text import print_search, proof_words
+from planner.request import Objective
+from planner.rules import Violation
+from planner.rules.table import Found
+
+ESCAPE = "\x1b"
+
+
+def printed(width: int, work, *arguments) -> str:
+    stream = io.StringIO()
+    console = Console(file=stream, width=width, markup=False, emoji=False, highlight=False)
+    work(console, *arguments)
+    return stream.getvalue()
+
+
+def search_text(width: int = 100, report=None, *more) -> str:
+    return printed(width, print_search, report or samples.report(), *more)
+
+
+@pytest.mark.parametrize("width", [80, 100, 140])
+def test_search_text_keeps_to_the_width_without_control_codes_or_trailing_spaces(width):
+    text = search_text(width)
+    assert ESCAPE not in text
+    assert all(len(line) <= width and line == line.rstrip() for line in text.splitlines())
+
+
+@pytest.mark.parametrize("width", [80, 100, 140])
+def test_every_layout_stands_on_one_line_of_the_table(width):
+    lines = search_text(width).splitlines()
+    for name, step in (("TP4 PP8 DP2", "8.750"), ("TP4 PP4 DP4", "9.000"), ("TP2 PP1 CP2 DP16 ZeRO3", "11.50")):
+        assert [line for line in lines if name in line and step in line], name
+
+
+def test_wide_tables_show_layers_and_narrow_ones_say_what_is_common():
+    assert "21,21,19,19" in search_text(140)
+    assert "21,21,19,19" not in search_text(80)
+    report = samples.report()
+    same = tuple(replace(ranked, layout=report.layouts[0].layout) for ranked in report.layouts)
+    narrow = search_text(80, replace(report, layouts=same))
+    assert "In all: micro-batch 1, vpp 2 and recompute none." in narrow
+
+
+def test_search_text_answers_the_questions():
+    text = " ".join(search_text().split())
+    for words in (
+        "llama3_70b (80 layers) on dgx-h100:8 (64 x h100-sxm-80gb)",
+        "batch 128 sequences of 8,192 tokens, bf16, for megatron",
+        "The first 2 lie within 3 % of each other",
+        "Best: TP4 PP8 DP2",
+        "8.750 s (between 7.875 and 9.625); 119,837 tokens/s, 1,872 per GPU; MFU 50.0 % of the dense bf16 peak",
+        "10x8, in 2 chunks of 5, 80 in all; recompute none",
+        "a GPU of stage 0 holds 61.2 of 79.0 GiB: fits; activations 17.2, gradients 17.0",
+        "612 W per GPU (peak 690) at 1,755 MHz, power limits the clock",
+        "interpolated; nearest measured: llama3_70b on 64 H100",
+        "pipeline bubble 0.957 s 10.9 %",
+        "2 TP4 PP4 DP4: +2.9 %: bubble +0.2 s",
+        "12,345 grids enumerated",
+        "11,345 pruned (9,000 by time lower bound, 2,345 by memory of the states alone), 1,000 priced in full",
+        "no layout of the space is faster than the first",
+        "321 tp 16 does not divide 8 key-value heads",
+        "prices are those of the list",
+    ):
+        assert words in text, words
+
+
+def test_optimal_is_said_only_when_proven():
+    assert "not proven" in proof_words(samples.report(proven=False))
+    assert "at most 2.9 %" in proof_words(samples.report(proven=False))
+    report = samples.report()
+    energy = replace(report, request=replace(report.request, objective=Objective.ENERGY))
+    assert "faster than the first" not in proof_words(energy)
+
+
+def test_next_steps_name_the_report():
+    assert "plan export out/p.json --rank 1 --to megatron" in search_text(100, None, "out/p.json")
+    assert "plan explain 'my plan.json' --rank 1" in search_text(100, None, "my plan.json")
+    assert "add --json plan.json" in search_text()
+    assert "add --json plan.json" not in search_text(100, None, "-")
+    report = samples.report()
+    other = replace(report, request=samples.request(framework="galvatron"))
+    assert "plan export" not in search_text(100, other)
+
+
+def test_constraint_cost_is_said():
+    assert "what megatron cannot do costs 2.9 %" in search_text(100, replace(samples.report(), unconstrained_s=8.5))
+    assert "costs nothing here" in search_text(100, replace(samples.report(), unconstrained_s=8.75))
+
+
+def test_infeasible_text_has_constraint_and_change():
+    text = search_text(100, samples.infeasible_report())
+    assert "91.3 GiB on the heaviest GPU, 79.0 GiB usable" in text
+    assert "16 GPUs instead of 8" in text
+    assert "Best" not in text
+
+
+def test_idle_gpus_are_said():
+    report = samples.report()
+    layout = samples.layout(samples.Strategy(tp=4, dp=2, zero=1), ((20,),) * 4)
+    text = search_text(100, replace(report, layouts=(samples.ranked(layout, 9.0, 60.0),)))
+    assert "32 of 64; the others stay idle" in text
+
+
+def test_the_moment_of_failure_is_said():
+    use = samples.memory_use(0, 91.5, Verdict.OOM)
+    cost = replace(samples.layouts()[0].cost, memory=(use,))
+    assert "each GPU holds 91.5 of 79.0 GiB: does not fit (fails at backward)" in memory_words(use, cost)
+
+
+def remedies() -> Remedies:
+    ranked = samples.layouts()[1]
+    saving = Remedy(
+        change="recompute selective:mlp", layout=ranked.layout, cost=ranked.cost, lost_s=0.25, saved_bytes=2**31
+    )
+    faster = replace(saving, change="one layer from stage 7 to stage 0", lost_s=-0.5, saved_bytes=-(2.0**30))
+    return Remedies(saving=(saving,), faster=(faster,))
+
+
+@pytest.mark.parametrize("width", [80, 100, 140])
+def test_explanation(width):
+    text = printed(width, print_explanation, samples.report(), 1, remedies())
+    assert all(len(line) <= width for line in text.splitlines())
+    assert ESCAPE not in text
+    words = " ".join(text.split())
+    assert "the model's FLOPs at peak 4.375 s 50.0 %" in words
+    assert "= step 8.750 s MFU 50.0 %" in words
+    assert "total 61.25 GiB" in words
+    assert "tp 4 inside one scale-up domain" in words
+    assert "recompute selective:mlp 9.000 +2.9 % 70.5 +2.0 +1.43 fits" in words
+    assert "one layer from stage 7 to stage 0 9.000 -5.3 % 70.5 -1.0 fits" in words
+    assert "Rank 2, TP4 PP4 DP4, takes 0.250 s more" in words
+    assert "matrix products +0.125 s" in words
+
+
+def test_the_last_rank_has_no_next_one():
+    text = printed(100, print_explanation, samples.report(), 3, Remedies(saving=(), faster=()))
+    assert "Rank 4" not in text
+    assert "no single change saves any" in text
+
+
+def test_estimate_text_names_broken_rules():
+    found = Violation(
+        rule="heads-tp", message="64 heads do not divide by tp 24", values={}, found=Found.PARSE, source=""
+    )
+    ranked = samples.layouts()[1]
+    text = printed(100, print_estimate, samples.request(), ranked, (found,))
+    assert "megatron does not run this layout" in text
+    assert "64 heads do not divide by tp 24 (heads-tp)" in text
+    assert re.search(r"^0 +21 +", text, re.MULTILINE)
+    assert "does not run" not in printed(100, print_estimate, samples.request(), ranked, ())
+
+
+def test_crossings_tell_inside_from_across():
+    found = {crossing.axis: crossing for crossing in crossings(samples.layouts()[0], samples.request().cluster)}
+    assert found["tp"].domains == 1
+    assert found["dp x cp"].domains == 1
+    assert found["pp"].domains == 8
+    assert "cp" not in found
+
+
+def test_waterfall_starts_at_peak_and_ends_at_the_step():
+    cost = samples.layouts()[0].cost
+    losses = waterfall(cost)
+    assert losses[0].value_s == pytest.approx(cost.mfu * cost.step.total_s)
+    assert sum(loss.value_s for loss in losses) == pytest.approx(cost.step.total_s)
+
+
+def test_piped_text_has_a_fixed_width_that_columns_changes(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert console_on(io.StringIO()).width == PIPED_WIDTH
+    monkeypatch.setenv("COLUMNS", "77")
+    assert console_on(io.StringIO()).width == 77
+    monkeypatch.setenv("COLUMNS", "many")
+    assert console_on(io.StringIO()).width == PIPED_WIDTH
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_gets_colour_unless_told_not_to(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    coloured, plain = Terminal(), Terminal()
+    print_search(console_on(coloured), samples.report())
+    monkeypatch.setenv("NO_COLOR", "1")
+    print_search(console_on(plain), samples.report())
+    assert "\x1b[32m" in coloured.getvalue()
+    assert not re.search("\x1b\\[(3[0-9]|9[0-9])m", plain.getvalue())
+
+
+def test_progress_is_silent_where_nobody_looks(capsys):
+    with working("searching"):
+        pass
+    captured = capsys.readouterr()
+    assert captured.out == captured.err == ""
+
+
+def test_text_goes_to_standard_error_beside_json(capsys):
+    show(text_console(json_on_stdout=True), "words")
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "words\n")
