@@ -1,5 +1,6 @@
 """Rules of legality against verdicts of the real parser, closed forms, and one form of judging against the other."""
 
+import json
 import tomllib
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from costmodels.layout import FULL_RECOMPUTE, Layout, Stage, Strategy, StrategyR
 from costmodels.table import table_of
 from costmodels.workload.model import Attention, DenseFfn, LayerKind, LayerRun, ModelSpec, MoeFfn
 from hardware.errors import InputError
+from planner.ingest.check_json import check_launch
 from planner.ingest.megatron import judge, layout_of, parse_megatron
 from planner.request import Framework
 from planner.rules import (
@@ -27,6 +29,7 @@ from planner.rules import (
     layers_built,
     layout_string,
     legal_mask,
+    nearest_legal,
     parse_layout_string,
     rules_for,
 )
@@ -340,3 +343,55 @@ def test_layout_strings_outside_the_grammar(text):
 
 def test_long_equal_stretches_are_grouped():
     assert layout_string(((3, 2), *((2, 2),) * 14, (2, 1)), 1) == "Et*3|(tt|)*30tmL"
+
+
+# ------------------------------------------------------------------------------------------------ nearest legal ones
+def launch_of(name: str):
+    case = next(case for case in TABLE["case"] if case["name"] == name)
+    return parse_megatron(words_of(case), world=case["world"])
+
+
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        ("more expert ranks than experts", "ep 16 -> 8"),
+        ("80 layers over 6 stages", "layers per stage 14, 14, 13, 13, 13, 13"),
+        ("batch of 252 over 8 replicas", "global_batch 252 -> 256"),
+        ("experts with tp and no sequence parallelism", "sequence_parallel 0 -> 1"),
+        ("odd sequence over cp", "cp 8 -> 4"),
+        ("virtual stages without a pipeline", "vpp 2 -> 1"),
+    ],
+)
+def test_the_nearest_legal_proposal(name, first):
+    assert str(nearest_legal(launch_of(name).proposal, Framework.MEGATRON)[0]) == first
+
+
+def test_neighbours_break_fewer_rules_and_hold_every_layer():
+    for case in TABLE["case"]:
+        if not case["rules"] or "core" in case:
+            continue
+        proposal = parse_megatron(words_of(case), world=case["world"]).proposal
+        for neighbour in nearest_legal(proposal, Framework.MEGATRON):
+            rules = {v.rule for v in check(neighbour.proposal, Framework.MEGATRON)}
+            assert rules < set(case["rules"])
+            assert sum(map(sum, neighbour.layers_per_stage)) == proposal.model.layers
+
+
+def test_what_no_degree_mends_has_no_neighbour():
+    assert nearest_legal(launch_of("optimizer offload without its optimizer").proposal, Framework.MEGATRON) == ()
+    assert nearest_legal(Proposal(world=8, tp=0), Framework.NONE) == ()
+
+
+def test_a_judged_launch_in_plain_values():
+    told = check_launch(launch_of("8 key-value heads over tp 12"))
+    assert (told["legal"], told["accepted"]) == (False, False)
+    assert told["violations"][0]["values"] == {"kv_heads": 8, "tp": 12}
+    assert told["nearest"][0]["changes"] == "tp 12 -> 16; pp 4 -> 3; layers per stage 27, 27, 26"
+    assert told["nearest"][0]["dp"] == 1
+    misspelt = check_launch(launch_of("misspelt option"))
+    assert misspelt["violations"][0]["message"].endswith("did you mean --pipeline-model-parallel-layout?")
+    assert misspelt["nearest"] == []
+    good = check_launch(launch_of("uneven stages 21 21 19 19 by a layout"))
+    assert good["legal"]
+    assert good["layers_per_stage"] == [[21], [21], [19], [19]]
+    assert json.loads(json.dumps(good)) == good

@@ -26,8 +26,9 @@ _REQUIRED: Final = (
     "--seq-length",
     "--micro-batch-size",
 )
+_VIRTUAL: Final = ("--num-virtual-stages-per-pipeline-rank", "--num-layers-per-virtual-pipeline-stage")
 _MODULES: Final = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe")
-_SHARED_EXPERTS_SINCE: Final = (0, 14)
+_LATER: Final = (0, 14)  # names of FSDP, recompute of shared experts, one virtual stage is none
 _STRATEGY_ZERO: Final = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 _CONNECTIONS: Final = "CUDA_DEVICE_MAX_CONNECTIONS"
 
@@ -118,6 +119,8 @@ def parse_megatron(
     model, pattern_faults = _model(read)
     switches = _switches(read, known, environment)
     proposal = _proposal(read, world, model, switches)
+    if version_key(known) < _LATER and proposal.vpp == 1 and any(read.has(name) for name in _VIRTUAL):
+        proposal = replace(proposal, switches=replace(switches, interleaved_one=True))
     return Launch(version=known, proposal=proposal, faults=(*faults, *pattern_faults), arguments=read)
 
 
@@ -167,7 +170,7 @@ def _model(read: Arguments) -> tuple[ModelFacts, tuple[Fault, ...]]:
         layers=layers,
         hidden=hidden,
         heads=heads,
-        kv_heads=read.number("--num-query-groups", 1) if grouped and not latent else heads,
+        kv_heads=read.number("--num-query-groups", 1) if grouped else heads,
         ffn=0 if experts and all(pattern) else ffn,
         experts=experts,
         top_k=read.number("--moe-router-topk", 2) if experts else 0,
@@ -234,7 +237,7 @@ def _connections(environment: Mapping[str, str] | None) -> int:
 def _sharding_switches(base: Switches, read: Arguments, version: str) -> Switches:
     custom = read.has("--use-custom-fsdp")
     fsdp = read.has("--use-megatron-fsdp") or custom
-    old = version_key(version) < _SHARED_EXPERTS_SINCE
+    old = version_key(version) < _LATER
     strategy = read.text("--data-parallel-sharding-strategy", "no_shard" if old else "optim_grads_params")
     return replace(
         base,
@@ -259,7 +262,7 @@ def _recompute_switches(base: Switches, read: Arguments, version: str) -> Switch
     modules |= {"moe"} if read.has("--moe-layer-recompute") else set()
     allowed = {
         *_MODULES,
-        *(("shared_experts", "gdn_norm_out") if version_key(version) >= _SHARED_EXPERTS_SINCE else ()),
+        *(("shared_experts", "gdn_norm_out") if version_key(version) >= _LATER else ()),
     }
     return replace(
         base,

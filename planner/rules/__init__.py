@@ -6,6 +6,7 @@ The rules stand in the TOML tables of this package; :func:`check` judges one pro
 
 from planner.rules.layout_string import layout_string, parse_layout_string
 from planner.rules.mask import LegalMask, legal_mask
+from planner.rules.nearest import Neighbour, nearest_legal
 from planner.rules.proposal import ModelFacts, Proposal, Split, Switches, facts_of, proposals_of
 from planner.rules.split import layers_built, virtual_degree
 from planner.rules.table import Found, Rule, all_rules, rules_for
@@ -15,6 +16,7 @@ __all__ = [
     "Found",
     "LegalMask",
     "ModelFacts",
+    "Neighbour",
     "Proposal",
     "Rule",
     "Split",
@@ -28,6 +30,7 @@ __all__ = [
     "layers_built",
     "layout_string",
     "legal_mask",
+    "nearest_legal",
     "parse_layout_string",
     "proposals_of",
     "rules_for",

@@ -27,6 +27,7 @@ def proposal_columns(proposal: Proposal) -> Columns:
     numbers = {name: int(getattr(proposal, name)) for name in _GRID}
     numbers |= _numbers(proposal.model) | _numbers(proposal.switches)
     numbers["layout_mtp"] = proposal.split.layout.count("m")
+    numbers["last_alone"] = int(proposal.split.last >= 0 and proposal.split.first < 0)
     return with_derived({name: np.array([number], dtype=np.int64) for name, number in numbers.items()})
 
 
@@ -56,7 +57,7 @@ def table_columns(table: StrategyTable, model: ModelFacts, job: TrainingJob, *, 
     columns = {name: np.full(size, number, dtype=np.int64) for name, number in numbers.items()}
     for name in ("tp", "pp", "cp", "dp", "ep", "etp", "zero", "shard_group", "micro_batch"):
         columns[name] = getattr(table, name)
-    columns["layout_mtp"] = np.zeros(size, dtype=np.int64)
+    columns["layout_mtp"] = columns["last_alone"] = np.zeros(size, dtype=np.int64)
     columns["sequence_parallel"] = table.sequence_parallel.astype(np.int64)
     columns["vpp"] = np.broadcast_to(np.asarray(vpp, dtype=np.int64), (size,))
     columns["world"] = table.tp * table.cp * table.dp * table.pp
@@ -102,6 +103,7 @@ def with_derived(given: Mapping[str, Ints]) -> Columns:
         columns[f"has_{name}"] = (columns[name] > 1).astype(np.int64)
     columns["zero_1"] = (columns["zero"] == 1).astype(np.int64)
     columns["zero_above_1"] = (columns["zero"] > 1).astype(np.int64)
+    columns["has_vpp"] = columns["has_vpp"] | columns["interleaved_one"]
     columns["has_experts"] = (columns["experts"] > 0).astype(np.int64)
     columns["group_fits"] = (columns["group"] <= columns["microbatches"]).astype(np.int64)
     columns["edp_differs"] = (columns["edp"] != columns["shard_ranks"]).astype(np.int64)

@@ -103,6 +103,7 @@ class Switches:
     fp8_delayed: bool = False
     tp_comm_overlap: bool = False
     overlap_p2p: bool = True
+    interleaved_one: bool = False  # one virtual stage counts as interleaved (core 0.13, when it is asked for)
     microbatch_group: int = 0  # 0: the pipeline degree
     recompute_full: bool = False
     recompute_selective: bool = False
