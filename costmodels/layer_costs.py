@@ -157,6 +157,20 @@ def price_parts(pricing: Pricing, table: StrategyTable, *, exchanges: bool = Tru
     )
 
 
+def repeated_s(pricing: Pricing, table: StrategyTable, recomputes: Sequence[Recompute]) -> Floats:
+    """Compute that each recompute choice repeats in one layer of each part at the highest clock.
+
+    A lower bound on what the choice adds to a step: repeated exchanges and a lower clock come on top.
+
+    Returns
+    -------
+    ndarray
+        Seconds per micro-batch, shape (len(recomputes), K, S).
+    """
+    parts = [_Part(pricing, table, *part) for part in zip(part_names(pricing), part_ops(pricing), strict=True)]
+    return np.stack([np.stack([part.repeated_by(recompute) for part in parts]) for recompute in recomputes])
+
+
 def power_seconds(works_s: Floats, idle_s: Floats | float = 0.0) -> dict[power.Work, Floats]:
     """Seconds by what the power model distinguishes, from seconds by work, shape (len(Work), ...)."""
     return {
@@ -291,15 +305,15 @@ class _Part:
         window = compute_s if hides else np.zeros_like(compute_s)
         return exposed_s(transfer_s, window, window_share=overlap.window_share, least_share=0.0)
 
+    def repeated_by(self, recompute: Recompute) -> Floats:
+        """Seconds of forward compute that a recompute choice runs again, shape (S,)."""
+        again = np.array([_repeats(recompute, op) for op in self.ops])
+        return np.asarray(self.op_forward_s[again].sum(axis=0))
+
     def _repeated_compute_s(self) -> Floats:
         """Seconds of forward compute that the backward pass runs again, shape (S,)."""
-        repeated = np.zeros(len(self.table))
-        for number, recompute in enumerate(self.table.recomputes):
-            rows = np.flatnonzero(self.table.recompute == number)
-            again = np.flatnonzero([_repeats(recompute, op) for op in self.ops])
-            if len(rows) and len(again):
-                repeated[rows] = self.op_forward_s[np.ix_(again, rows)].sum(axis=0)
-        return repeated
+        choices = [self.repeated_by(recompute) for recompute in self.table.recomputes]
+        return np.choose(self.table.recompute, choices) if len(choices) > 1 else choices[0]
 
     def _repeated_exchange_s(self) -> Floats:
         """Seconds of TP, CP and EP exchanges that the backward pass runs again, shape (3, S)."""

@@ -6,10 +6,10 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.layout import Recompute
+from costmodels.layout import FULL_RECOMPUTE, Recompute
 from costmodels.pipeline.schedules import PipelineSpec, Schedule
 from costmodels.positions import Contents, part_counts
-from costmodels.table import Floats, Ints
+from costmodels.table import Bools, Floats, Ints
 from costmodels.workload.model import ModelSpec
 from planner.grids import Grids
 from planner.splits import even_positions
@@ -26,15 +26,46 @@ class Group:
     rows: Ints
 
 
-def with_recomputes(grids: Grids, options: tuple[Recompute, ...]) -> Grids:
-    """Every grid under every recompute choice; row ``r * len(options) + o``."""
-    index = np.repeat(np.arange(len(grids)), len(options))
-    table = replace(
-        grids.table.take(index),
-        recompute=np.tile(np.arange(len(options)), len(grids)),
-        recomputes=options,
-    )
-    return Grids(table=table, num_microbatches=grids.num_microbatches[index], gpus=grids.gpus[index])
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Expanded:
+    """Grids under chosen recompute options, one row each.
+
+    ``grid`` is the row of the grids that a row came from; ``full`` the row that recomputes the same grid in full, or
+    -1.
+    """
+
+    grids: Grids
+    grid: Ints
+    full: Ints
+
+
+def expand(grids: Grids, options: tuple[Recompute, ...], wanted: Bools) -> Expanded:
+    """Put every grid under the recompute options wanted for it.
+
+    Parameters
+    ----------
+    grids : Grids
+        S grids.
+    options : tuple of Recompute
+        O options.
+    wanted : ndarray of bool
+        Shape (S, O).
+
+    Returns
+    -------
+    Expanded
+        Rows by grid, then by option.
+    """
+    grid, option = np.nonzero(wanted)
+    table = replace(grids.table.take(grid), recompute=option, recomputes=options)
+    full = np.full(len(grid), -1, dtype=np.int64)
+    if FULL_RECOMPUTE in options:
+        number = options.index(FULL_RECOMPUTE)
+        row_of = np.full(len(grids), -1, dtype=np.int64)
+        row_of[grid[option == number]] = np.flatnonzero(option == number)
+        full = row_of[grid]
+    expanded = Grids(table=table, num_microbatches=grids.num_microbatches[grid], gpus=grids.gpus[grid])
+    return Expanded(grids=expanded, grid=grid, full=full)
 
 
 def virtual_degrees(layers: int, pp: int, num_microbatches: int, pinned: int | None) -> tuple[int, ...]:

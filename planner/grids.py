@@ -3,8 +3,8 @@
 The space is finite and stated: every divisor is tried, not only powers of two, and clusters may be used in part.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from costmodels.layout import NO_RECOMPUTE
 from costmodels.table import Ints, StrategyTable
 from costmodels.workload.model import Attention, LayerKind, ModelSpec, MoeFfn, OpaqueLayer
-from hardware.cluster import Cluster
+from hardware.cluster import Island
 from planner.request import Framework, PlanRequest
 
 MAX_TP: Final = 64
@@ -21,6 +21,8 @@ MAX_MICRO_BATCH: Final = 512
 SHORTEST_CP_SHARD: Final = 512  # tokens of a context-parallel rank below which no framework gains
 LARGEST_IDLE_SHARE: Final = 0.5  # at most half of the GPUs may be left idle
 
+WITHOUT_SEQUENCE_PARALLEL: Final = (Framework.DEEPSPEED,)
+ROUND_COUNTS: Final = 4  # counts below the whole island that are planned too
 _ZERO_STAGES: Final = {
     Framework.MEGATRON: (1, 3),
     Framework.BRIDGE: (1, 3),
@@ -58,25 +60,17 @@ def divisors(number: int) -> tuple[int, ...]:
     return tuple(small + [number // d for d in reversed(small) if d * d != number])
 
 
-def world_sizes(cluster: Cluster) -> tuple[int, ...]:
-    """GPU counts worth planning: all, and fewer (whole nodes; single GPUs within one node) down to one half.
+def world_sizes(island: Island) -> tuple[int, ...]:
+    """GPU counts worth planning, falling: all; one node (or, within a node, one GPU) less; and a few rounder counts.
 
-    Parameters
-    ----------
-    cluster : Cluster
-        One or several islands. With several, only the whole cluster and each island alone are offered.
-
-    Returns
-    -------
-    tuple of int
-        Falling.
+    Leaving GPUs idle can only pay where the rest divides better, so of all counts in whole nodes down to one half those
+    with most divisors are offered, larger ones first.
     """
-    if len(cluster.islands) > 1:
-        return tuple(sorted({cluster.gpus, *(island.gpus for island in cluster.islands)}, reverse=True))
-    island = cluster.islands[0]
     step = 1 if island.nodes == 1 else island.node.gpus
     lowest = max(1, int(np.ceil(island.gpus * LARGEST_IDLE_SHARE)))
-    return tuple(range(island.gpus, lowest - 1, -step))
+    fewer = list(range(island.gpus - step, lowest - 1, -step))
+    roundest = sorted(fewer, key=lambda count: (-len(divisors(count)), -count))[:ROUND_COUNTS]
+    return tuple(sorted({island.gpus, *fewer[:1], *roundest}, reverse=True))
 
 
 def enumerate_grids(request: PlanRequest, world: int) -> Grids:
@@ -96,8 +90,18 @@ def enumerate_grids(request: PlanRequest, world: int) -> Grids:
     """
     rows = list(_grid_rows(request, world))
     columns = np.array(rows, dtype=np.int64).reshape(-1, 8).T
+    table = _table(request, columns)
+    return Grids(
+        table=table,
+        num_microbatches=request.job.global_batch // np.maximum(1, table.dp * table.micro_batch),
+        gpus=np.full(len(table), world, dtype=np.int64),
+    )
+
+
+def _table(request: PlanRequest, columns: Ints) -> StrategyTable:
+    """Strategies without recompute from columns tp, cp, pp, dp, ep, etp, micro-batch, ZeRO stage."""
     tp, cp, pp, dp, ep, etp, micro_batch, zero = columns
-    table = StrategyTable(
+    return StrategyTable(
         tp=tp,
         cp=cp,
         dp=dp,
@@ -106,15 +110,10 @@ def enumerate_grids(request: PlanRequest, world: int) -> Grids:
         pp=pp,
         zero=zero,
         shard_group=np.zeros_like(tp),
-        sequence_parallel=(tp > 1) & (request.framework not in (Framework.DEEPSPEED,)),
+        sequence_parallel=(tp > 1) & (request.framework not in WITHOUT_SEQUENCE_PARALLEL),
         recompute=np.zeros_like(tp),
         micro_batch=micro_batch,
         recomputes=(NO_RECOMPUTE,),
-    )
-    return Grids(
-        table=table,
-        num_microbatches=request.job.global_batch // np.maximum(1, dp * micro_batch),
-        gpus=np.full(len(tp), world, dtype=np.int64),
     )
 
 
@@ -209,12 +208,27 @@ def _allows(request: PlanRequest, name: str, value: int) -> bool:
     return pinned is None or pinned == value
 
 
-def join_grids(parts: Sequence[Grids]) -> Grids:
-    """Rows of several enumerations in order; all without recompute."""
-    names = [item.name for item in fields(StrategyTable) if item.name != "recomputes"]
-    arrays = {name: np.concatenate([getattr(part.table, name) for part in parts]) for name in names}
-    return Grids(
-        table=StrategyTable(recomputes=parts[0].table.recomputes, **arrays),
-        num_microbatches=np.concatenate([part.num_microbatches for part in parts]),
-        gpus=np.concatenate([part.gpus for part in parts]),
-    )
+def kernel_table(request: PlanRequest, most_gpus: int) -> StrategyTable:
+    """Every combination of the degrees that decide the sizes of a rank's kernels, whatever pp, dp and ZeRO.
+
+    Parameters
+    ----------
+    request : PlanRequest
+        Model, batch, pinned degrees.
+    most_gpus : int
+        Largest number of GPUs of a layout.
+
+    Returns
+    -------
+    StrategyTable
+        A superset of the (tp, cp, ep, etp, micro-batch) of :func:`enumerate_grids` for any number of GPUs.
+    """
+    rows = []
+    sizes = tuple(d for d in divisors(request.job.global_batch) if d <= MAX_MICRO_BATCH)
+    for tp in _choices(request, "tp", _tp_degrees(request.model, most_gpus)):
+        for cp in _choices(request, "cp", _cp_degrees(request.model, request.job.seq, most_gpus // tp)):
+            stage = tp * cp * max(1, expert_count(request.model)) * tp
+            for ep, etp in _expert_grids(request, tp, stage):
+                picked = _choices(request, "micro_batch", sizes)
+                rows += [(tp, cp, 1, stage // (tp * cp), ep, etp, size, 0) for size in picked]
+    return _table(request, np.array(rows, dtype=np.int64).reshape(-1, 8).T)

@@ -47,7 +47,7 @@ def plan(request: PlanRequest, constants: Constants | None = None) -> PlanReport
     """
     started = time.monotonic()
     pricings = pricings_of(request, constants)
-    tally = UniformSearch(request, pricings).run()
+    tally = UniformSearch(request, pricings[0]).run()
     ranked = _ranked(request, pricings, tally)
     infeasible = None if ranked else explain_infeasible(request, pricings, tally)
     return PlanReport(

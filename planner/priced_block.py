@@ -1,12 +1,11 @@
 """A block of grids, expanded by recompute and virtual stages, priced and judged."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from costmodels.layer_costs import PartCosts
-from costmodels.layout import FULL_RECOMPUTE, Granularity, Recompute
+from costmodels.layout import Granularity
 from costmodels.memory import ModelMemory, components, stage_sums, total_bytes, usable_memory
 from costmodels.memory.peak import verdicts
 from costmodels.positions import Contents
@@ -14,8 +13,7 @@ from costmodels.pricing import Pricing
 from costmodels.results import Verdict
 from costmodels.step import StageWork, price_steps, rows_of_work, stage_work, staircase_bound_s
 from costmodels.table import Bools, Floats, Ints
-from planner.expand import Group, even_contents, prefix_contents
-from planner.grids import Grids
+from planner.expand import Expanded, Group, even_contents, prefix_contents
 from planner.request import PlanRequest
 from planner.tally import Candidate, Tally
 
@@ -37,17 +35,16 @@ class PricedBlock:
     """A block of expanded rows with their part times and memory."""
 
     request: PlanRequest
-    pricings: Sequence[Pricing]
-    options: tuple[Recompute, ...]
+    pricing: Pricing
     tally: Tally
-    block: Grids
-    costs: Sequence[PartCosts]
+    block: Expanded
+    costs: PartCosts
     memory: ModelMemory
 
     def group(self, group: Group) -> None:
         """Price one pipeline shape: even splits that fit, and prefix recompute for those that do not."""
         contents = even_contents(self.request.model, group, tuple(0 for _ in range(group.spec.pp)))
-        work = stage_work(self.costs, contents)
+        work = stage_work([self.costs], contents)
         near = np.flatnonzero(staircase_bound_s(work, contents) <= self.tally.threshold_s(self.request.top))
         self.tally.pruned["time lower bound with split"] += len(group.rows) - len(near)
         if not len(near):
@@ -55,11 +52,10 @@ class PricedBlock:
         contents, work = _rows_of(contents, near), rows_of_work(work, near)
         held = self._held(contents)
         self._offer(contents, np.zeros(len(near), dtype=np.int64), held, work)
-        if FULL_RECOMPUTE in self.options:
-            self._prefix(contents, ~held.fits)
+        self._prefix(contents, ~held.fits)
 
     def _held(self, contents: Contents) -> _Held:
-        request, pricing = self.request, self.pricings[0]
+        request, pricing = self.request, self.pricing
         constants = pricing.constants.memory
         usable = usable_memory(pricing.accelerator)
         named = components(stage_sums(request.model, request.job, self.memory, contents), usable, constants)
@@ -72,13 +68,14 @@ class PricedBlock:
 
     def _prefix(self, contents: Contents, failed: Bools) -> None:
         """Rows that fail without recompute but fit with it: as few recomputed layers as fit, found by bisection."""
-        options = len(self.options)
-        none = self.block.table.recompute[contents.rows[:, 0]] == 0
-        wanted = failed & none & (self.options[0].granularity is Granularity.NONE)
+        rows = contents.rows[:, 0]
+        table = self.block.grids.table
+        plain = np.array([r.granularity is Granularity.NONE for r in table.recomputes])[table.recompute[rows]]
+        wanted = failed & plain & (self.block.full[rows] >= 0)
         if not wanted.any():
             return
         part = _rows_of(contents, np.flatnonzero(wanted))
-        full = part.rows[:, 0] + options - 1
+        full = self.block.full[part.rows[:, 0]]
         kinds = len(self.request.model.kinds())
         most = int(part.counts[:, :, 0, :kinds].sum(axis=-1).max())
         low, high = np.zeros(len(full), dtype=np.int64), np.full(len(full), most)
@@ -95,14 +92,14 @@ class PricedBlock:
     def _offer(self, contents: Contents, prefix: Ints, held: _Held, work: StageWork | None = None) -> None:
         """Price what fits, at least with risk, and keep what may enter the ranking."""
         self._note_nearest(contents, held)
-        work = stage_work(self.costs, contents) if work is None else work
+        work = stage_work([self.costs], contents) if work is None else work
         limit = self.tally.threshold_s(self.request.top)
         near = staircase_bound_s(work, contents) <= limit
         rows = np.flatnonzero(~held.oom & near)
         if not len(rows):
             return
         part = _rows_of(contents, rows)
-        times = price_steps(self.pricings, self.costs, self.block.table, part, rows_of_work(work, rows))
+        times = price_steps([self.pricing], [self.costs], self.block.grids.table, part, rows_of_work(work, rows))
         self.tally.solved += len(rows)
         for row in np.flatnonzero(times.total_s <= limit):
             at = int(rows[row])
@@ -117,7 +114,7 @@ class PricedBlock:
 
     def _candidate(self, contents: Contents, row: int, held: _Held, found: tuple[float, int]) -> Candidate:
         """Row of the contents as a candidate; ``found`` is its step time and its prefix of recomputed layers."""
-        table, at = self.block.table, int(contents.rows[row, 0])
+        table, at = self.block.grids.table, int(contents.rows[row, 0])
         verdict = Verdict.OOM if held.oom[row] else Verdict.FITS if held.fits[row] else Verdict.RISKY
         return Candidate(
             total_s=found[0],

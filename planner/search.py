@@ -6,19 +6,18 @@ in that order until the next bound exceeds the time of the worst layout still wa
 """
 
 import time
-from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
-from costmodels.compute.local import grid_of
 from costmodels.layer_costs import part_weights, price_parts
-from costmodels.memory import model_memory, usable_memory
+from costmodels.memory import model_memory
 from costmodels.pricing import Pricing
-from costmodels.table import Bools, Floats, Ints
+from costmodels.table import Bools, Floats
 from planner.bounds import part_work, step_lower_bound_s
-from planner.expand import Group, pipeline_groups, with_recomputes
-from planner.grids import Grids, enumerate_grids, join_grids, world_sizes
+from planner.expand import Group, expand, pipeline_groups
+from planner.grids import Grids, enumerate_grids, kernel_table, world_sizes
+from planner.option_bounds import OptionBounds
 from planner.priced_block import PricedBlock
 from planner.recompute_options import recompute_options
 from planner.request import PlanRequest
@@ -27,103 +26,112 @@ from planner.tally import Tally
 
 FIRST_BLOCK: Final = 128
 BLOCK: Final = 512
-CHUNK: Final = 32_768  # rows that are priced at once for their states: bounds the memory of a search
 
 
 class UniformSearch:
-    """One search over uniform grids on one cluster."""
+    """One search over uniform grids on one island.
 
-    def __init__(self, request: PlanRequest, pricings: Sequence[Pricing]) -> None:
+    Parameters
+    ----------
+    request : PlanRequest
+        What is asked.
+    pricing : Pricing
+        Model, job and the island.
+    """
+
+    def __init__(self, request: PlanRequest, pricing: Pricing) -> None:
         self.request = request
-        self.pricings = pricings
-        self.weights = part_weights(pricings[0])
-        self.options = recompute_options(request.recompute, request.framework, pricings[0])
+        self.pricing = pricing
+        self.weights = part_weights(pricing)
+        self.options = recompute_options(request.recompute, request.framework, pricing)
         self.tally = Tally()
         self.deadline = time.monotonic() + request.time_limit_s
+        self._gpu_seconds_per_sample: float | None = None
 
     def run(self) -> Tally:
-        """Search; returns what was found, with counts."""
-        grids = self._legal(self._grids())
-        if not len(grids):
-            return self.tally
-        bound = self._lower_bound_s(grids)
-        fits = self._states_fit(grids)
-        self.tally.pruned["memory of the states alone"] += int((~fits).sum())
-        order = np.flatnonzero(fits)[np.argsort(bound[fits], kind="stable")]
-        self._expand_in_order(grids, bound, order)
+        """Search all GPU counts, the whole island first; returns what was found, with counts."""
+        sizes = world_sizes(self.pricing.island)
+        for number, world in enumerate(sizes):
+            if number and self._bound_of_fewer_s(world) > self.tally.threshold_s(self.request.top):
+                self.tally.pruned["fewer GPUs: time lower bound (counts of GPUs)"] += len(sizes) - number
+                break
+            if number and time.monotonic() > self.deadline:
+                self.tally.pruned["fewer GPUs: time limit (counts of GPUs)"] += len(sizes) - number
+                self.tally.open_bound_s = min(self.tally.open_bound_s, self._bound_of_fewer_s(world))
+                break
+            self._search_world(world)
         return self.tally
 
-    def _grids(self) -> Grids:
-        worlds = world_sizes(self.request.cluster)
-        grids = join_grids([enumerate_grids(self.request, world) for world in worlds])
-        self.tally.enumerated += len(grids)
-        return grids
-
-    def _legal(self, grids: Grids) -> Grids:
-        verdict = legal_mask(self.request.framework, grids.table, self.request.model, self.request.job)
+    def _search_world(self, world: int) -> None:
+        every = enumerate_grids(self.request, world)
+        self.tally.enumerated += len(every)
+        verdict = legal_mask(self.request.framework, every.table, self.request.model, self.request.job)
         self.tally.rejected.update(dict(verdict.reasons))
-        return grids.take(np.flatnonzero(verdict.ok))
+        grids = every.take(np.flatnonzero(verdict.ok))
+        if not len(grids):
+            return
+        bounds = OptionBounds(request=self.request, pricing=self.pricing, options=self.options)
+        time_s = bounds.time_s(grids)
+        near = time_s.min(axis=1) <= self.tally.threshold_s(self.request.top)
+        self._prune("time lower bound", near, time_s.min(axis=1))
+        rows = np.flatnonzero(near)
+        if len(rows):
+            self._expand_in_order(grids.take(rows), bounds.within_memory_s(grids.take(rows), time_s[rows]))
 
-    def _lower_bound_s(self, grids: Grids) -> Floats:
-        """Least time of any layout of a grid, whatever its split, chunks, recompute and exchanges; fastest island."""
-        table = grids.table
-        may_interleave = (table.pp > 1) & (grids.num_microbatches % table.pp == 0)
-        if self.request.fixed_degree("vpp") == 1:
-            may_interleave[:] = False
-        distinct = grid_of(table)
-        bounds = []
-        for pricing in self.pricings:
-            costs = price_parts(pricing, table.take(distinct.first), exchanges=False)
-            work = part_work(costs, self.weights).take(distinct.inverse)
-            bounds.append(step_lower_bound_s(work, table.pp, grids.num_microbatches, ~may_interleave))
-        return np.asarray(np.min(bounds, axis=0))
+    def _prune(self, reason: str, kept: Bools, bound: Floats) -> None:
+        if not kept.all():
+            self.tally.pruned[reason] += int((~kept).sum())
+            self.tally.open_bound_s = min(self.tally.open_bound_s, float(bound[~kept].min()))
 
-    def _states_fit(self, grids: Grids) -> Bools:
-        """Whether the states alone, spread evenly over the stages, fit: necessary, not sufficient."""
-        request = self.request
-        largest = max(usable_memory(pricing.accelerator) for pricing in self.pricings)
-        fits = np.empty(len(grids), dtype=np.bool_)
-        for start in range(0, len(grids), CHUNK):
-            rows = np.arange(start, min(start + CHUNK, len(grids)))
-            table = grids.table.take(rows)
-            memory = model_memory(request.model, request.job, table, self.pricings[0].constants.memory)
-            weights = self.weights[: len(memory.parts)]
-            states = sum(weight * part.states for weight, part in zip(weights, memory.parts, strict=True))
-            fits[rows] = states / table.pp <= largest
-        return fits
-
-    def _expand_in_order(self, grids: Grids, bound: Floats, order: Ints) -> None:
+    def _expand_in_order(self, grids: Grids, bound: Floats) -> None:
+        """Price blocks of grids in order of their bounds, shape (S, options), until the next one is too slow."""
+        least = bound.min(axis=1)
+        order = np.argsort(least, kind="stable")
+        fitting = int(np.isfinite(least).sum())
+        self.tally.pruned["memory lower bound"] += len(order) - fitting
         start, size = 0, FIRST_BLOCK
-        while start < len(order):
+        while start < fitting:
             limit = self.tally.threshold_s(self.request.top)
-            least = float(bound[order[start]])
-            if least > limit or time.monotonic() > self.deadline:
-                self.tally.pruned["time lower bound" if least > limit else "time limit"] += len(order) - start
-                self.tally.open_bound_s = min(self.tally.open_bound_s, least)
+            late = time.monotonic() > self.deadline
+            if least[order[start]] > limit or late:
+                rest = np.zeros(fitting - start, dtype=np.bool_)
+                self._prune("time limit" if late else "time lower bound", rest, least[order[start:fitting]])
                 return
-            self._evaluate(grids.take(order[start : start + size]))
+            block = order[start : min(start + size, fitting)]
+            self._evaluate(grids.take(block), bound[block] <= limit)
             start, size = start + size, BLOCK
 
-    def _evaluate(self, grids: Grids) -> None:
-        """Price a block of grids under every recompute choice and virtual degree."""
+    def _evaluate(self, grids: Grids, wanted: Bools) -> None:
+        """Price a block of grids under the recompute options wanted for each, and every virtual degree."""
         request = self.request
-        block = with_recomputes(grids, self.options)
-        costs = [price_parts(pricing, block.table) for pricing in self.pricings]
-        plain = np.zeros(len(block), dtype=np.bool_)
-        bounds = [
-            step_lower_bound_s(part_work(cost, self.weights), block.table.pp, block.num_microbatches, plain)
-            for cost in costs
-        ]
-        alive = np.flatnonzero(np.min(bounds, axis=0) <= self.tally.threshold_s(request.top))
-        self.tally.pruned["time lower bound with recompute"] += len(block) - len(alive)
+        block = expand(grids, self.options, wanted)
+        table = block.grids.table
+        costs = price_parts(self.pricing, table)
+        plain = np.zeros(len(table), dtype=np.bool_)
+        bound = step_lower_bound_s(part_work(costs, self.weights), table.pp, block.grids.num_microbatches, plain)
+        alive = np.flatnonzero(bound <= self.tally.threshold_s(request.top))
+        self.tally.pruned["time lower bound with exchanges"] += len(table) - len(alive)
         priced = PricedBlock(
             request=request,
-            pricings=self.pricings,
-            options=self.options,
+            pricing=self.pricing,
             tally=self.tally,
             block=block,
             costs=costs,
-            memory=model_memory(request.model, request.job, block.table, self.pricings[0].constants.memory),
+            memory=model_memory(request.model, request.job, table, self.pricing.constants.memory),
         )
-        for group in pipeline_groups(block.take(alive), request.model.layers, request.fixed_degree("vpp")):
+        groups = pipeline_groups(block.grids.take(alive), request.model.layers, request.fixed_degree("vpp"))
+        for group in groups:
             priced.group(Group(spec=group.spec, rows=alive[group.rows]))
+
+    def _bound_of_fewer_s(self, world: int) -> float:
+        """Least time of any layout on ``world`` GPUs.
+
+        Every GPU works ``m W / pp`` with ``m pp = batch world / (micro-batch tp cp pp)``; the least GPU-seconds per
+        sample over all kernels' sizes, whatever the pipeline, are computed once.
+        """
+        if self._gpu_seconds_per_sample is None:
+            kernels = kernel_table(self.request, self.pricing.island.gpus)
+            work = part_work(price_parts(self.pricing, kernels), self.weights)
+            per_sample = work.total_s * kernels.tp * kernels.cp / kernels.micro_batch
+            self._gpu_seconds_per_sample = float(per_sample.min())
+        return self.request.job.global_batch * self._gpu_seconds_per_sample / world
