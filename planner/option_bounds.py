@@ -11,7 +11,7 @@ from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Recompute
 from costmodels.memory import ModelMemory, model_memory, usable_memory
 from costmodels.pricing import Pricing
 from costmodels.table import Bools, Floats
-from planner.bounds import Work, part_work, step_lower_bound_s
+from planner.bounds import part_work, step_lower_bound_s
 from planner.grids import Grids
 from planner.memory_bounds import MemoryBound, memory_bound
 from planner.request import PlanRequest
@@ -39,7 +39,7 @@ class OptionBounds:
         plain = ~self._may_interleave(grids)
         columns = []
         for more in repeated:
-            mine = Work(total_s=work.total_s + more, last_s=work.last_s).take(distinct.inverse)
+            mine = replace(work, total_s=work.total_s + more).take(distinct.inverse)
             columns.append(step_lower_bound_s(mine, table.pp, grids.num_microbatches, plain))
         return np.stack(columns, axis=1)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from costmodels.layout import Layout, Strategy
 from costmodels.price import price_layout
 from costmodels.pricing import Constants, Pricing
-from costmodels.results import Evidence, LayoutCost
+from costmodels.results import Evidence, LayoutCost, Verdict
 from planner.build import uniform_layout
 from planner.infeasible import explain_infeasible
 from planner.plan_report import PlanReport, RankedLayout, SearchProof
@@ -14,6 +14,7 @@ from planner.request import Objective, PlanRequest
 from planner.search import UniformSearch
 from planner.splits import even_chunks
 from planner.tally import Candidate, Tally
+from planner.uneven import uneven_layouts
 
 
 def pricings_of(request: PlanRequest, constants: Constants | None = None) -> tuple[Pricing, ...]:
@@ -106,14 +107,24 @@ def layout_of(candidate: Candidate, layers: int) -> Layout:
 def _ranked(request: PlanRequest, pricings: Sequence[Pricing], tally: Tally) -> tuple[RankedLayout, ...]:
     feasible = tally.best or tally.risky
     chosen = sorted(feasible.values(), key=lambda candidate: candidate.order)[: request.top]
-    layouts = [layout_of(candidate, request.model.layers) for candidate in chosen]
-    priced = [(layout, price_layout(pricings, layout)) for layout in layouts]
+    priced = [_with_best_split(pricings, layout_of(candidate, request.model.layers)) for candidate in chosen]
     priced.sort(key=lambda pair: objective_value(pair[1], request.objective))
     ranked: list[RankedLayout] = []
     for layout, cost in priced:
         why = why_slower(ranked[-1].cost, cost) if ranked else ""
         ranked.append(RankedLayout(layout=layout, cost=cost, evidence=evidence_of(cost), why=why))
     return tuple(ranked)
+
+
+def _with_best_split(pricings: Sequence[Pricing], layout: Layout) -> tuple[Layout, LayoutCost]:
+    """The layout with the fastest split among its own and the partitioner's that is no riskier; ties keep its own."""
+    best = (layout, price_layout(pricings, layout))
+    for other in uneven_layouts(pricings[0], layout):
+        cost = price_layout(pricings, other)
+        safe = cost.heaviest.verdict in (Verdict.FITS, best[1].heaviest.verdict)
+        if safe and cost.step.total_s < best[1].step.total_s * (1.0 - 1e-9):
+            best = (other, cost)
+    return best
 
 
 def why_slower(better: LayoutCost, worse: LayoutCost) -> str:

@@ -111,6 +111,8 @@ class UniformSearch:
         bound = step_lower_bound_s(part_work(costs, self.weights), table.pp, block.grids.num_microbatches, plain)
         alive = np.flatnonzero(bound <= self.tally.threshold_s(request.top))
         self.tally.pruned["time lower bound with exchanges"] += len(table) - len(alive)
+        free = bound[table.pp > 1]  # their layers may be split in ways that are not tried one by one
+        self.tally.open_bound_s = min(self.tally.open_bound_s, float(free.min(initial=np.inf)))
         priced = PricedBlock(
             request=request,
             pricing=self.pricing,
