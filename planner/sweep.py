@@ -22,7 +22,7 @@ from typing import Final
 from hardware.errors import InputError
 from planner.plan import plan
 from planner.question import Question, request_of
-from planner.report.files import make_folder, write_whole
+from planner.report.files import drop_parts, make_folder, write_whole
 from planner.report.json_report import SCHEMA, report_to_json
 from planner.report.json_text import json_text
 from planner.report.version import version
@@ -100,10 +100,13 @@ def run_sweep(
     before = len(data)
     todo = [number for number in range(len(questions)) if number not in data]
     jobs = [(questions[number], paths[number]) for number in todo]
-    for index, answer in _answers(jobs, workers):
-        data[todo[index]] = answer
-        if progress is not None:
-            progress(len(data), len(questions))
+    try:
+        for index, answer in _answers(jobs, workers):
+            data[todo[index]] = answer
+            if progress is not None:
+                progress(len(data), len(questions))
+    finally:
+        drop_parts(folder / POINTS)  # of workers that were stopped while they wrote
     rows = tuple(
         row_of(question, data[number], f"{POINTS}/{paths[number].name}") for number, question in enumerate(questions)
     )

@@ -3,8 +3,11 @@
 import os
 import tempfile
 from pathlib import Path
+from typing import Final
 
 from hardware.errors import InputError
+
+_PART: Final = ".part"
 
 
 def check_place(path: Path) -> None:
@@ -36,7 +39,7 @@ def write_whole(path: Path, text: str) -> None:
         _write_through(path, text)  # a pipe or a terminal takes the bytes; nothing may take its place
         return
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_PART)
     except OSError as error:
         raise _refused(path, error) from error
     part = Path(name)
@@ -59,6 +62,12 @@ def _write_through(path: Path, text: str) -> None:
             file.write(text)
     except OSError as error:
         raise _refused(path, error) from error
+
+
+def drop_parts(folder: Path) -> None:
+    """Remove what :func:`write_whole` left in a folder when its process was killed."""
+    for part in folder.glob(f".*{_PART}"):
+        part.unlink(missing_ok=True)
 
 
 def make_folder(path: Path) -> None:

@@ -1,0 +1,319 @@
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from planner import cli
+from planner.cli import app
+
+RUN = CliRunner()
+SEARCH = (
+    "search",
+    "llama3_8b",
+    "dgx-h100:1",
+    "--global-batch",
+    "32",
+    "--seq",
+    "4096",
+    "--fix",
+    "tp=2",
+    "--fix",
+    "pp=1",
+)
+ESTIMATE = ("estimate", "llama3_70b", "dgx-h100:8", "--global-batch", "128", "--seq", "8192", "--tp", "8", "--pp", "4")
+
+OPTIONS = {
+    "": {"--version", "--help"},
+    "search": {
+        "--global-batch", "--seq", "--precision", "--framework", "--objective", "--micro-batch", "--recompute", "--fix",
+        "--top", "--time-limit", "--power-cap", "--thermal", "--json", "--html", "--trace",
+    },
+    "estimate": {
+        "--global-batch", "--seq", "--precision", "--framework", "--tp", "--pp", "--cp", "--vpp", "--ep", "--etp",
+        "--dp", "--zero", "--micro-batch", "--layers-per-stage", "--sequence-parallel", "--no-sequence-parallel",
+        "--schedule", "--recompute", "--power-cap", "--thermal", "--json",
+    },
+    "explain": {"--rank"},
+    "export": {"--rank", "--to", "--output"},
+    "check": {"--framework", "--framework-version", "--world-size", "--args-file", "--json"},
+    "sweep": {"--output", "--workers", "--resume"},
+    "validate": {"--json"},
+    "catalog models": {"--json"},
+    "catalog accelerators": {"--json"},
+    "catalog clusters": {"--json"},
+}  # fmt: skip
+"""Every option of every command. A new one is a promise to keep: add it here with a line in the changelog."""
+
+
+def run(*arguments: str):
+    return RUN.invoke(app, list(arguments))
+
+
+def commands(group, prefix: str = ""):
+    yield prefix, group
+    for name, command in getattr(group, "commands", {}).items():
+        yield from commands(command, f"{prefix} {name}".strip())
+
+
+def test_the_set_of_options_is_pinned():
+    from typer.main import get_command  # noqa: PLC0415 - only this test looks inside
+
+    found = {}
+    for name, command in commands(get_command(app)):
+        names = {text for item in command.params for text in (*item.opts, *item.secondary_opts) if text[:2] == "--"}
+        if name != "catalog":
+            found[name] = names | ({"--help"} if not name else set())
+    assert found == OPTIONS
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("cli")
+    result = run(
+        *SEARCH,
+        "--top",
+        "3",
+        "--json",
+        f"{folder}/plan.json",
+        "--html",
+        f"{folder}/plan.html",
+        "--trace",
+        f"{folder}/t.json",
+    )
+    assert result.exit_code == 0, result.output
+    return folder / "plan.json"
+
+
+def test_search_writes_its_files(saved):
+    data = json.loads(saved.read_text())
+    assert data["request"]["fixed"] == {"tp": 2, "pp": 1}
+    assert data["layouts"][0]["tp"] == 2
+    assert len(data["layouts"]) <= 3
+    assert (saved.parent / "plan.html").read_text().startswith("<!doctype html>")
+    assert json.loads((saved.parent / "t.json").read_text())["traceEvents"]
+    assert {path.name for path in saved.parent.iterdir()} == {"plan.json", "plan.html", "t.json"}
+
+
+def test_the_same_search_gives_the_same_report(saved, tmp_path):
+    assert run(*SEARCH, "--top", "3", "--json", str(tmp_path / "again.json")).exit_code == 0
+    one, two = (json.loads(path.read_text()) for path in (saved, tmp_path / "again.json"))
+    for data in (one, two):
+        del data["search"]["wall_s"]
+    assert one == two
+
+
+def test_json_has_standard_output_to_itself():
+    result = run(*SEARCH, "--top", "1", "--json", "-")
+    assert json.loads(result.stdout)["layouts"][0]["rank"] == 1
+    assert "Best: " in result.stderr
+
+
+def test_explain_and_export_follow_a_search(saved, tmp_path):
+    explained = run("explain", str(saved))
+    assert explained.exit_code == 0, explained.output
+    assert "From peak to the step as it is" in explained.stdout
+    arguments = run("export", str(saved), "--to", "megatron")
+    assert "--tensor-model-parallel-size 2" in arguments.stdout
+    written = run("export", str(saved), "--to", "megatron", "-o", str(tmp_path / "launch"))
+    assert written.exit_code == 0, written.output
+    assert {"launch.sh", "arguments.txt", "layout.json"} <= {path.name for path in (tmp_path / "launch").iterdir()}
+    assert run("export", str(saved), "--to", "megatron", "-o", str(tmp_path / "launch")).exit_code == 2
+    assert json.loads(run("export", str(saved), "--to", "json").stdout)["schedule"]
+
+
+def test_what_is_exported_is_legal(saved, tmp_path):
+    arguments = tmp_path / "arguments.txt"
+    arguments.write_text(run("export", str(saved), "--to", "megatron").stdout)
+    result = run("check", "--world-size", "8", "--args-file", str(arguments), "--json", "-")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["legal"] is True
+
+
+def test_check_names_rules_and_neighbours():
+    given = {"num-layers": 80, "hidden-size": 8192, "num-attention-heads": 64, "max-position-embeddings": 8192}
+    given |= {"seq-length": 8192, "micro-batch-size": 1, "global-batch-size": 128, "tensor-model-parallel-size": 24}
+    words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
+    result = run("check", "--world-size", "64", "--json", "-", "--", *words)
+    data = json.loads(result.stdout)
+    assert result.exit_code == 3
+    assert data["legal"] is False
+    assert "heads-tp" in {violation["rule"] for violation in data["violations"]}
+    assert data["nearest"]
+    assert "64 attention heads do not divide by tp 24" in result.stderr
+
+
+def test_estimate_prices_an_explicit_layout(tmp_path):
+    result = run(*ESTIMATE, "--layers-per-stage", "21,21,19,19", "--json", str(tmp_path / "e.json"))
+    assert result.exit_code == 0, result.output
+    data = json.loads((tmp_path / "e.json").read_text())
+    assert data["layout"]["layers_per_stage"] == [[21], [21], [19], [19]]
+    assert data["layout"]["dp"] == 2
+    assert data["legal"] is True
+    assert "21,21,19,19, 80 in all" in result.stdout
+
+
+def test_estimate_says_what_a_framework_would_refuse():
+    question = (
+        "estimate",
+        "mixtral_8x7b",
+        "dgx-h100:1",
+        "--global-batch",
+        "32",
+        "--seq",
+        "4096",
+        "--tp",
+        "2",
+        "--ep",
+        "4",
+    )
+    result = run(*question, "--no-sequence-parallel", "--json", "-")
+    data = json.loads(result.stdout)
+    assert data["legal"] is False
+    assert data["violations"][0]["rule"]
+    assert "megatron does not run this layout" in result.stderr
+
+
+def test_nothing_feasible_ends_with_three(tmp_path):
+    question = ("search", "llama31_405b", "dgx-h100:1", "--global-batch", "8", "--seq", "4096")
+    result = run(*question, "--json", str(tmp_path / "none.json"))
+    assert result.exit_code == 3
+    assert "Nothing feasible" in result.stdout
+    data = json.loads((tmp_path / "none.json").read_text())
+    assert data["layouts"] == []
+    assert data["infeasible"]["constraint"]
+    assert data["infeasible"]["nearest_change"]
+    assert run("explain", str(tmp_path / "none.json")).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("search", "llama3_9b", *SEARCH[2:]), "nearest: llama3_8b"),
+        (("search", "llama3_8b", "dgx-h10:1", *SEARCH[3:]), "dgx-h100"),
+        ((*SEARCH, "--precision", "bf17"), "bf16"),
+        ((*SEARCH, "--fix", "tp=x"), "tp=x"),
+        ((*SEARCH, "--micro-batch", "two"), "micro_batch=two"),
+        ((*SEARCH, "--recompute", "selective:mlpp"), "mlp"),
+        ((*SEARCH, "--json", "/nowhere/at/all.json"), "/nowhere/at"),
+        ((*SEARCH, "--framework", "megatrom"), "megatron"),
+        (("search", "llama3_8b", "dgx-h100:1", "--global-batch", "0"), "global-batch"),
+        (("search", "llama3_8b", "dgx-h100:1", "--global-batch", "8"), "--seq"),
+        ((*ESTIMATE, "--zero", "4"), "zero"),
+        ((*ESTIMATE, "--layers-per-stage", "80"), "names 1 stages and --pp 4"),
+        (("explain", "none.json"), "none.json"),
+        (("export", "none.json", "--to", "yaml"), "yaml"),
+        (("sweep", "none.toml", "-o", "out"), "none.toml"),
+        (("validate", "none.csv"), "none.csv"),
+        (("check", "--world-size", "8"), "--args-file"),
+        (("catalog", "models", "none_7b"), "none_7b"),
+        (("catalog", "clusters", "none"), "none"),
+        (("catalog", "accelerators", "none"), "none"),
+        (("fly",), "fly"),
+    ],
+)
+def test_a_mistake_ends_with_two_and_one_message(arguments, words):
+    result = run(*arguments)
+    assert result.exit_code == 2, result.output
+    assert words in result.stderr
+    assert "Traceback" not in result.output
+    assert result.stdout == ""
+
+
+def test_rank_out_of_range_names_the_range(saved):
+    result = run("explain", str(saved), "--rank", "99")
+    assert result.exit_code == 2
+    assert "1 to " in result.stderr
+
+
+def test_an_interrupt_ends_with_130(monkeypatch):
+    from planner import commands  # noqa: PLC0415
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commands, "search", interrupt)
+    result = run(*SEARCH)
+    assert result.exit_code == cli.INTERRUPTED == 130
+    assert "interrupted" in result.stderr
+
+
+def test_a_defect_shows_no_traceback_unless_asked(monkeypatch):
+    from planner import commands  # noqa: PLC0415
+
+    def fail(*_):
+        raise ZeroDivisionError("by zero")
+
+    monkeypatch.setattr(commands, "search", fail)
+    monkeypatch.delenv("PLAN_TRACEBACK", raising=False)
+    result = run(*SEARCH)
+    assert result.exit_code == 1
+    assert "ZeroDivisionError: by zero" in result.stderr
+    assert "PLAN_TRACEBACK" in result.stderr
+    monkeypatch.setenv("PLAN_TRACEBACK", "1")
+    assert isinstance(run(*SEARCH).exception, ZeroDivisionError)
+
+
+def test_catalog_json_has_the_fields_of_the_contract():
+    model = json.loads(run("catalog", "models", "Llama3-70B", "--json", "-").stdout)
+    assert model["parameters"] == 70_553_706_496
+    assert {"active_parameters", "layers", "flops_per_token"} <= set(model)
+    cluster = json.loads(run("catalog", "clusters", "dgx-h100:8", "--json", "-").stdout)
+    assert (cluster["gpus"], cluster["nodes"], cluster["nics"]) == (64, 8, 64)
+    part = json.loads(run("catalog", "accelerators", "H100-SXM-80GB", "--json", "-").stdout)
+    assert part["dense_tflops"]["bf16"] == 989.0
+
+
+def test_catalog_reads_files(tmp_path):
+    path = tmp_path / "lab.toml"
+    path.write_text('name = "lab"\n[[island]]\nnode = "dgx-h100"\nnodes = 3\n')
+    result = run("catalog", "clusters", str(path), "--json", "-")
+    assert json.loads(result.stdout)["gpus"] == 24
+
+
+@pytest.mark.parametrize("kind", ["models", "accelerators", "clusters"])
+def test_catalog_lists_and_shows(kind):
+    names = json.loads(run("catalog", kind, "--json", "-").stdout)[kind]
+    listed = run("catalog", kind)
+    assert all(name in listed.stdout for name in names[:5])
+    shown = run("catalog", kind, names[0])
+    assert shown.exit_code == 0
+    assert names[0] in shown.stdout
+
+
+RUNS = """id,model,hardware,n_gpus,seq_len,global_batch_size,micro_batch_size,tp,pp,precision,step_time_s,status
+a1,llama3_8b,H100,8,8192,128,1,1,1,bf16,12.5,ok
+a2,llama3_8b,H100,8,8192,128,1,2,1,bf16,13.0,ok
+b3,llama3_8b,H100,8,8192,128,1,4,1,bf16,14.0,oom
+c4,llama3_8b,H100,8,8192,128,,4,1,bf16,14.0,ok
+"""
+
+
+def test_validate_prints_errors_and_writes_the_contract(tmp_path):
+    (tmp_path / "runs.csv").write_text(RUNS)
+    result = run("validate", str(tmp_path / "runs.csv"), "--json", str(tmp_path / "out.json"))
+    assert result.exit_code == 0, result.output
+    data = json.loads((tmp_path / "out.json").read_text())
+    assert [row["id"] for row in data["rows"]] == ["a1", "a2", "b3", "c4"]
+    for row in data["rows"]:
+        assert {"id", "step_time_s", "peak_mem_gb", "verdict", "skipped"} <= set(row)
+    assert data["rows"][0]["step_time_s"] > 0.0
+    assert data["rows"][3]["skipped"] == "micro-batch not stated"
+    assert data["rows"][3]["step_time_s"] is None
+    assert data["summary"]["all"][0]["rows"] == 2
+    assert data["summary"]["verdicts"]["out_of_memory"] == 1
+    assert "4 runs, 3 predicted, 2 with a step time" in result.stdout
+    assert "micro-batch not stated" in result.stdout
+
+
+def test_sweep_prints_its_table(tmp_path):
+    file = tmp_path / "sweep.toml"
+    file.write_text(
+        'title = "Two batches"\n[[grid]]\nmodels = ["llama3_8b"]\nclusters = ["dgx-h100:1"]\n'
+        'global_batches = [32, 64]\nsequences = [4096]\nfixed = ["tp=2", "pp=1"]\n'
+    )
+    result = run("sweep", str(file), "-o", str(tmp_path / "out"))
+    assert result.exit_code == 0, result.output
+    assert "Two batches" in result.stdout
+    assert "2 points, 0 without a layout, 0 kept from before" in result.stdout
+    assert (tmp_path / "out" / "results.csv").is_file()

@@ -1,0 +1,60 @@
+"""The command as a user runs it: a process of its own. Few and fast."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+COMMAND = [sys.executable, "-m", "planner"]
+HEAVY = ("numpy", "ortools", "networkx", "rich", "costmodels", "planner.plan")
+
+
+def run(*arguments: str, **more) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False, **more)
+
+
+def test_the_command_line_imports_nothing_heavy():
+    look = f"import sys, planner.cli; print([name for name in {HEAVY} if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, timeout=60, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+def test_help_is_there_at_once():
+    taken = []
+    for _ in range(3):
+        before = time.perf_counter()
+        result = run("--help")
+        taken.append(time.perf_counter() - before)
+        assert result.returncode == 0
+    assert "search" in result.stdout
+    assert min(taken) < 0.5
+
+
+def test_a_mistake_in_a_process_ends_with_two_and_no_traceback():
+    result = run("search", "llama3_9b", "dgx-h100:1", "--global-batch", "8", "--seq", "4096")
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith("plan: model 'llama3_9b' is not known; nearest: ")
+
+
+def test_a_reader_that_leaves_is_no_error():
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as pipe:
+        command = [*COMMAND, "catalog", "models"]
+        result = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert result.stderr == ""
+    assert result.returncode == 141
+
+
+def test_piped_text_is_plain_and_json_stands_alone():
+    environment = {**os.environ, "FORCE_COLOR": "", "TERM": "xterm-256color"}
+    environment.pop("FORCE_COLOR")
+    arguments = ("estimate", "llama3_8b", "dgx-h100:1", "--global-batch", "32", "--seq", "4096", "--tp", "2")
+    plain = run(*arguments, env=environment)
+    assert "\x1b" not in plain.stdout + plain.stderr
+    assert max(map(len, plain.stdout.splitlines())) <= 100
+    both = run(*arguments, "--json", "-", env=environment)
+    assert json.loads(both.stdout)["layout"]["tp"] == 2
+    assert both.stderr == plain.stdout

@@ -1,0 +1,123 @@
+from dataclasses import replace
+
+import plan_samples as samples
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from costmodels.layout import FULL_RECOMPUTE, Strategy
+from costmodels.results import StepTime, Verdict
+from planner.explain import differences, named_parts, waterfall
+from planner.neighbours import neighbours
+from planner.plan import estimate
+from planner.question import Question, request_of
+from planner.remedies import LEAST_SAVING_BYTES, remedies
+from planner.rules import check_layout
+
+SECONDS = st.floats(0.0, 100.0)
+NAMES = st.sampled_from(
+    ["gemm", "attention", "memory", "recompute", "tp", "cp", "ep", "weights", "gradient_reduction", "send", "new"]
+)
+
+
+@st.composite
+def steps(draw):
+    parts = [draw(SECONDS) for _ in range(5)]
+    details = draw(st.dictionaries(NAMES, SECONDS))
+    return StepTime(
+        compute_s=parts[0] + 1e-3,
+        exposed_comm_s=parts[1],
+        bubble_s=parts[2],
+        sync_s=parts[3],
+        io_s=parts[4],
+        details=tuple(details.items()),
+    )
+
+
+def close(value: float) -> object:
+    return pytest.approx(value, rel=1e-6, abs=1e-6)
+
+
+@given(steps(), st.floats(0.0, 1.0))
+def test_waterfall_adds_up_to_the_step_whatever_the_details_say(step, mfu):
+    cost = replace(samples.layouts()[0].cost, step=step, mfu=mfu)
+    assert sum(loss.value_s for loss in waterfall(cost)) == close(step.total_s)
+
+
+@given(steps())
+def test_named_parts_add_up_to_the_step(step):
+    assert sum(value for _, value in named_parts(step)) == close(step.total_s)
+
+
+@given(steps(), steps())
+def test_differences_add_up_and_fall(better, worse):
+    found = differences(better, worse)
+    assert sum(loss.value_s for loss in found) == close(worse.total_s - better.total_s)
+    assert list(found) == sorted(found, key=lambda loss: -loss.value_s)
+
+
+def test_uneven_stages_are_a_loss_of_their_own():
+    cost = replace(samples.layouts()[0].cost, stage_times_s=(1.0, 1.0, 1.0, 2.0))
+    named = {loss.name: loss.value_s for loss in waterfall(cost)}
+    matrix_s = cost.step.total_s * (0.5 + 0.125)
+    assert named["uneven stages"] == pytest.approx(matrix_s * 0.375)
+
+
+def priced(layout, model="llama3_70b", **more):
+    request = request_of(Question(model=model, cluster="dgx-h100:8", global_batch=128, seq=8192, **more))
+    return request, estimate(request, layout)
+
+
+DENSE = samples.layout(Strategy(tp=4, dp=4, zero=1, sequence_parallel=True), ((20,),) * 4)
+
+
+@pytest.mark.parametrize(
+    ("model", "layout"),
+    [
+        ("llama3_70b", DENSE),
+        ("llama3_70b", samples.layout(Strategy(tp=4, dp=4, zero=1, sequence_parallel=True), ((10, 10),) * 4)),
+        ("mixtral_8x7b", samples.layout(Strategy(tp=2, dp=8, ep=8, zero=1, sequence_parallel=True), ((8,),) * 4)),
+    ],
+)
+def test_neighbours_are_legal_complete_and_different(model, layout):
+    request, ranked = priced(layout, model)
+    found = neighbours(request, layout, ranked.cost)
+    assert len({neighbour.layout for neighbour in found}) == len(found) > 8
+    for neighbour in found:
+        other = neighbour.layout
+        assert other != layout
+        assert other.layers == layout.layers
+        assert other.gpus == layout.gpus
+        assert other.num_microbatches * other.micro_batch * other.first.dp == 128
+        assert not check_layout(other, request.model, request.job, framework=request.framework)
+
+
+def test_remedies_are_ordered_by_what_a_byte_costs():
+    request, ranked = priced(DENSE)
+    found = remedies(request, ranked.layout, ranked.cost)
+    costs = [remedy.lost_s_per_byte for remedy in found.saving]
+    assert costs == sorted(costs)
+    assert all(remedy.saved_bytes > LEAST_SAVING_BYTES for remedy in found.saving)
+    assert any("recompute full" in remedy.change for remedy in found.saving)
+    assert all(remedy.lost_s < 0.0 and remedy.verdict is not Verdict.OOM for remedy in found.faster)
+    assert found == remedies(request, ranked.layout, ranked.cost)
+
+
+def test_full_recompute_saves_most_of_the_recompute_choices():
+    request, ranked = priced(DENSE)
+    found = {remedy.change: remedy for remedy in remedies(request, ranked.layout, ranked.cost).saving}
+    recomputed = {change: remedy.saved_bytes for change, remedy in found.items() if change.startswith("recompute")}
+    assert max(recomputed, key=lambda change: recomputed[change]) == "recompute full in all layers"
+
+
+def test_core_attention_is_never_offered():
+    request, ranked = priced(DENSE)
+    assert not any("core_attn" in neighbour.change for neighbour in neighbours(request, DENSE, ranked.cost))
+
+
+def test_layouts_with_some_recompute_can_drop_it():
+    strategy = Strategy(tp=4, dp=4, zero=1, sequence_parallel=True, recompute=FULL_RECOMPUTE)
+    request, ranked = priced(samples.layout(strategy, ((20,),) * 4))
+    changes = [neighbour.change for neighbour in neighbours(request, ranked.layout, ranked.cost)]
+    assert "no recompute" in changes
+    assert "recompute full in all layers" not in changes

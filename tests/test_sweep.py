@@ -1,0 +1,196 @@
+import csv
+import json
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import plan_samples as samples
+import pytest
+
+from hardware.errors import InputError
+from planner import sweep
+from planner.question import Question
+from planner.sweep import COLUMNS, run_sweep
+from planner.sweep_file import read_sweep
+
+EXAMPLES = Path(__file__).parents[1] / "examples" / "sweeps"
+SMALL = tuple(
+    Question(model="llama3_8b", cluster="dgx-h100:1", global_batch=batch, seq=4096, top=2, fixed=("tp=2", "pp=1"))
+    for batch in (32, 64)
+)
+HOPELESS = Question(model="llama31_405b", cluster="dgx-h100:1", global_batch=8, seq=4096)
+WRONG = Question(model="llama3_9b", cluster="dgx-h100:1", global_batch=8, seq=4096)
+
+
+def table(folder: Path) -> list[dict[str, str]]:
+    with (folder / "results.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_sweep_leaves_a_table_and_a_report_for_every_point(tmp_path):
+    run_sweep((*SMALL, HOPELESS, WRONG), tmp_path)
+    rows = table(tmp_path)
+    assert [row["status"] for row in rows] == ["ok", "ok", "infeasible", "error"]
+    assert tuple(rows[0]) == COLUMNS
+    assert [row["global_batch"] for row in rows] == ["32", "64", "8", "8"]
+    assert rows[0]["tp"] == "2"
+    assert float(rows[1]["step_time_s"]) > float(rows[0]["step_time_s"])
+    assert "nearest: " in rows[2]["reason"]
+    assert "nearest: llama3_8b" in rows[3]["reason"]
+    for row in rows:
+        assert (tmp_path / row["report"]).is_file()
+    report = json.loads((tmp_path / rows[0]["report"]).read_text())
+    assert report["layouts"][0]["step_time_s"] == float(rows[0]["step_time_s"])
+
+
+def test_the_same_request_gives_the_same_row_in_any_process(tmp_path):
+    run_sweep(SMALL, tmp_path / "one")
+    run_sweep(SMALL, tmp_path / "two", workers=2)
+    one, two = (tmp_path / name / "results.csv" for name in ("one", "two"))
+    assert one.read_bytes() == two.read_bytes()
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """Count the searches; each gives a made-up report."""
+    asked: list[str] = []
+
+    def plan(request):
+        asked.append(request.model.name)
+        return samples.report() if request.job.global_batch != 8 else samples.infeasible_report()
+
+    monkeypatch.setattr(sweep, "plan", plan)
+    return asked
+
+
+def test_resume_keeps_what_is_there(tmp_path, counted):
+    first = run_sweep((*SMALL, HOPELESS, WRONG), tmp_path)
+    assert (len(counted), first.kept) == (3, 0)
+    again = run_sweep((*SMALL, HOPELESS, WRONG), tmp_path, resume=True)
+    assert (len(counted), again.kept) == (3, 4)
+    assert again.rows == first.rows
+    run_sweep((*SMALL, HOPELESS, WRONG), tmp_path)
+    assert len(counted) == 6
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"key": "x"}'])
+def test_resume_answers_damaged_points_anew(tmp_path, counted, damage):
+    first = run_sweep(SMALL, tmp_path)
+    point = tmp_path / str(first.rows[0]["report"])
+    point.write_text(damage)
+    again = run_sweep(SMALL, tmp_path, resume=True)
+    assert (len(counted), again.kept) == (3, 1)
+    assert again.rows == first.rows
+
+
+def test_resume_answers_anew_what_another_planner_or_file_answered(tmp_path, counted, monkeypatch):
+    cluster = tmp_path / "lab.toml"
+    cluster.write_text('name = "lab"\n[[island]]\nnode = "dgx-h100"\nnodes = 1\n')
+    question = replace(SMALL[0], cluster=str(cluster))
+    run_sweep((question,), tmp_path / "out")
+    assert run_sweep((question,), tmp_path / "out", resume=True).kept == 1
+    cluster.write_text('name = "lab"\n[[island]]\nnode = "dgx-h100"\nnodes = 2\n')
+    assert run_sweep((question,), tmp_path / "out", resume=True).kept == 0
+    monkeypatch.setattr(sweep, "version", lambda: "0.0.0")
+    assert run_sweep((question,), tmp_path / "out", resume=True).kept == 0
+    assert len(counted) == 3
+
+
+def test_an_interrupt_keeps_points_and_writes_no_table(tmp_path, monkeypatch):
+    def plan(request):
+        if request.job.global_batch == 64:
+            raise KeyboardInterrupt
+        return samples.report()
+
+    monkeypatch.setattr(sweep, "plan", plan)
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(SMALL, tmp_path)
+    assert not (tmp_path / "results.csv").exists()
+    assert len(list((tmp_path / "points").iterdir())) == 1
+
+
+def test_an_interrupted_process_leaves_no_worker_and_no_half_file(tmp_path):
+    file = tmp_path / "sweep.toml"
+    batches = list(range(64, 64 * 200, 64))
+    names = 'models = ["llama3_70b"]\nclusters = ["dgx-h100:8"]'
+    file.write_text(f"[[grid]]\n{names}\nglobal_batches = {batches}\nsequences = [4096]\n")
+    command = [sys.executable, "-m", "planner", "sweep", str(file), "-o", str(tmp_path / "out"), "--workers", "2"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    points = tmp_path / "out" / "points"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (points.is_dir() and list(points.glob("*.json"))):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert b"Traceback" not in error
+    assert not (tmp_path / "out" / "results.csv").exists()
+    for path in points.glob("*.json"):
+        json.loads(path.read_text())
+    kept = sorted(points.glob("*"))
+    assert kept == sorted(points.glob("*.json"))
+    time.sleep(1.5)  # a worker that lived on would finish a point in this time
+    assert sorted(points.glob("*")) == kept
+
+
+def test_examples_are_read():
+    paths = sorted(EXAMPLES.glob("*.toml"))
+    assert paths
+    for path in paths:
+        assert read_sweep(path).questions
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "sweep.toml"
+    path.write_text(text)
+    return path
+
+
+GRID = '[[grid]]\nmodels = ["a", "b"]\nclusters = ["c"]\nglobal_batches = [1, 2]\n'
+
+
+def test_a_grid_asks_every_combination_in_order(tmp_path):
+    file = read_sweep(write(tmp_path, f"{GRID}precisions = ['bf16', 'fp8']\nfixed = ['tp=2']\ntime_limit_s = 5\n"))
+    asked = [(q.model, q.global_batch, q.precision) for q in file.questions]
+    assert asked == [(m, b, p) for m in "ab" for b in (1, 2) for p in ("bf16", "fp8")]
+    assert file.questions[0].fixed == ("tp=2",)
+    assert file.questions[0].time_limit_s == 5.0
+    assert file.title == "sweep"
+
+
+def test_what_is_asked_twice_is_answered_once(tmp_path):
+    assert len(read_sweep(write(tmp_path, GRID + GRID)).questions) == 4
+
+
+def test_files_are_found_beside_the_sweep(tmp_path):
+    text = '[[grid]]\nmodels = ["m/config.json"]\nclusters = ["lab.toml", "dgx-h100:8"]\nglobal_batches = [1]\n'
+    found = read_sweep(write(tmp_path, text)).questions
+    assert found[0].model == str(tmp_path / "m" / "config.json")
+    assert [question.cluster for question in found] == [str(tmp_path / "lab.toml"), "dgx-h100:8"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "grid"),
+        ("x = 1\n" + GRID, "'x'"),
+        (GRID + "model = 'a'\n", "models"),
+        ("[[grid]]\nclusters = ['c']\nglobal_batches = [1]\n", "models"),
+        ("[[grid]]\nmodels = []\nclusters = ['c']\nglobal_batches = [1]\n", "models"),
+        ("[[grid]]\nmodels = ['a']\nclusters = ['c']\nglobal_batches = ['1']\n", "global_batches"),
+        ("[[grid]]\nmodels = ['a']\nclusters = ['c']\nglobal_batches = [0]\n", "global_batches"),
+        (GRID + "power_caps_w = ['x']\n", "power_caps_w"),
+        (GRID + "power_caps_w = [-1]\n", "power_caps_w"),
+        (GRID + "thermal = 'no'\n", "thermal"),
+        (GRID + "sequences = " + str(list(range(1, 60000))), "points"),
+        ("[[grid]\n", "TOML"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_its_field(text, words, tmp_path):
+    with pytest.raises(InputError) as error:
+        read_sweep(write(tmp_path, text))
+    assert words in str(error.value)
+    assert "sweep.toml" in str(error.value)
