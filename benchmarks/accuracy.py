@@ -1,0 +1,261 @@
+"""Compare predictions with measured runs and write the page of errors.
+
+    python benchmarks/accuracy.py RUNS.csv... [--groups GROUPS.csv] [--reasons REASONS.toml] [--out docs/accuracy.md]
+
+Every row is predicted from what its source states. Rows whose model FLOP utilisation is under 5 % are troubled runs and
+are left out; ``ultrascale`` (one framework on one network) stands in its own line and not in the total. A ranking group
+holds layouts measured on the same model, accelerators and batch: Spearman's coefficient compares the two orders, the
+regret is what the layout that the model puts first loses against the best one.
+"""
+
+import argparse
+import csv
+import re
+import tomllib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from planner.measured import MeasuredRun
+from planner.validate import Prediction, validate
+
+GIB = 2.0**30
+APART = "ultrascale"
+LEAST_ROWS = 3
+LEAST_GROUP = 5
+WORST = 10
+WITH_MEMORY = ("ok", "memory_only")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Errors:
+    """Relative errors of a group of predictions."""
+
+    name: str
+    rows: int
+    median: float
+    p90: float
+    ratio: float
+
+    def cells(self) -> str:
+        """Return the row of a Markdown table."""
+        return f"| {self.name} | {self.rows} | {_percent(self.median)} | {_percent(self.p90)} | {self.ratio:.2f} |"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranking:
+    """How well one group of layouts was ordered."""
+
+    group: str
+    size: int
+    spearman: float
+    regret: float
+
+
+def family(run: MeasuredRun) -> str:
+    """Name the study of a run: the prefix of its id, or the framework where ids are numbers."""
+    if re.match(r"R\d", run.id):
+        return run.text("framework")
+    return run.id.split("-")[0].split("_")[0].rstrip("0123456789")
+
+
+def kind(run: MeasuredRun) -> str:
+    """Tell mixtures of experts from dense models."""
+    return "moe" if (run.number("ep") or 0) > 1 or (run.number("experts") or 0) > 0 else "dense"
+
+
+def errors(name: str, ratios: Iterable[float]) -> Errors:
+    """Summarise predicted over measured."""
+    ratio = np.array(list(ratios))
+    size = np.abs(ratio - 1.0)
+    return Errors(
+        name=name,
+        rows=len(ratio),
+        median=float(np.median(size)),
+        p90=float(np.quantile(size, 0.9)),
+        ratio=float(np.median(ratio)),
+    )
+
+
+def timed(predictions: Iterable[Prediction]) -> list[tuple[Prediction, float]]:
+    """Pair every scored prediction of a step time with its ratio to the measured one."""
+    return [
+        (prediction, prediction.error + 1.0)
+        for prediction in predictions
+        if prediction.error is not None and prediction.run.status == "ok"
+    ]
+
+
+def grouped(pairs: Iterable[tuple[Prediction, float]], key: Callable[[MeasuredRun], str]) -> list[Errors]:
+    """Errors by a property of the run, largest group first; groups of fewer than three rows are left out."""
+    groups: dict[str, list[float]] = defaultdict(list)
+    for prediction, ratio in pairs:
+        groups[key(prediction.run)].append(ratio)
+    found = [errors(name, ratios) for name, ratios in groups.items() if len(ratios) >= LEAST_ROWS]
+    return sorted(found, key=lambda item: (-item.rows, item.name))
+
+
+def memory_ratios(predictions: Iterable[Prediction]) -> list[tuple[Prediction, float]]:
+    """Pair predictions with the ratio of predicted to measured peak memory."""
+    return [
+        (prediction, prediction.peak_mem_bytes / GIB / prediction.run.peak_mem_gib)
+        for prediction in predictions
+        if prediction.peak_mem_bytes and prediction.run.peak_mem_gib and prediction.run.status in WITH_MEMORY
+    ]
+
+
+def rankings(predictions: Iterable[Prediction], path: Path) -> list[Ranking]:
+    """Judge the order of every group with at least five predicted layouts."""
+    by_id = {prediction.run.id: prediction for prediction in predictions}
+    groups: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    with path.open(newline="", encoding="utf-8") as handle:
+        for row in csv.DictReader(handle):
+            found = by_id.get(row["run_id"])
+            if found is not None and found.step_time_s and found.run.step_time_s:
+                groups[row["group"]].append((found.step_time_s, found.run.step_time_s))
+    return [_ranking(name, np.array(pairs)) for name, pairs in groups.items() if len(pairs) >= LEAST_GROUP]
+
+
+def _ranking(name: str, pairs: np.typing.NDArray[np.float64]) -> Ranking:
+    predicted, measured = pairs.T
+    orders = [_ranks(values) - _ranks(values).mean() for values in (predicted, measured)]
+    spread = float(np.sqrt((orders[0] ** 2).sum() * (orders[1] ** 2).sum()))
+    regret = float(measured[int(predicted.argmin())] / measured.min() - 1.0)
+    spearman = float((orders[0] * orders[1]).sum() / spread) if spread else 0.0
+    return Ranking(group=name, size=len(pairs), spearman=spearman, regret=regret)
+
+
+def _ranks(values: np.typing.NDArray[np.float64]) -> np.typing.NDArray[np.float64]:
+    """Ranks with ties at their mean."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    return np.asarray((ends - (counts - 1) / 2.0)[inverse])
+
+
+def _percent(share: float) -> str:
+    return f"{100.0 * share:.1f} %"
+
+
+def table(title: str, rows: Sequence[Errors]) -> list[str]:
+    """Render a Markdown table of errors."""
+    head = [
+        f"| {title} | runs | median error | 90th percentile | median of predicted / measured |",
+        "|---|---|---|---|---|",
+    ]
+    return [*head, *(row.cells() for row in rows), ""]
+
+
+def ranking_lines(found: Sequence[Ranking]) -> list[str]:
+    """Summarise the ranking groups."""
+    if not found:
+        return []
+    spearman = np.array([item.spearman for item in found])
+    regret = np.array([item.regret for item in found])
+    return [
+        f"{len(found)} groups of at least {LEAST_GROUP} layouts, {sum(item.size for item in found)} layouts.",
+        "",
+        "| | median | mean | worst decile |",
+        "|---|---|---|---|",
+        f"| Spearman | {np.median(spearman):.2f} | {spearman.mean():.2f} | {np.quantile(spearman, 0.1):.2f} |",
+        f"| regret | {_percent(float(np.median(regret)))} | {_percent(float(regret.mean()))} "
+        f"| {_percent(float(np.quantile(regret, 0.9)))} |",
+        "",
+    ]
+
+
+def verdict_lines(predictions: Iterable[Prediction]) -> list[str]:
+    """Count how runs that failed or ran were judged."""
+    counts = Counter((p.run.status, p.verdict) for p in predictions if p.verdict and p.run.status in ("ok", "oom"))
+    failed = sum(number for (status, _), number in counts.items() if status == "oom")
+    ran = sum(number for (status, _), number in counts.items() if status == "ok")
+    seen = counts["oom", "oom"] + counts["oom", "risky"]
+    lines = ["| runs | fits | risky | oom |", "|---|---|---|---|"]
+    for status, title in (("oom", "ran out of memory"), ("ok", "ran")):
+        lines.append(f"| {title} | " + " | ".join(str(counts[status, v]) for v in ("fits", "risky", "oom")) + " |")
+    if failed and ran:
+        wrong = counts["ok", "oom"] / ran
+        lines += [
+            "",
+            f"Recall (risky counts) {_percent(seen / failed)}; runs wrongly called oom {_percent(wrong)}.",
+            "",
+        ]
+    return lines
+
+
+def coverage_lines(predictions: Sequence[Prediction]) -> list[str]:
+    """State how many timed runs were priced, and why others were not."""
+    healthy = [
+        p for p in predictions if p.run.step_time_s and p.run.status == "ok" and (p.run.number("mfu") or 5.0) >= 5.0
+    ]
+    priced = sum(p.step_time_s is not None for p in healthy)
+    lines = [
+        f"{priced} of {len(healthy)} timed runs are priced ({_percent(priced / max(1, len(healthy)))}). Others:",
+        "",
+    ]
+    reasons = Counter(re.sub(r"[\d'].*", "..", p.skipped or "") for p in healthy if p.skipped)
+    return [*lines, *(f"- {number}: {reason}" for reason, number in reasons.most_common(12)), ""]
+
+
+def worst_lines(pairs: Sequence[tuple[Prediction, float]], reasons: dict[str, str]) -> list[str]:
+    """List the rows with the largest errors, each from another study where possible, with its reason."""
+    ordered = sorted(pairs, key=lambda pair: -abs(np.log(pair[1])))
+    lines = ["| run | measured s | predicted s | ratio | reason |", "|---|---|---|---|---|"]
+    for prediction, ratio in ordered[:WORST]:
+        run = prediction.run
+        why = next((text for pattern, text in reasons.items() if re.search(pattern, run.id)), "not explained yet")
+        lines.append(f"| `{run.id}` | {run.step_time_s:.4g} | {prediction.step_time_s:.4g} | {ratio:.2f} | {why} |")
+    return [*lines, ""]
+
+
+def page(predictions: Sequence[Prediction], groups: Path | None, reasons: dict[str, str]) -> str:
+    """Return the whole page as Markdown."""
+    pairs = timed(predictions)
+    scored = [pair for pair in pairs if family(pair[0].run) != APART]
+    numbered = [pair for pair in pairs if re.match(r"R\d", pair[0].run.id)]
+    peaks = memory_ratios(predictions)
+    totals = [errors("all", [r for _, r in scored])] if scored else []
+    totals += [errors("vendors' tables", [r for _, r in numbered])] if numbered else []
+    totals += grouped(scored, kind)
+    parts = [
+        "# Accuracy",
+        "",
+        "Written by `python benchmarks/accuracy.py`: " + (__doc__ or "").split("\n\n")[-1].strip().replace("\n", " "),
+        "",
+        "## Step time",
+        "",
+        *table("runs", totals),
+        *table("hardware", grouped(pairs, lambda run: run.text("hardware"))),
+        *table("study", grouped(pairs, family)),
+        "## Worst rows",
+        "",
+        *worst_lines(scored, reasons),
+    ]
+    if groups is not None:
+        parts += ["## Ranking", "", *ranking_lines(rankings(predictions, groups))]
+    parts += ["## Peak memory", ""]
+    parts += table("study", [errors("all", [r for _, r in peaks]), *grouped(peaks, family)]) if peaks else []
+    parts += ["## Out of memory", "", *verdict_lines(predictions), "## Coverage", "", *coverage_lines(predictions)]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def main() -> None:
+    """Predict the runs and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="+", type=Path)
+    parser.add_argument("--groups", type=Path)
+    parser.add_argument("--reasons", type=Path, default=Path(__file__).with_name("accuracy_reasons.toml"))
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    reasons = tomllib.loads(options.reasons.read_text(encoding="utf-8")) if options.reasons.is_file() else {}
+    text = page(validate(options.runs), options.groups, reasons)
+    if options.out:
+        options.out.write_text(text, encoding="utf-8")
+    else:
+        print(text)
+
+
+if __name__ == "__main__":
+    main()
