@@ -70,6 +70,7 @@ def test_layer_texts():
     assert stage_layers_text(even) == "10x8"
     assert layers_words(even) == "10x8, in 2 chunks of 5"
     assert layers_words(samples.layout(Strategy(), ((21,), (19,)))) == "21,19"
+    assert layers_words(samples.layout(Strategy(), ((10, 11), (10, 9)))) == "21,19, in 2 chunks of 9 to 11"
     assert runs_of([1, 1, 2, 2, 2]) == "1,1,2x3"
 
 

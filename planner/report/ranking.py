@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from rich import box
@@ -16,6 +17,9 @@ from planner.report.console import NARROW
 from planner.report.words import digits, layout_text, listed, memory_text, percent, recompute_text, stage_layers_text
 
 STYLES: Final = {Verdict.FITS: "green", Verdict.RISKY: "yellow", Verdict.OOM: "red"}
+_SHORT_MODULES: Final = MappingProxyType(
+    {"layernorm": "norm", "mla_up_proj": "mla", "moe_act": "act", "core_attn": "attn", "shared_experts": "shared"}
+)
 REPEAT_NOISE: Final = 0.03
 """Runs of one layout differ by about this share in time (median over repeated published runs): nearer is a tie."""
 
@@ -69,7 +73,8 @@ def ranking(layouts: Sequence[RankedLayout], width: int) -> RenderableType:
     table = ruled_table()
     table.add_column("#", justify="right")
     for column in columns:
-        table.add_column(column.title, justify="left" if column.left else "right", overflow="fold")
+        whole = column.title == "layout"
+        table.add_column(column.title, justify="left" if column.left else "right", overflow="fold", no_wrap=whole)
     for rank, ranked in enumerate(layouts, start=1):
         cells = [_cell(column, ranked) for column in columns]
         table.add_row(str(rank), *cells, style="bold" if rank == 1 else "")
@@ -83,8 +88,11 @@ def ruled_table() -> Table:
 
 
 def _short_recompute(layout: Layout) -> str:
-    """Return what is recomputed without the word that the modules imply."""
-    return recompute_text(layout).replace("selective:", "")
+    """Return what is recomputed, as short as a column wants it; the words below the table have the full names."""
+    text = recompute_text(layout).replace("selective:", "")
+    for module, short in _SHORT_MODULES.items():
+        text = text.replace(module, short)
+    return text
 
 
 def _cell(column: _Column, ranked: RankedLayout) -> Text:

@@ -91,11 +91,12 @@ def layers_text(layout: Layout) -> str:
 
 
 def layers_words(layout: Layout) -> str:
-    """Return the layers of each stage for people: equal chunks are counted, as in ``20x4, in 10 chunks of 2``."""
-    sizes = {chunk for chunks in layout.layers_per_stage for chunk in chunks}
-    if layout.vpp > 1 and len(sizes) == 1:
-        return f"{stage_layers_text(layout)}, in {layout.vpp} chunks of {sizes.pop()}"
-    return layers_text(layout)
+    """Return the layers of each stage for people, chunks counted: ``20x4, in 10 chunks of 2``."""
+    if layout.vpp == 1:
+        return layers_text(layout)
+    sizes = [chunk for chunks in layout.layers_per_stage for chunk in chunks]
+    each = f"{min(sizes)}" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
+    return f"{stage_layers_text(layout)}, in {layout.vpp} chunks of {each}"
 
 
 def stage_layers_text(layout: Layout) -> str:
