@@ -60,6 +60,7 @@ def completions(chain: Chain, weights: Sequence[tuple[float, float]]) -> Complet
     shape = (len(weights), chain.runs[-1].keep.size)
     cost, time, memory = [np.zeros(shape)], [np.zeros(shape, dtype=np.int64)], [np.zeros(shape, dtype=np.int64)]
     steps: list[Ints] = []
+    rows = np.arange(len(weights))[:, None]
     for layer in range(len(owners) - 2, -1, -1):
         after = chain.runs[owners[layer + 1]]
         through = own_cost[owners[layer + 1]] + cost[-1]  # (K, T)
@@ -67,15 +68,15 @@ def completions(chain: Chain, weights: Sequence[tuple[float, float]]) -> Complet
         if matrix is None:
             step = np.broadcast_to(through.argmin(axis=1)[:, None], (len(weights), chain.runs[owners[layer]].keep.size))
             extra: Ints | int = 0
-            best = np.take_along_axis(through, step, axis=1)
+            best = through[rows, step]
         else:
             total = link_cost[id(matrix)] + through[:, None, :]  # (K, S, T)
             step = total.argmin(axis=2)
-            extra = matrix[np.arange(step.shape[1])[None, :], step]
-            best = np.take_along_axis(total, step[:, :, None], axis=2)[:, :, 0]
+            extra = matrix[np.arange(step.shape[1]), step]
+            best = total.min(axis=2)
         cost.append(best)
-        time.append(np.minimum(np.take_along_axis(time[-1], step, axis=1) + after.time[step] + extra, FORBIDDEN))
-        memory.append(np.take_along_axis(memory[-1], step, axis=1) + after.memory[step])
+        time.append(np.minimum(time[-1][rows, step] + after.time[step] + extra, FORBIDDEN))
+        memory.append(memory[-1][rows, step] + after.memory[step])
         steps.append(step)
     return Completions(cost=cost[::-1], time=time[::-1], memory=memory[::-1], step=steps[::-1])
 

@@ -25,7 +25,7 @@ from planner.intra_op.solution import IntraOpSolution, Method, SolutionCache, So
 
 MAX_UNIFORM_COMBINATIONS: Final = 4096
 FEW_COUNTS: Final = 64
-"""Up to so many integers the counts ILP is quick, and labels hand over to it at a quarter of their limit."""
+"""Up to so many integers and without edges the counts ILP is quick: labels hand over at a twentieth of their limit."""
 DEFAULT_OPTIONS: Final = SolveOptions()
 
 
@@ -176,8 +176,8 @@ def _search(chain: Chain, bound: Dual, lower: int, progress: _Progress) -> None:
     """Find the best path of a subproblem below the best answer so far, or prove that there is none."""
     options = progress.options
     if options.max_labels > 0:
-        few = sum(run.keep.size for run in chain.runs) <= FEW_COUNTS
-        max_labels = options.max_labels // 4 if few else options.max_labels
+        few = chain.separable and sum(run.keep.size for run in chain.runs) <= FEW_COUNTS
+        max_labels = options.max_labels // 20 if few else options.max_labels
         result = search_labels(chain, price=bound.price, goal=progress.goal(lower), max_labels=max_labels)
         progress.count(labels=result.labels)
         progress.offer(chain, result.best, Method.LABELS)
