@@ -6,13 +6,14 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.layer_costs import EMBEDDING, HEAD, MTP, PartCosts
 from costmodels.layout import FULL_RECOMPUTE, Recompute
 from costmodels.pipeline.schedules import PipelineSpec, Schedule
 from costmodels.positions import Contents, part_counts
 from costmodels.table import Bools, Floats, Ints
 from costmodels.workload.model import ModelSpec
 from planner.grids import Grids
-from planner.splits import even_positions
+from planner.splits import balanced_positions, even_positions
 
 MAX_VPP: Final = 24
 FEW_CHUNKS: Final = 4  # virtual degrees tried even where they do not divide
@@ -105,6 +106,25 @@ def even_contents(model: ModelSpec, group: Group, islands: tuple[int, ...]) -> C
         counts=np.broadcast_to(counts[None, :, None, :], shape),
         islands=islands,
     )
+
+
+def balanced_contents(model: ModelSpec, group: Group, costs: PartCosts, islands: tuple[int, ...]) -> Contents | None:
+    """Contents of a group whose positions take about the same time, each row by its own times.
+
+    None where an even split is as good: equal layers that divide evenly, or fewer layers than positions.
+    """
+    places = group.spec.pp * group.spec.vpp
+    if places > model.layers or places == 1 or (len(model.runs) == 1 and model.layers % places == 0):
+        return None
+    part_s = (costs.forward_s + costs.backward_s).sum(axis=0)[:, group.rows]
+    index = {kind: row for row, kind in enumerate(model.kinds())}
+    layer_s = part_s[[index[kind] for kind in model.layer_kinds()]].T
+    ends = {name: part_s[row] for row, name in enumerate(costs.names)}
+    nothing = np.zeros(len(group.rows))
+    last_s = ends.get(HEAD, nothing) + model.mtp_layers * ends.get(MTP, nothing)
+    layers = balanced_positions(layer_s, ends.get(EMBEDDING, nothing), last_s, places)
+    counts = part_counts(model, layers)[:, :, None, :]
+    return Contents(spec=group.spec, rows=group.rows[:, None], counts=counts, islands=islands)
 
 
 def prefix_contents(contents: Contents, other_rows: Ints, first: Ints, kinds: int) -> Contents:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from typing import Final
 
 from costmodels.layout import Layout, Strategy
 from costmodels.price import price_layout
@@ -12,9 +13,10 @@ from planner.infeasible import explain_infeasible
 from planner.plan_report import PlanReport, RankedLayout, SearchProof
 from planner.request import Objective, PlanRequest
 from planner.search import UniformSearch
-from planner.splits import even_chunks
 from planner.tally import Candidate, Tally
 from planner.uneven import uneven_layouts
+
+VARIANTS: Final = 3  # virtual degrees of a grid whose splits are refined
 
 
 def pricings_of(request: PlanRequest, constants: Constants | None = None) -> tuple[Pricing, ...]:
@@ -84,8 +86,8 @@ def objective_value(cost: LayoutCost, objective: Objective) -> float:
     return cost.step.total_s
 
 
-def layout_of(candidate: Candidate, layers: int) -> Layout:
-    """Return the explicit layout of a candidate with its even split."""
+def layout_of(candidate: Candidate) -> Layout:
+    """Return the explicit layout of a candidate."""
     return uniform_layout(
         Strategy(
             tp=candidate.tp,
@@ -97,7 +99,7 @@ def layout_of(candidate: Candidate, layers: int) -> Layout:
             zero=candidate.zero,
             recompute=candidate.recompute,
         ),
-        even_chunks(layers, candidate.pp, candidate.vpp),
+        tuple(candidate.layers[stage :: candidate.pp] for stage in range(candidate.pp)),
         micro_batch=candidate.micro_batch,
         num_microbatches=candidate.num_microbatches,
         prefix=candidate.prefix,
@@ -105,15 +107,20 @@ def layout_of(candidate: Candidate, layers: int) -> Layout:
 
 
 def _ranked(request: PlanRequest, pricings: Sequence[Pricing], tally: Tally) -> tuple[RankedLayout, ...]:
-    feasible = tally.best or tally.risky
-    chosen = sorted(feasible.values(), key=lambda candidate: candidate.order)[: request.top]
-    priced = [_with_best_split(pricings, layout_of(candidate, request.model.layers)) for candidate in chosen]
+    chosen = sorted(tally.best.values(), key=lambda candidate: candidate.order)[: request.top]
+    priced = [_best_variant(pricings, tally.near_best(candidate.key, VARIANTS)) for candidate in chosen]
     priced.sort(key=lambda pair: objective_value(pair[1], request.objective))
     ranked: list[RankedLayout] = []
     for layout, cost in priced:
         why = why_slower(ranked[-1].cost, cost) if ranked else ""
         ranked.append(RankedLayout(layout=layout, cost=cost, evidence=evidence_of(cost), why=why))
     return tuple(ranked)
+
+
+def _best_variant(pricings: Sequence[Pricing], variants: Sequence[Candidate]) -> tuple[Layout, LayoutCost]:
+    """The fastest of some variants of one grid, each with its best split; ties keep the earlier one."""
+    priced = [_with_best_split(pricings, layout_of(variant)) for variant in variants]
+    return min(priced, key=lambda pair: pair[1].step.total_s)
 
 
 def _with_best_split(pricings: Sequence[Pricing], layout: Layout) -> tuple[Layout, LayoutCost]:

@@ -13,7 +13,7 @@ from costmodels.pricing import Pricing
 from costmodels.results import Verdict
 from costmodels.step import StageWork, price_steps, rows_of_work, stage_work, staircase_bound_s
 from costmodels.table import Bools, Floats, Ints
-from planner.expand import Expanded, Group, even_contents, prefix_contents
+from planner.expand import Expanded, Group, balanced_contents, even_contents, prefix_contents
 from planner.request import PlanRequest
 from planner.tally import Candidate, Tally
 
@@ -31,6 +31,15 @@ class _Held:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class _Found:
+    """R layouts with their memory; ``prefix`` counts the layers of a position that recompute in full, (R,)."""
+
+    contents: Contents
+    held: _Held
+    prefix: Ints
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class PricedBlock:
     """A block of expanded rows with their part times and memory."""
 
@@ -42,8 +51,14 @@ class PricedBlock:
     memory: ModelMemory
 
     def group(self, group: Group) -> None:
-        """Price one pipeline shape: even splits that fit, and prefix recompute for those that do not."""
-        contents = even_contents(self.request.model, group, tuple(0 for _ in range(group.spec.pp)))
+        """Price one pipeline shape: even and balanced splits, with prefix recompute for those that do not fit."""
+        islands = tuple(0 for _ in range(group.spec.pp))
+        self._price(even_contents(self.request.model, group, islands), group)
+        balanced = balanced_contents(self.request.model, group, self.costs, islands)
+        if balanced is not None:
+            self._price(balanced, group)
+
+    def _price(self, contents: Contents, group: Group) -> None:
         work = stage_work([self.costs], contents)
         near = np.flatnonzero(staircase_bound_s(work, contents) <= self.tally.threshold_s(self.request.top))
         self.tally.pruned["time lower bound with split"] += len(group.rows) - len(near)
@@ -51,8 +66,9 @@ class PricedBlock:
             return
         contents, work = _rows_of(contents, near), rows_of_work(work, near)
         held = self._held(contents)
-        self._offer(contents, np.zeros(len(near), dtype=np.int64), held, work)
-        self._prefix(contents, ~held.fits)
+        found = _Found(contents=contents, held=held, prefix=np.zeros(len(near), dtype=np.int64))
+        self._offer(found, work)
+        self._prefix(found)
 
     def _held(self, contents: Contents) -> _Held:
         request, pricing = self.request, self.pricing
@@ -66,12 +82,13 @@ class PricedBlock:
             oom=(verdict == Verdict.OOM).any(axis=1),
         )
 
-    def _prefix(self, contents: Contents, failed: Bools) -> None:
+    def _prefix(self, found: _Found) -> None:
         """Rows that fail without recompute but fit with it: as few recomputed layers as fit, found by bisection."""
+        contents = found.contents
         rows = contents.rows[:, 0]
         table = self.block.grids.table
         plain = np.array([r.granularity is Granularity.NONE for r in table.recomputes])[table.recompute[rows]]
-        wanted = failed & plain & (self.block.full[rows] >= 0)
+        wanted = ~found.held.fits & plain & (self.block.full[rows] >= 0)
         if not wanted.any():
             return
         part = _rows_of(contents, np.flatnonzero(wanted))
@@ -87,37 +104,40 @@ class PricedBlock:
         some = high < most  # all layers: that is full recompute, priced on its own
         if some.any():
             mixed = _rows_of(mixed, np.flatnonzero(some))
-            self._offer(mixed, high[some], self._held(mixed))
+            held = self._held(mixed)
+            self._offer(_Found(contents=mixed, held=held, prefix=high[some]))
 
-    def _offer(self, contents: Contents, prefix: Ints, held: _Held, work: StageWork | None = None) -> None:
+    def _offer(self, found: _Found, work: StageWork | None = None) -> None:
         """Price what fits, at least with risk, and keep what may enter the ranking."""
-        self._note_nearest(contents, held)
+        self._note_nearest(found)
+        contents = found.contents
         work = stage_work([self.costs], contents) if work is None else work
         limit = self.tally.threshold_s(self.request.top)
         near = staircase_bound_s(work, contents) <= limit
-        rows = np.flatnonzero(~held.oom & near)
+        rows = np.flatnonzero(~found.held.oom & near)
         if not len(rows):
             return
         part = _rows_of(contents, rows)
         times = price_steps([self.pricing], [self.costs], self.block.grids.table, part, rows_of_work(work, rows))
         self.tally.solved += len(rows)
         for row in np.flatnonzero(times.total_s <= limit):
-            at = int(rows[row])
-            self.tally.offer(self._candidate(contents, at, held, (float(times.total_s[row]), int(prefix[at]))))
+            self.tally.offer(self._candidate(found, int(rows[row]), float(times.total_s[row])))
 
-    def _note_nearest(self, contents: Contents, held: _Held) -> None:
+    def _note_nearest(self, found: _Found) -> None:
         """Remember what misses its memory by least, for the case that nothing fits."""
-        tally = self.tally
-        row = int(held.total_bytes.argmin())
-        if tally.nearest is None or held.total_bytes[row] < tally.nearest.memory_bytes:
-            tally.nearest = self._candidate(contents, row, held, (float("inf"), 0))
+        total = found.held.total_bytes
+        row = int(total.argmin())
+        if self.tally.nearest is None or total[row] < self.tally.nearest.memory_bytes:
+            self.tally.nearest = self._candidate(found, row, float("inf"))
 
-    def _candidate(self, contents: Contents, row: int, held: _Held, found: tuple[float, int]) -> Candidate:
-        """Row of the contents as a candidate; ``found`` is its step time and its prefix of recomputed layers."""
-        table, at = self.block.grids.table, int(contents.rows[row, 0])
-        verdict = Verdict.OOM if held.oom[row] else Verdict.FITS if held.fits[row] else Verdict.RISKY
+    def _candidate(self, found: _Found, row: int, total_s: float) -> Candidate:
+        """Row of what was found as a candidate."""
+        table, at = self.block.grids.table, int(found.contents.rows[row, 0])
+        verdict = Verdict.OOM if found.held.oom[row] else Verdict.FITS if found.held.fits[row] else Verdict.RISKY
+        kinds = len(self.request.model.kinds())
         return Candidate(
-            total_s=found[0],
+            total_s=total_s,
+            layers=tuple(int(n) for n in found.contents.counts[row, :, :, :kinds].sum(axis=(1, 2))),
             tp=int(table.tp[at]),
             cp=int(table.cp[at]),
             pp=int(table.pp[at]),
@@ -126,12 +146,12 @@ class PricedBlock:
             etp=int(table.etp[at]),
             zero=int(table.zero[at]),
             micro_batch=int(table.micro_batch[at]),
-            num_microbatches=contents.spec.num_microbatches,
-            vpp=contents.spec.vpp,
+            num_microbatches=found.contents.spec.num_microbatches,
+            vpp=found.contents.spec.vpp,
             recompute=table.recomputes[int(table.recompute[at])],
-            prefix=found[1],
+            prefix=int(found.prefix[row]),
             sequence_parallel=bool(table.sequence_parallel[at]),
-            memory_bytes=float(held.total_bytes[row]),
+            memory_bytes=float(found.held.total_bytes[row]),
             verdict=verdict,
         )
 

@@ -13,6 +13,7 @@ import numpy as np
 from costmodels.layer_costs import part_weights, price_parts
 from costmodels.memory import model_memory
 from costmodels.pricing import Pricing
+from costmodels.results import Verdict
 from costmodels.table import Bools, Floats
 from planner.bounds import part_work, step_lower_bound_s
 from planner.expand import Group, expand, pipeline_groups
@@ -44,12 +45,22 @@ class UniformSearch:
         self.pricing = pricing
         self.weights = part_weights(pricing)
         self.options = recompute_options(request.recompute, request.framework, pricing)
-        self.tally = Tally()
+        self.accepted = Verdict.FITS
+        self.tally = Tally(accepted=self.accepted)
         self.deadline = time.monotonic() + request.time_limit_s
         self._gpu_seconds_per_sample: float | None = None
 
     def run(self) -> Tally:
-        """Search all GPU counts, the whole island first; returns what was found, with counts."""
+        """Search for what fits safely, and if there is nothing for what fits with risk; returns what was found."""
+        self._search(Verdict.FITS)
+        if not self.tally.best:
+            self._search(Verdict.RISKY)
+        return self.tally
+
+    def _search(self, accepted: Verdict) -> None:
+        """Search all GPU counts, the whole island first."""
+        self.accepted = accepted
+        self.tally = Tally(accepted=accepted)
         sizes = world_sizes(self.pricing.island)
         for number, world in enumerate(sizes):
             if number and self._bound_of_fewer_s(world) > self.tally.threshold_s(self.request.top):
@@ -60,7 +71,6 @@ class UniformSearch:
                 self.tally.open_bound_s = min(self.tally.open_bound_s, self._bound_of_fewer_s(world))
                 break
             self._search_world(world)
-        return self.tally
 
     def _search_world(self, world: int) -> None:
         every = enumerate_grids(self.request, world)
@@ -70,7 +80,7 @@ class UniformSearch:
         grids = every.take(np.flatnonzero(verdict.ok))
         if not len(grids):
             return
-        bounds = OptionBounds(request=self.request, pricing=self.pricing, options=self.options)
+        bounds = OptionBounds(request=self.request, pricing=self.pricing, options=self.options, accepted=self.accepted)
         time_s = bounds.time_s(grids)
         near = time_s.min(axis=1) <= self.tally.threshold_s(self.request.top)
         self._prune("time lower bound", near, time_s.min(axis=1))
@@ -98,17 +108,22 @@ class UniformSearch:
                 self._prune("time limit" if late else "time lower bound", rest, least[order[start:fitting]])
                 return
             block = order[start : min(start + size, fitting)]
-            self._evaluate(grids.take(block), bound[block] <= limit)
+            self._evaluate(grids.take(block), bound[block])
             start, size = start + size, BLOCK
 
-    def _evaluate(self, grids: Grids, wanted: Bools) -> None:
-        """Price a block of grids under the recompute options wanted for each, and every virtual degree."""
+    def _evaluate(self, grids: Grids, known: Floats) -> None:
+        """Price a block of grids under every virtual degree and the recompute options whose known bounds allow it.
+
+        ``known`` has shape (S, options).
+        """
         request = self.request
+        wanted = known <= self.tally.threshold_s(request.top)
         block = expand(grids, self.options, wanted)
         table = block.grids.table
         costs = price_parts(self.pricing, table)
         plain = np.zeros(len(table), dtype=np.bool_)
         bound = step_lower_bound_s(part_work(costs, self.weights), table.pp, block.grids.num_microbatches, plain)
+        bound = np.maximum(bound, known[wanted])
         alive = np.flatnonzero(bound <= self.tally.threshold_s(request.top))
         self.tally.pruned["time lower bound with exchanges"] += len(table) - len(alive)
         free = bound[table.pp > 1]  # their layers may be split in ways that are not tried one by one

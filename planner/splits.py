@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from costmodels.table import Ints
+from costmodels.table import Floats, Ints
 
 
 def even_positions(layers: int, positions: int) -> Ints:
@@ -38,3 +38,36 @@ def even_chunks(layers: int, pp: int, vpp: int) -> tuple[tuple[int, ...], ...]:
     """Layers of every chunk of every stage for an even split, shape (pp, vpp): position is chunk * pp + stage."""
     flat = even_positions(layers, pp * vpp)
     return tuple(tuple(int(flat[chunk * pp + stage]) for chunk in range(vpp)) for stage in range(pp))
+
+
+def balanced_positions(layer_s: Floats, first_s: Floats, last_s: Floats, positions: int) -> Ints:
+    """Layers per position such that positions take about the same time.
+
+    Boundaries lie where the running sum of times passes the even shares, rounded to the nearer layer; every position
+    keeps at least one layer.
+
+    Parameters
+    ----------
+    layer_s : ndarray
+        Seconds of every layer in model order, shape (R, L).
+    first_s, last_s : ndarray
+        Seconds of what else the first and the last position hold, shape (R,).
+    positions : int
+        At most L.
+
+    Returns
+    -------
+    ndarray of int
+        Shape (R, positions); rows sum to L.
+    """
+    layers = layer_s.shape[1]
+    upto = np.cumsum(layer_s, axis=1) + first_s[:, None]
+    upto = np.concatenate([first_s[:, None], upto], axis=1)  # time of the first n layers with what lies before them
+    total = upto[:, -1] + last_s
+    cuts = np.zeros((len(layer_s), positions + 1), dtype=np.int64)
+    cuts[:, -1] = layers
+    for place in range(1, positions):
+        target = total * place / positions
+        cut = np.abs(upto - target[:, None]).argmin(axis=1)
+        cuts[:, place] = np.clip(cut, cuts[:, place - 1] + 1, layers - (positions - place))
+    return np.diff(cuts, axis=1)

@@ -11,12 +11,13 @@ Key = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """One priced layout of the uniform search with its even split.
+    """One priced layout of the uniform search; ``layers`` per pipeline position in model order.
 
     ``prefix`` is the number of layers of every position that recompute in full (0: all layers use ``recompute``).
     """
 
     total_s: float
+    layers: tuple[int, ...]
     tp: int
     cp: int
     pp: int
@@ -52,8 +53,10 @@ class Candidate:
 class Tally:
     """What the search has seen so far."""
 
+    accepted: Verdict  # fits: only what fits with a safe margin is kept; risky: whatever is not out of memory
     best: dict[Key, Candidate] = field(default_factory=dict)
-    risky: dict[Key, Candidate] = field(default_factory=dict)  # what fits with less than the safe margin
+    variants: dict[tuple[Key, int], Candidate] = field(default_factory=dict)  # the best of each grid and virtual degree
+    fastest_risky: Candidate | None = None  # for a note: what a smaller margin would give
     nearest: Candidate | None = None  # least over its memory, when nothing fits
     enumerated: int = 0
     solved: int = 0
@@ -62,11 +65,22 @@ class Tally:
     open_bound_s: float = float("inf")  # least bound among what was not expanded
 
     def offer(self, candidate: Candidate) -> None:
-        """Keep a candidate if it is the best of its grid among those of its verdict."""
-        kept = self.best if candidate.verdict is Verdict.FITS else self.risky
-        held = kept.get(candidate.key)
+        """Keep a candidate if it is the best of its grid."""
+        if self.accepted is Verdict.FITS and candidate.verdict is not Verdict.FITS:
+            if self.fastest_risky is None or candidate.order < self.fastest_risky.order:
+                self.fastest_risky = candidate
+            return
+        held = self.best.get(candidate.key)
         if held is None or candidate.order < held.order:
-            kept[candidate.key] = candidate
+            self.best[candidate.key] = candidate
+        variant = self.variants.get((candidate.key, candidate.vpp))
+        if variant is None or candidate.order < variant.order:
+            self.variants[candidate.key, candidate.vpp] = candidate
+
+    def near_best(self, key: Key, most: int) -> list[Candidate]:
+        """The best variants of a grid, at most ``most``: an uneven split may change which of them wins."""
+        found = [candidate for (grid, _), candidate in self.variants.items() if grid == key]
+        return sorted(found, key=lambda candidate: candidate.order)[:most]
 
     def threshold_s(self, wanted: int) -> float:
         """Time beyond which nothing can enter the ranking any more."""
