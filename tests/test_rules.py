@@ -1,6 +1,5 @@
 """Rules of legality against verdicts of the real parser, closed forms, and one form of judging against the other."""
 
-import json
 import tomllib
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from costmodels.layout import FULL_RECOMPUTE, Layout, Stage, Strategy, StrategyR
 from costmodels.table import table_of
 from costmodels.workload.model import Attention, DenseFfn, LayerKind, LayerRun, ModelSpec, MoeFfn
 from hardware.errors import InputError
-from planner.ingest.check_json import check_launch
 from planner.ingest.megatron import judge, layout_of, parse_megatron
 from planner.request import Framework
 from planner.rules import (
@@ -382,16 +380,6 @@ def test_what_no_degree_mends_has_no_neighbour():
     assert nearest_legal(Proposal(world=8, tp=0), Framework.NONE) == ()
 
 
-def test_a_judged_launch_in_plain_values():
-    told = check_launch(launch_of("8 key-value heads over tp 12"))
-    assert (told["legal"], told["accepted"]) == (False, False)
-    assert told["violations"][0]["values"] == {"kv_heads": 8, "tp": 12}
-    assert told["nearest"][0]["changes"] == "tp 12 -> 16; pp 4 -> 3; layers per stage 27, 27, 26"
-    assert told["nearest"][0]["dp"] == 1
-    misspelt = check_launch(launch_of("misspelt option"))
-    assert misspelt["violations"][0]["message"].endswith("did you mean --pipeline-model-parallel-layout?")
-    assert misspelt["nearest"] == []
-    good = check_launch(launch_of("uneven stages 21 21 19 19 by a layout"))
-    assert good["legal"]
-    assert good["layers_per_stage"] == [[21], [21], [19], [19]]
-    assert json.loads(json.dumps(good)) == good
+def test_a_misspelt_option_is_named_with_the_one_meant():
+    (violation,) = judge(launch_of("misspelt option")).violations
+    assert violation.message.endswith("did you mean --pipeline-model-parallel-layout?")

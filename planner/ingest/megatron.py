@@ -15,7 +15,7 @@ from planner.ingest.options import Arguments, Fault, megatron_options, read_argu
 from planner.request import Framework
 from planner.rules.proposal import ModelFacts, Proposal, Split, Switches
 from planner.rules.split import layers_built, virtual_degree
-from planner.rules.table import Found, resolve_version, version_key
+from planner.rules.table import SPLIT_CHECK, Found, all_rules, resolve_version, version_key
 from planner.rules.verdict import Violation, accepted_at_launch, check
 
 _REQUIRED: Final = (
@@ -143,7 +143,8 @@ def judge(launch: Launch) -> LaunchVerdict:
         for fault in launch.faults
     )
     found = faults or check(launch.proposal, Framework.MEGATRON, launch.version)
-    counted = not faults and launch.proposal.pp > 0 and not any(v.rule == "degrees-positive" for v in found)
+    uncounted = {"degrees-positive", *(rule.id for rule in all_rules() if rule.check == SPLIT_CHECK)}
+    counted = not faults and not uncounted & {violation.rule for violation in found}
     return LaunchVerdict(
         legal=not found,
         accepted=accepted_at_launch(found),

@@ -7,10 +7,13 @@ Megatron-LM ``megatron/training/arguments.py`` (virtual degree), ``megatron/core
 """
 
 from collections.abc import Mapping
+from typing import Final
 
 from hardware.errors import InputError
 from planner.rules.layout_string import parse_layout_string, parse_positions
 from planner.rules.proposal import Proposal, Split
+
+EMPTY_MIDDLE: Final = "ends-empty"  # middle stages without layers: later versions refuse them, earlier ones build them
 
 Problems = dict[str, dict[str, int | str]]
 Layers = tuple[tuple[int, ...], ...]
@@ -48,7 +51,7 @@ def layers_built(proposal: Proposal) -> Layers | None:
     split = proposal.split
     if split.explicit:
         return split.explicit
-    if split_problems(proposal):
+    if set(split_problems(proposal)) - {EMPTY_MIDDLE}:
         return None
     if split.layout:
         return parse_layout_string(split.layout, proposal.pp)
@@ -177,8 +180,10 @@ def _end_problems(proposal: Proposal) -> Problems:
     rest = proposal.model.layers - max(0, split.first) - max(0, split.last)
     middle = pp - int(split.first >= 0) - int(split.last >= 0)
     numbers: dict[str, int | str] = {"rest": rest, "middle": middle}
-    if rest < 0 or middle < 0 or bool(rest) != bool(middle) or (middle and rest % middle):
+    if rest < 0 or middle < 0 or (rest and not middle) or (middle and rest % middle):
         return {"ends-rest": numbers}
+    if middle and not rest:
+        return {EMPTY_MIDDLE: numbers}
     counts = {max(0, split.first), max(0, split.last), rest // middle if middle else 0}
     odd = sorted(count for count in counts if count % vpp)
     return {"ends-vpp": {"per_stage": odd[0]}} if odd else {}
