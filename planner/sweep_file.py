@@ -22,6 +22,7 @@ A grid asks every combination, models slowest, then clusters, batches, sequences
 grids follow one another; a question that is asked twice is answered once. Files are found beside the sweep file.
 """
 
+import os
 import tomllib
 from dataclasses import dataclass
 from itertools import product
@@ -145,8 +146,8 @@ def _questions(read: Fields, folder: Path) -> list[Question]:
 
 def _beside(text: str, folder: Path) -> str:
     """Return a file's path as seen from the working folder; other names as they are."""
-    beside = folder / text
-    return str(beside) if text.lower().endswith((".toml", ".json")) and not Path(text).is_absolute() else text
+    beside = os.path.normpath(folder / text)
+    return beside if text.lower().endswith((".toml", ".json")) and not Path(text).is_absolute() else text
 
 
 def _texts(read: Fields, name: str, default: tuple[str, ...] = ()) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ STYLES: Final = {Verdict.FITS: "green", Verdict.RISKY: "yellow", Verdict.OOM: "r
 _SHORT_MODULES: Final = MappingProxyType(
     {"layernorm": "norm", "mla_up_proj": "mla", "moe_act": "act", "core_attn": "attn", "shared_experts": "shared"}
 )
+_LONGEST_LAYERS: Final = 18
 REPEAT_NOISE: Final = 0.03
 """Runs of one layout differ by about this share in time (median over repeated published runs): nearer is a tie."""
 
@@ -42,7 +43,7 @@ _COLUMNS: Final = (
     _Column("tok/s/GPU", lambda ranked: digits(ranked.cost.tokens_per_s / ranked.layout.gpus)),
     _Column("MFU %", lambda ranked: f"{100.0 * ranked.cost.mfu:.1f}", wide=True),
     _Column("GiB", lambda ranked: memory_text(ranked.cost.heaviest), left=True),
-    _Column("layers", lambda ranked: stage_layers_text(ranked.layout), left=True, wide=True),
+    _Column("layers", lambda ranked: _short_layers(ranked.layout), left=True, wide=True),
 )
 
 
@@ -93,6 +94,14 @@ def _short_recompute(layout: Layout) -> str:
     for module, short in _SHORT_MODULES.items():
         text = text.replace(module, short)
     return text
+
+
+def _short_layers(layout: Layout) -> str:
+    """Return the layers of each stage, cut where they alternate for long; ``plan explain`` lists every stage."""
+    text = stage_layers_text(layout)
+    if len(text) <= _LONGEST_LAYERS:
+        return text
+    return text[: _LONGEST_LAYERS - len("...")].rpartition(",")[0] + ",..."
 
 
 def _cell(column: _Column, ranked: RankedLayout) -> Text:

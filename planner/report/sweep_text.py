@@ -39,7 +39,7 @@ def print_sweep(console: Console, title: str, result: SweepResult) -> None:
     for name in (*varied, "layout", "step s", "tok/s/GPU", "MFU %", "GiB", "status"):
         table.add_column(name.replace("_", " "), justify="left" if name in _LEFT else "right")
     for row in rows[:MOST_ROWS]:
-        table.add_row(*(str(row[name]) for name in varied), *_answer(row))
+        table.add_row(*(_asked(row[name]) for name in varied), *_answer(row))
     failed = sum(row["status"] != "ok" for row in rows)
     words = f"{count(len(rows), 'point')}, {failed:,} without a layout, {result.kept:,} kept from before"
     more = (
@@ -47,6 +47,10 @@ def print_sweep(console: Console, title: str, result: SweepResult) -> None:
     )
     reasons = [Text(f"{row['model']} on {row['cluster']}: {row['reason']}") for row in rows if row["reason"]]
     show(console, section(title, table), *more, *reasons[:MOST_ROWS], Text(f"{words}\nWritten: {result.table}"))
+
+
+def _asked(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _answer(row: Row) -> tuple[str, ...]:
