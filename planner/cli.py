@@ -85,7 +85,9 @@ PowerCap = Annotated[
     float, typer.Option("--power-cap", help="Power limit per GPU in watts; 0: the part's own.", min=0.0)
 ]
 Thermal = Annotated[bool, typer.Option("--thermal", help="Price heat and place ranks by coolness.")]
-Report = Annotated[Path, typer.Argument(metavar="REPORT.json", help="A report that plan search --json wrote.")]
+Report = Annotated[
+    Path, typer.Argument(metavar="REPORT.json", help="A report that search --json or estimate --json wrote.")
+]
 Rank = Annotated[int, typer.Option("--rank", min=1, help="Which of its layouts.")]
 
 

@@ -16,6 +16,7 @@ from costmodels.workload import presets
 from costmodels.workload.fields import Fields
 from costmodels.workload.model import ModelSpec
 from hardware.catalog import cluster
+from hardware.cluster import Cluster
 from hardware.errors import InputError
 from planner.nearest import nearest
 from planner.recompute_words import parse_recompute_words
@@ -99,6 +100,7 @@ def request_of(question: Question) -> PlanRequest:
     machine = cluster(question.cluster)
     if not 1 <= question.global_batch <= MOST_SEQUENCES:
         raise InputError(f"global batch {question.global_batch}", allowed=f"1 to {MOST_SEQUENCES} sequences")
+    _check_power(machine, question.power_cap_w)
     recipe = precision(question.precision, framework=software(_SOFTWARE[framework]).framework)
     job = TrainingJob(
         global_batch=question.global_batch,
@@ -227,6 +229,17 @@ def _software(framework: Framework, gemm: str) -> Software:
     if framework is Framework.NEMO and gemm in ("bf16", "fp16"):
         name = _NEMO_16_BIT
     return software(name)
+
+
+def _check_power(machine: Cluster, cap_w: float) -> None:
+    """Refuse a limit that an accelerator cannot be set to."""
+    for island in machine.islands:
+        part = island.node.accelerator
+        if 0.0 < cap_w < part.min_power_limit_w:
+            raise InputError(
+                f"--power-cap {cap_w:g}: {part.name} cannot be limited so far",
+                allowed=f"{part.min_power_limit_w:g} W or more, or 0 for the part's own limit",
+            )
 
 
 def _seq(model: ModelSpec, seq: int) -> int:

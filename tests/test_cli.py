@@ -151,6 +151,9 @@ def test_estimate_prices_an_explicit_layout(tmp_path):
     assert data["layout"]["dp"] == 2
     assert data["legal"] is True
     assert "21,21,19,19, 80 in all" in result.stdout
+    explained = run("explain", str(tmp_path / "e.json"))
+    assert explained.exit_code == 0, explained.output
+    assert "21,21,19,19" in explained.stdout
 
 
 def test_estimate_says_what_a_framework_would_refuse():
@@ -195,6 +198,7 @@ def test_nothing_feasible_ends_with_three(tmp_path):
         ((*SEARCH, "--fix", "tp=x"), "tp=x"),
         ((*SEARCH, "--micro-batch", "two"), "micro_batch=two"),
         ((*SEARCH, "--recompute", "selective:mlpp"), "mlp"),
+        ((*SEARCH, "--power-cap", "20"), "200 W or more"),
         ((*SEARCH, "--json", "/nowhere/at/all.json"), "/nowhere/at"),
         ((*SEARCH, "--framework", "megatrom"), "megatron"),
         (("search", "llama3_8b", "dgx-h100:1", "--global-batch", "0"), "global-batch"),

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from costmodels.results import Verdict
 from planner.explain import crossings, waterfall
+from planner.question import Question, request_of
 from planner.remedies import Remedies, Remedy
 from planner.report.console import PIPED_WIDTH, console_on, show, text_console, working
 from planner.report.estimate_text import print_estimate
@@ -72,7 +73,7 @@ def test_search_text_answers_the_questions():
         "12,345 grids enumerated",
         "11,345 pruned (9,000 by time lower bound, 2,345 by memory of the states alone), 1,000 priced in full",
         "no layout of the space is faster than the first",
-        "321 tp 16 does not divide 8 key-value heads",
+        "321: tp 16 does not divide 8 key-value heads",
         "prices are those of the list",
     ):
         assert words in text, words
@@ -113,6 +114,31 @@ def test_idle_gpus_are_said():
     layout = samples.layout(samples.Strategy(tp=4, dp=2, zero=1), ((20,),) * 4)
     text = search_text(100, replace(report, layouts=(samples.ranked(layout, 9.0, 60.0),)))
     assert "32 of 64; the others stay idle" in text
+
+
+def test_a_placement_is_said():
+    assert "64 ranks by coolness" in search_text(100, samples.placed_report())
+    assert "by coolness" not in search_text()
+
+
+def test_models_without_tokens_count_samples():
+    report = samples.report()
+    model = request_of(Question(model="wide_resnet_1b", cluster="p3-16xlarge:1", global_batch=64))
+    text = search_text(100, replace(report, request=model))
+    assert "smp/s/GPU" in text
+    assert "samples/s" in text
+    assert "J per sample" in text
+    assert "tok" not in text
+
+
+def test_streams_that_cannot_say_blocks_get_other_characters():
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    print_search(console_on(stream), samples.report())
+    show(console_on(stream), "Ångström")
+    stream.flush()
+    text = stream.buffer.getvalue().decode("ascii")
+    assert "####" in text
+    assert "?ngstr?m" in text
 
 
 def test_the_moment_of_failure_is_said():

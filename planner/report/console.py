@@ -83,7 +83,8 @@ def show(console: Console, *parts: RenderableType) -> None:
         return
     with console.capture() as captured:
         _print(console, parts)
-    console.file.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+    text = "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+    console.file.write(text.encode(console.encoding, "replace").decode(console.encoding))
     console.file.flush()  # a reader that has gone shows here, where it can be handled
 
 

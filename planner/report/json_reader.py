@@ -20,16 +20,20 @@ from planner.report.words import BYTES_PER_GIB
 from planner.request import PlanRequest
 
 MOST_BYTES: Final = 1 << 30
+_NO_SEARCH: Final = SearchProof(
+    enumerated=0, pruned=(), solved=1, lower_bound_s=0.0, gap=0.0, proven_optimal=False, wall_s=0.0
+)
 _Member = TypeVar("_Member", bound=Enum)
 
 
 def read_report(path: Path) -> PlanReport:
-    """Read a report that ``plan search --json`` wrote.
+    """Read a report that ``plan search --json`` or ``plan estimate --json`` wrote.
 
     Parameters
     ----------
     path : Path
-        The file. Models and clusters that are files themselves are looked for as typed, then beside the report.
+        The file; an estimate is a report of one layout. Models and clusters that are files themselves are looked for
+        as typed, then beside the report.
 
     Returns
     -------
@@ -51,6 +55,9 @@ def report_from_json(data: Mapping[str, object], where: str, folder: Path) -> Pl
     if schema != SCHEMA:
         raise InputError(f"schema {schema} is not known", allowed=f"schema {SCHEMA}", where=f"{where}: schema")
     request = _request(top.table("request"), folder)
+    if "layout" in data and "layouts" not in data:
+        estimate = _ranked(top.table("layout"), request)
+        return PlanReport(request=request, layouts=(estimate,), search=_NO_SEARCH, notes=("an estimate, no search",))
     infeasible = top.table("infeasible") if top.has("infeasible") else None
     return PlanReport(
         request=request,

@@ -7,6 +7,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from costmodels.layout import Layout
 from costmodels.results import Evidence, LayoutCost, MemoryUse, Moment, StepTime, Verdict
 from planner.plan_report import RankedLayout
 from planner.report.console import Bars, section
@@ -62,14 +63,31 @@ def facts(title: str, ranked: RankedLayout, request: PlanRequest) -> RenderableT
         ("step", f"{seconds(cost.step.total_s)}{_interval(ranked.evidence)}; {_rate(cost, layout.gpus, request)}"),
         ("grid", _grid_words(ranked)),
         ("pipeline", _pipeline_words(ranked)),
-        ("layers", f"{layers_words(layout)}, {layout.layers} in all; recompute {recompute_text(layout)}"),
+        ("layers", _layers_line(layout)),
         ("memory", memory_words(cost.heaviest, cost)),
-        *power_rows(cost),
+        *power_rows(cost, _noun(request)),
+        *_placement_rows(ranked),
         ("evidence", f"{ranked.evidence.label}; nearest measured: {ranked.evidence.nearest or 'none'}"),
     ]
     if layout.gpus < request.cluster.gpus:
         rows.insert(1, ("GPUs", f"{layout.gpus:,} of {request.cluster.gpus:,}; the others stay idle"))
     return section(f"{title}: {layout_text(layout)}", labelled(rows))
+
+
+def _layers_line(layout: Layout) -> str:
+    total = f", {layout.layers} in all" if layout.pp > 1 else ""
+    return f"{layers_words(layout)}{total}; recompute {recompute_text(layout)}"
+
+
+def _placement_rows(ranked: RankedLayout) -> list[tuple[str, str]]:
+    """Say that ranks are placed otherwise than in order."""
+    if not ranked.placement:
+        return []
+    return [("placement", f"{len(ranked.placement):,} ranks by coolness; plan export writes who runs where")]
+
+
+def _noun(request: PlanRequest) -> str:
+    return "token" if request.model.hidden else "sample"
 
 
 def labelled(rows: Sequence[tuple[str, str]]) -> RenderableType:
@@ -99,7 +117,7 @@ def _interval(evidence: Evidence) -> str:
 
 
 def _rate(cost: LayoutCost, gpus: int, request: PlanRequest) -> str:
-    noun = "tokens" if request.model.hidden else "samples"
+    noun = f"{_noun(request)}s"
     peak = request.job.precision.gemm
     rate = f"{digits(cost.tokens_per_s)} {noun}/s, {digits(cost.tokens_per_s / gpus)} per GPU"
     return f"{rate}; MFU {percent(cost.mfu)} of the dense {peak} peak"
@@ -147,7 +165,7 @@ def components_words(use: MemoryUse) -> str:
     return ", ".join(f"{name} {gib(size):.1f}" for name, size in ordered)
 
 
-def power_rows(cost: LayoutCost) -> list[tuple[str, str]]:
+def power_rows(cost: LayoutCost, noun: str = "token") -> list[tuple[str, str]]:
     """Say what the GPUs draw; nothing for a part whose power is not modelled."""
     power = cost.power
     if power.gpu_w <= 0.0:
@@ -156,7 +174,7 @@ def power_rows(cost: LayoutCost) -> list[tuple[str, str]]:
     text += f" at {power.clock_hz / 1e6:,.0f} MHz" if power.clock_hz > 0.0 else ""
     text += f", {power.limited_by} limits the clock" if power.limited_by not in ("none", "") else ""
     text += f", hottest die {power.max_temp_c:.0f} C" if power.max_temp_c > 0.0 else ""
-    return [("power", f"{text}; {digits(power.energy_j_per_token, 3)} J per token")]
+    return [("power", f"{text}; {digits(power.energy_j_per_token, 3)} J per {noun}")]
 
 
 def breakdown(step: StepTime, bars: Bars) -> RenderableType:

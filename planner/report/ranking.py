@@ -47,7 +47,7 @@ _COLUMNS: Final = (
 )
 
 
-def ranking(layouts: Sequence[RankedLayout], width: int) -> RenderableType:
+def ranking(layouts: Sequence[RankedLayout], width: int, *, sequences: bool = True) -> RenderableType:
     """Return the table of ranked layouts.
 
     Parameters
@@ -56,6 +56,8 @@ def ranking(layouts: Sequence[RankedLayout], width: int) -> RenderableType:
         At least one, best first.
     width : int
         Columns of the console. In a narrow one, columns that are equal in all rows are said once below the table.
+    sequences : bool
+        Whether the model reads tokens; else throughput is in samples.
 
     Returns
     -------
@@ -75,7 +77,8 @@ def ranking(layouts: Sequence[RankedLayout], width: int) -> RenderableType:
     table.add_column("#", justify="right")
     for column in columns:
         whole = column.title == "layout"
-        table.add_column(column.title, justify="left" if column.left else "right", overflow="fold", no_wrap=whole)
+        title = column.title if sequences else column.title.replace("tok", "smp")
+        table.add_column(title, justify="left" if column.left else "right", overflow="fold", no_wrap=whole)
     for rank, ranked in enumerate(layouts, start=1):
         cells = [_cell(column, ranked) for column in columns]
         table.add_row(str(rank), *cells, style="bold" if rank == 1 else "")

@@ -39,7 +39,7 @@ def print_search(console: Console, report: PlanReport, saved: str = "", written:
     show(
         console,
         job_line(report.request),
-        ranking(report.layouts, console.width),
+        ranking(report.layouts, console.width, sequences=report.request.model.hidden > 0),
         facts("Best", best, report.request),
         breakdown(best.cost.step, bars(console)),
         *_losses(report),
@@ -66,11 +66,9 @@ def _proof(report: PlanReport) -> Sequence[RenderableType]:
         rows.append(("proof", proof_words(report)))
     if report.unconstrained_s and report.layouts:
         rows.append(("constraint", _constraint_words(report)))
-    reasons = report.rejected[:MOST_REASONS]
-    if reasons:
-        rest = len(report.rejected) - len(reasons)
-        more = f"; {count(rest, 'further reason')}" if rest else ""
-        rows.append(("refused", "; ".join(f"{number:,} {reason}" for reason, number in reasons) + more))
+    rows += [("refused", f"{number:,}: {reason}") for reason, number in report.rejected[:MOST_REASONS]]
+    rest = len(report.rejected) - MOST_REASONS
+    rows += [("", f"and {count(rest, 'further reason')}; --json lists all")] if rest > 0 else []
     rows += [("note", note) for note in report.notes]
     return (section("How sure", labelled(rows)),)
 
