@@ -28,12 +28,15 @@ class Contents:
         Number of each part on each position under each of the J strategies, shape (R, P, J, K).
     islands : tuple of int
         Island of every stage.
+    reshard_s : ndarray or None
+        Seconds per micro-batch and direction in which activations move between unlike strategies, shape (R, P).
     """
 
     spec: PipelineSpec
     rows: Ints
     counts: Floats
     islands: tuple[int, ...]
+    reshard_s: Floats | None = None
 
 
 def pipeline_spec(layout: Layout) -> PipelineSpec:
@@ -91,8 +94,11 @@ def contents_of(layout: Layout, model: ModelSpec) -> tuple[Contents, StrategyTab
     """Contents of one explicit layout (R = 1) and the table of the strategies that it uses."""
     spec = pipeline_spec(layout)
     strategies = tuple(dict.fromkeys(run.strategy for stage in layout.stages for run in stage.strategies))
+    samples = layout.micro_batch * layout.first.dp  # of one micro-batch over all replicas, whatever a layer's dp
     table = table_of(
-        list(strategies), pp=[layout.pp] * len(strategies), micro_batch=[layout.micro_batch] * len(strategies)
+        list(strategies),
+        pp=[layout.pp] * len(strategies),
+        micro_batch=[max(1, samples // strategy.dp) for strategy in strategies],
     )
     place = positions(layout.schedule, layout.pp, layout.vpp)
     slots = sorted(np.ndindex(layout.pp, layout.vpp), key=lambda slot: int(place[slot]))
@@ -105,8 +111,9 @@ def contents_of(layout: Layout, model: ModelSpec) -> tuple[Contents, StrategyTab
         used = _chunk_strategies(layout.stages[stage], chunk)
         for strategy in used:
             counts[0, position, strategies.index(strategy), kind_index[next(remaining)]] += 1.0
-        end = strategies.index((used or [layout.stages[stage].strategies[-1].strategy])[-1])
-        counts[0, position, end, len(kind_index) :] = whole[position, len(kind_index) :]
+        beside = used or [layout.stages[stage].strategies[-1].strategy]
+        end = beside[0] if position == 0 else beside[-1]  # embedding: first layer; head: last
+        counts[0, position, strategies.index(end), len(kind_index) :] = whole[position, len(kind_index) :]
     contents = Contents(
         spec=spec,
         rows=np.arange(len(strategies))[None, :],
@@ -114,6 +121,25 @@ def contents_of(layout: Layout, model: ModelSpec) -> tuple[Contents, StrategyTab
         islands=tuple(stage.island for stage in layout.stages),
     )
     return contents, table
+
+
+def strategy_changes(layout: Layout) -> Ints:
+    """Changes of the layout of activations on every position, shape (P,): between its layers, and on entering it."""
+    place = positions(layout.schedule, layout.pp, layout.vpp)
+    slots = sorted(np.ndindex(layout.pp, layout.vpp), key=lambda slot: int(place[slot]))
+    changes = np.zeros(len(slots), dtype=np.int64)
+    before: Strategy | None = None
+    for position, (stage, chunk) in enumerate(slots):
+        for strategy in _chunk_strategies(layout.stages[stage], chunk):
+            changes[position] += before is not None and not same_activations(before, strategy)
+            before = strategy
+    return changes
+
+
+def same_activations(before: Strategy, after: Strategy) -> bool:
+    """Whether two layers keep the tokens between them on the same ranks; ZeRO and recompute do not matter."""
+    grids = [(s.tp, s.cp, s.dp, s.sequence_parallel) for s in (before, after)]
+    return grids[0] == grids[1]
 
 
 def _chunk_strategies(stage: Stage, chunk: int) -> list[Strategy]:

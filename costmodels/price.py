@@ -1,14 +1,16 @@
 """The price of one explicit layout: time, memory, power, throughput. The batch forms share every function below it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from costmodels import power
+from costmodels.exchange.reshard import reshard_s
 from costmodels.layer_costs import PartCosts, power_seconds, price_parts
 from costmodels.layout import Layout
 from costmodels.memory import stage_memory
-from costmodels.positions import contents_of
+from costmodels.positions import contents_of, strategy_changes
 from costmodels.pricing import Pricing
 from costmodels.results import LayoutCost, MemoryUse, PowerState
 from costmodels.step import StepTimes, price_steps
@@ -35,6 +37,9 @@ def price_layout(pricings: Sequence[Pricing], layout: Layout) -> LayoutCost:
         The schedule cannot run with the layout's sizes, or an accelerator lacks the job's number format.
     """
     contents, table = contents_of(layout, pricings[0].model)
+    changes = strategy_changes(layout)
+    if changes.any():
+        contents = replace(contents, reshard_s=(changes * _reshard_s(pricings, layout))[None, :])
     used = sorted(set(contents.islands))
     costs = [price_parts(pricing, table) if island in used else None for island, pricing in enumerate(pricings)]
     priced = [cost for cost in costs if cost is not None]
@@ -52,6 +57,13 @@ def price_layout(pricings: Sequence[Pricing], layout: Layout) -> LayoutCost:
         tokens_per_s=tokens / total_s,
         mfu=tokens * flops_per_token(model, job.seq) / (total_s * _peak_flops_per_s(pricings, layout)),
     )
+
+
+def _reshard_s(pricings: Sequence[Pricing], layout: Layout) -> float:
+    """Seconds of one change of the layout of activations, on the slowest island used."""
+    shape = (layout.micro_batch * layout.first.dp, layout.first.gpus)
+    used = [pricings[island] for island in sorted({stage.island for stage in layout.stages})]
+    return max(reshard_s(p.model, p.job, shape, p.tiers, p.constants.network) for p in used)
 
 
 def _peak_flops_per_s(pricings: Sequence[Pricing], layout: Layout) -> float:

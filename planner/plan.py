@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from costmodels.layout import Layout, Strategy
@@ -11,11 +12,15 @@ from costmodels.results import Evidence, LayoutCost, Verdict
 from planner.build import uniform_layout
 from planner.infeasible import explain_infeasible
 from planner.plan_report import PlanReport, RankedLayout, SearchProof
-from planner.request import Objective, PlanRequest
+from planner.request import Framework, Objective, PlanRequest
 from planner.search import UniformSearch
+from planner.stage_ilp import StageShape
 from planner.tally import Candidate, Tally
+from planner.two_level import PER_LAYER, candidate_shape, mixed_plans
 from planner.uneven import uneven_layouts
 
+MOST_STAGE_GPUS: Final = 64
+MIXED_SHAPES: Final = 6  # pipeline shapes that are solved with a strategy for every layer
 VARIANTS: Final = 3  # virtual degrees of a grid whose splits are refined
 
 
@@ -51,15 +56,46 @@ def plan(request: PlanRequest, constants: Constants | None = None) -> PlanReport
     started = time.monotonic()
     pricings = pricings_of(request, constants)
     tally = UniformSearch(request, pricings[0]).run()
-    ranked = _ranked(request, pricings, tally)
+    ranked = _ranked(request, pricings, tally, started + request.time_limit_s)
     infeasible = None if ranked else explain_infeasible(request, pricings, tally)
+    unconstrained_s = _unconstrained_s(request, pricings, ranked, started + request.time_limit_s)
     return PlanReport(
         request=request,
         layouts=ranked,
         search=_proof(tally, ranked, time.monotonic() - started),
         rejected=tuple(tally.rejected.most_common()),
         infeasible=infeasible,
+        unconstrained_s=unconstrained_s,
     )
+
+
+def _unconstrained_s(
+    request: PlanRequest, pricings: Sequence[Pricing], ranked: Sequence[RankedLayout], deadline: float
+) -> float:
+    """Step time when every layer of the winner's pipeline may have a strategy of its own; 0.0 when it is not asked.
+
+    Not asked of frameworks that allow it anyway, and of stages with more GPUs than the ILP is meant for.
+    """
+    if not ranked or request.framework in PER_LAYER or len(pricings) > 1:
+        return 0.0
+    best = ranked[0]
+    if best.layout.stages[0].gpus > MOST_STAGE_GPUS or not request.model.hidden:
+        return 0.0
+    free = replace(request, framework=Framework.NONE)
+    plans = mixed_plans(free, pricings[0], [shape_of(best)], deadline)
+    return min([best.cost.step.total_s, *(plan.cost.step.total_s for plan in plans)])
+
+
+def shape_of(ranked: RankedLayout) -> tuple[StageShape, float]:
+    """Pipeline shape and step time of a uniform layout."""
+    layout, first = ranked.layout, ranked.layout.first
+    shape = StageShape(
+        gpus=first.gpus,
+        samples=layout.micro_batch * first.dp,
+        pp=layout.pp,
+        num_microbatches=layout.num_microbatches,
+    )
+    return shape, ranked.cost.step.total_s
 
 
 def estimate(request: PlanRequest, layout: Layout, constants: Constants | None = None) -> RankedLayout:
@@ -106,15 +142,26 @@ def layout_of(candidate: Candidate) -> Layout:
     )
 
 
-def _ranked(request: PlanRequest, pricings: Sequence[Pricing], tally: Tally) -> tuple[RankedLayout, ...]:
+def _ranked(
+    request: PlanRequest, pricings: Sequence[Pricing], tally: Tally, deadline: float
+) -> tuple[RankedLayout, ...]:
     chosen = sorted(tally.best.values(), key=lambda candidate: candidate.order)[: request.top]
     priced = [_best_variant(pricings, tally.near_best(candidate.key, VARIANTS)) for candidate in chosen]
+    if request.framework in PER_LAYER:
+        shapes = [candidate_shape(candidate) for candidate in chosen[:MIXED_SHAPES]]
+        mixed = mixed_plans(request, pricings[0], shapes, deadline)
+        priced = _distinct([*priced, *((plan.layout, plan.cost) for plan in mixed)])
     priced.sort(key=lambda pair: objective_value(pair[1], request.objective))
     ranked: list[RankedLayout] = []
-    for layout, cost in priced:
+    for layout, cost in priced[: request.top]:
         why = why_slower(ranked[-1].cost, cost) if ranked else ""
         ranked.append(RankedLayout(layout=layout, cost=cost, evidence=evidence_of(cost), why=why))
     return tuple(ranked)
+
+
+def _distinct(priced: Sequence[tuple[Layout, LayoutCost]]) -> list[tuple[Layout, LayoutCost]]:
+    """Each layout once."""
+    return list(dict(priced).items())
 
 
 def _best_variant(pricings: Sequence[Pricing], variants: Sequence[Candidate]) -> tuple[Layout, LayoutCost]:
