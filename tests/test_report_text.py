@@ -6,6 +6,7 @@ import plan_samples as samples
 import pytest
 from rich.console import Console
 
+from costmodels.layout import FULL_RECOMPUTE, StrategyRun
 from costmodels.results import Verdict
 from planner.explain import crossings, waterfall
 from planner.question import Question, request_of
@@ -59,7 +60,7 @@ def test_wide_tables_show_layers_and_narrow_ones_say_what_is_common():
 def test_search_text_answers_the_questions():
     text = " ".join(search_text().split())
     for words in (
-        "llama3_70b (80 layers) on dgx-h100:8 (64 x h100-sxm-80gb)",
+        "llama3_70b (70.55 billion parameters, 80 layers) on dgx-h100:8 (64 x h100-sxm-80gb)",
         "batch 128 sequences of 8,192 tokens, bf16, for megatron",
         "The first 2 lie within 3 % of each other",
         "Best: TP4 PP8 DP2",
@@ -188,6 +189,19 @@ def test_estimate_text_names_broken_rules():
     assert "64 heads do not divide by tp 24 (heads-tp)" in text
     assert re.search(r"^0 +21 +", text, re.MULTILINE)
     assert "does not run" not in printed(100, print_estimate, samples.request(), ranked, ())
+
+
+def test_layers_that_differ_are_listed():
+    base = samples.layouts()[1]
+    runs = (
+        StrategyRun(strategy=base.layout.first, count=11),
+        StrategyRun(strategy=replace(base.layout.first, recompute=FULL_RECOMPUTE), count=10),
+    )
+    stages = (replace(base.layout.stages[0], strategies=runs), *base.layout.stages[1:])
+    mixed = replace(base, layout=replace(base.layout, stages=stages))
+    text = " ".join(printed(100, print_estimate, samples.request(), mixed, ()).split())
+    assert "stage 0 11 x TP4 DP4 ZeRO1, recompute selective:mlp; 10 x TP4 DP4 ZeRO1, recompute full" in text
+    assert "Layers in order" not in printed(100, print_estimate, samples.request(), base, ())
 
 
 def test_crossings_tell_inside_from_across():

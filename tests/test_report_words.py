@@ -19,6 +19,7 @@ from planner.report.words import (
     runs_of,
     seconds,
     stage_layers_text,
+    strategy_text,
     uniform,
 )
 
@@ -87,6 +88,11 @@ def test_layout_text_marks_layers_that_differ():
     mixed = replace(base, stages=(base.stages[0], replace(base.stages[1], strategies=(other,))))
     assert not uniform(mixed)
     assert layout_text(mixed).endswith(" *")
+
+
+def test_strategy_text():
+    assert strategy_text(Strategy(tp=2, dp=16, zero=2, recompute=FULL_RECOMPUTE)) == "TP2 DP16 ZeRO2, recompute full"
+    assert strategy_text(Strategy()) == "TP1 DP1"
 
 
 def test_recompute_text_counts_layers():

@@ -6,7 +6,7 @@ from rich.console import Console, RenderableType
 
 from planner.plan_report import RankedLayout
 from planner.report.console import bars, section, show
-from planner.report.layout_text import breakdown, bullets, facts, job_line, stages
+from planner.report.layout_text import breakdown, bullets, facts, job_line, stages, strategies
 from planner.report.search_text import saved_lines
 from planner.request import PlanRequest
 from planner.rules import Violation
@@ -25,6 +25,7 @@ def print_estimate(
         job_line(request),
         facts("Estimate", ranked, request),
         breakdown(ranked.cost.step, bars(console)),
+        *strategies(ranked),
         *([section("Stages", stages(ranked))] if ranked.layout.pp > 1 else []),
         *_broken(request, broken),
         *saved_lines(written),

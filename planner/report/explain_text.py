@@ -12,7 +12,7 @@ from planner.explain import Crossing, TimeLoss, crossings, differences, waterfal
 from planner.plan_report import PlanReport, RankedLayout
 from planner.remedies import Remedies, Remedy
 from planner.report.console import Bars, bars, section, show
-from planner.report.layout_text import facts, job_line, stages
+from planner.report.layout_text import facts, job_line, stages, strategies
 from planner.report.ranking import STYLES, ruled_table
 from planner.report.words import digits, gib, layout_text, percent, seconds
 
@@ -40,6 +40,7 @@ def print_explanation(console: Console, report: PlanReport, rank: int, changes: 
         job_line(report.request),
         facts(f"Rank {rank}", ranked, report.request),
         section("From peak to the step as it is", _waterfall(ranked, bars(console))),
+        *strategies(ranked),
         section("Stages", stages(ranked)),
         section("Memory of the heaviest GPU", _memory(ranked)),
         *_groups(crossings(ranked, report.request.cluster)),

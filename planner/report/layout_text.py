@@ -9,6 +9,7 @@ from rich.text import Text
 
 from costmodels.layout import Layout
 from costmodels.results import Evidence, LayoutCost, MemoryUse, Moment, StepTime, Verdict
+from costmodels.workload.counts import parameter_count
 from planner.plan_report import RankedLayout
 from planner.report.console import Bars, section
 from planner.report.ranking import STYLES, ruled_table
@@ -24,6 +25,7 @@ from planner.report.words import (
     recompute_text,
     runs_of,
     seconds,
+    strategy_text,
     uniform,
 )
 from planner.request import PlanRequest
@@ -49,9 +51,10 @@ def job_line(request: PlanRequest) -> Text:
     job, model, cluster = request.job, request.model, request.cluster
     kinds = ", ".join(f"{island.gpus:,} x {island.node.accelerator.name}" for island in cluster.islands)
     batch = count(job.global_batch, "sequence") + f" of {job.seq:,} tokens" if model.hidden else f"{job.global_batch:,}"
+    parameters = f"{parameters_text(parameter_count(model).total)} parameters"
     pinned = "".join(f", {name}={value}" for name, value in request.fixed)
     return Text(
-        f"{model.name} ({count(model.layers, 'layer')}) on {cluster.name} ({kinds})\n"
+        f"{model.name} ({parameters}, {count(model.layers, 'layer')}) on {cluster.name} ({kinds})\n"
         f"batch {batch}, {job.precision.name}, for {request.framework}{pinned}"
     )
 
@@ -131,7 +134,7 @@ def _grid_words(ranked: RankedLayout) -> str:
     if first.dp * first.cp > 1:
         words.append(f"ZeRO-{first.zero}" if first.zero else "no ZeRO")
     if not uniform(layout):
-        words.append("layers differ: plan search --json lists each")
+        words.append("layers differ: plan explain lists each")
     return "; ".join(words)
 
 
@@ -214,6 +217,18 @@ def stages(ranked: RankedLayout) -> RenderableType:
         table.add_row(name, *row[:3], Text(row[3].value, style=STYLES[row[3]]))
         first = number + 1
     return table
+
+
+def strategies(ranked: RankedLayout) -> Sequence[RenderableType]:
+    """List the strategies of the layers in order, for a layout whose layers differ; nothing for one that is uniform."""
+    layout = ranked.layout
+    if len({run.strategy for stage in layout.stages for run in stage.strategies}) == 1:
+        return ()
+    rows = [
+        (f"stage {number}", "; ".join(f"{run.count} x {strategy_text(run.strategy)}" for run in stage.strategies))
+        for number, stage in enumerate(layout.stages)
+    ]
+    return (section("Layers in order", labelled(rows)),)
 
 
 def parameters_text(parameters: int) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Final
 
-from costmodels.layout import Layout, Strategy
+from costmodels.layout import Granularity, Layout, Strategy
 from costmodels.results import MemoryUse
 
 BYTES_PER_GIB: Final = 2.0**30
@@ -65,6 +65,15 @@ def layout_text(layout: Layout) -> str:
     parts += [f"ETP{first.etp}"] if first.etp > 1 else []
     parts += [f"ZeRO{first.zero}"] if first.zero != 1 and first.dp * first.cp > 1 else []
     return " ".join(parts) + ("" if uniform(layout) else " *")
+
+
+def strategy_text(strategy: Strategy) -> str:
+    """Return the strategy of a layer, such as ``TP2 DP16 ZeRO2, recompute full``."""
+    named = (("TP", strategy.tp), ("CP", strategy.cp), ("DP", strategy.dp), ("EP", strategy.ep), ("ETP", strategy.etp))
+    degrees = [f"{name}{degree}" for name, degree in named if degree > 1 or name in ("TP", "DP")]
+    degrees += [f"ZeRO{strategy.zero}"] if strategy.dp * strategy.cp > 1 else []
+    plain = strategy.recompute.granularity is Granularity.NONE
+    return " ".join(degrees) + ("" if plain else f", recompute {strategy.recompute}")
 
 
 def uniform(layout: Layout) -> bool:
