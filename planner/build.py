@@ -69,3 +69,8 @@ def uniform_layout(
         num_microbatches=num_microbatches,
         schedule=schedule_of(len(chunks), len(chunks[0])),
     )
+
+
+def on_island(layout: Layout, island: int) -> Layout:
+    """Return the layout with all of its stages on one island."""
+    return replace(layout, stages=tuple(replace(stage, island=island) for stage in layout.stages))

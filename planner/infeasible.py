@@ -32,7 +32,9 @@ def explain_infeasible(request: PlanRequest, pricings: Sequence[Pricing], tally:
     if tally.rejected:
         rule, count = tally.rejected.most_common(1)[0]
         return Infeasibility(
-            constraint=f"every one of {tally.enumerated} grids breaks a rule of {request.framework}; {count} break: {rule}",
+            constraint=(
+                f"every one of {tally.enumerated} grids breaks a rule of {request.framework}; {count} break this one: {rule}"
+            ),
             nearest_change="free a pinned degree, change the global batch or the number of GPUs",
         )
     batch, gpus = request.job.global_batch, request.cluster.gpus
@@ -51,8 +53,8 @@ def _memory(request: PlanRequest, pricings: Sequence[Pricing], near: Candidate) 
     more = _gpus_that_hold(request, near.memory_bytes, usable)
     return Infeasibility(
         constraint=(
-            f"memory: the layout that comes nearest ({degrees}, recompute {near.recompute}) needs {need:.1f} GiB on its "
-            f"heaviest GPU, {usable / GIB:.1f} GiB usable"
+            f"memory: the layout that comes nearest ({degrees}, recompute {near.recompute}) needs {need:.1f} GiB "
+            f"on its heaviest GPU, {usable / GIB:.1f} GiB usable"
         ),
         nearest_change=f"about {more} GPUs instead of {request.cluster.gpus}, or free what is pinned",
     )
@@ -69,8 +71,8 @@ def _states(request: PlanRequest, pricings: Sequence[Pricing]) -> Infeasibility:
     gpus = request.cluster.gpus
     return Infeasibility(
         constraint=(
-            f"memory: weights, gradients and optimizer states take {states / GIB:.0f} GiB ({each:g} bytes a parameter); "
-            f"{gpus} GPUs have {gpus * usable / GIB:.0f} GiB usable"
+            f"memory: weights, gradients and optimizer states take {states / GIB:.0f} GiB "
+            f"({each:g} bytes a parameter); {gpus} GPUs have {gpus * usable / GIB:.0f} GiB usable"
         ),
         nearest_change=f"about {_gpus_that_hold(request, states, gpus * usable)} GPUs instead of {gpus}",
     )

@@ -9,8 +9,9 @@ from costmodels.layout import Layout, Strategy
 from costmodels.price import price_layout
 from costmodels.pricing import Constants, Pricing
 from costmodels.results import Evidence, LayoutCost, Verdict
-from planner.build import uniform_layout
+from planner.build import on_island, uniform_layout
 from planner.infeasible import explain_infeasible
+from planner.islands import IslandSearch
 from planner.plan_report import PlanReport, RankedLayout, SearchProof
 from planner.request import Framework, Objective, PlanRequest
 from planner.search import UniformSearch
@@ -55,10 +56,22 @@ def plan(request: PlanRequest, constants: Constants | None = None) -> PlanReport
     """
     started = time.monotonic()
     pricings = pricings_of(request, constants)
-    tally = UniformSearch(request, pricings[0]).run()
-    ranked = _ranked(request, pricings, tally, started + request.time_limit_s)
+    deadline = started + request.time_limit_s
+    found = [_island_alone(request, pricings, number, deadline) for number in range(len(pricings))]
+    priced = [pair for _, pairs in found for pair in pairs]
+    tally = found[0][0]
+    for other, _ in found[1:]:
+        tally.absorb(other)
+    if len(pricings) > 1:
+        known = [cost.step.total_s for _, cost in priced]
+        together = IslandSearch(request, pricings, known, deadline)
+        priced += [(plan.layout, plan.cost) for plan in together.run()]
+        tally.enumerated += together.enumerated
+        tally.solved += together.solved
+        tally.open_bound_s = 0.0  # no bound is proven over all islands together
+    ranked = _ranked(request, priced)
     infeasible = None if ranked else explain_infeasible(request, pricings, tally)
-    unconstrained_s = _unconstrained_s(request, pricings, ranked, started + request.time_limit_s)
+    unconstrained_s = _unconstrained_s(request, pricings, ranked, deadline)
     return PlanReport(
         request=request,
         layouts=ranked,
@@ -142,16 +155,27 @@ def layout_of(candidate: Candidate) -> Layout:
     )
 
 
-def _ranked(
-    request: PlanRequest, pricings: Sequence[Pricing], tally: Tally, deadline: float
-) -> tuple[RankedLayout, ...]:
+def _island_alone(
+    request: PlanRequest, pricings: Sequence[Pricing], island: int, deadline: float
+) -> tuple[Tally, list[tuple[Layout, LayoutCost]]]:
+    """Search one island by itself: its best grids with their best splits, and mixed strategies where allowed."""
+    tally = UniformSearch(request, pricings[island]).run()
     chosen = sorted(tally.best.values(), key=lambda candidate: candidate.order)[: request.top]
-    priced = [_best_variant(pricings, tally.near_best(candidate.key, VARIANTS)) for candidate in chosen]
+    alone = [pricings[island]]
+    priced = [_best_variant(alone, tally.near_best(candidate.key, VARIANTS)) for candidate in chosen]
     if request.framework in PER_LAYER:
         shapes = [candidate_shape(candidate) for candidate in chosen[:MIXED_SHAPES]]
-        mixed = mixed_plans(request, pricings[0], shapes, deadline)
+        mixed = mixed_plans(request, pricings[island], shapes, deadline)
         priced = _distinct([*priced, *((plan.layout, plan.cost) for plan in mixed)])
-    priced.sort(key=lambda pair: objective_value(pair[1], request.objective))
+    if island:
+        moved = [on_island(layout, island) for layout, _ in priced]
+        priced = [(layout, price_layout(pricings, layout)) for layout in moved]
+    return tally, priced
+
+
+def _ranked(request: PlanRequest, found: Sequence[tuple[Layout, LayoutCost]]) -> tuple[RankedLayout, ...]:
+    """Sort by the objective; ties keep the order of the search."""
+    priced = sorted(found, key=lambda pair: objective_value(pair[1], request.objective))
     ranked: list[RankedLayout] = []
     for layout, cost in priced[: request.top]:
         why = why_slower(ranked[-1].cost, cost) if ranked else ""

@@ -86,3 +86,11 @@ class Tally:
         """Time beyond which nothing can enter the ranking any more."""
         times = sorted(candidate.total_s for candidate in self.best.values())
         return times[wanted - 1] if len(times) >= wanted else float("inf")
+
+    def absorb(self, other: "Tally") -> None:
+        """Add the counts of another search; its candidates stay its own."""
+        self.enumerated += other.enumerated
+        self.solved += other.solved
+        self.pruned += other.pruned
+        self.rejected += other.rejected
+        self.open_bound_s = min(self.open_bound_s, other.open_bound_s)
