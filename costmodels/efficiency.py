@@ -50,13 +50,16 @@ class AttentionEfficiency:
 
     ``math`` is the share of the 16-bit peak for long sequences and 128-wide heads at full clock; ``length_half`` the
     attended keys, and ``width_half`` the head width, at which half of the asymptote is reached;
-    ``backward_ratio`` the backward kernel's share of the forward kernel's rate. All [1] or counts.
+    ``backward_ratio`` the backward kernel's share of the forward kernel's rate; ``fa2`` and ``fa1`` the rate of those
+    kernels over the generation's best. All [1] or counts.
     """
 
     math: float
     length_half: float
     width_half: float
     backward_ratio: float
+    fa2: float
+    fa1: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +87,10 @@ class SharedEfficiency:
     memory_launch_s: float
     dispatch_s: float
     graph_dispatch_s: float
+    compiled_dispatch_s: float
+    script_dispatch_s: float
+    host_jitter: float
+    collective_kernels: float
     backward_traffic: float
     compiled_traffic: float
     quantise_fp8_bytes: float

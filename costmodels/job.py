@@ -67,6 +67,9 @@ class Software:
     optimizer_offload: bool = False
     activation_offload_layers: int = 0
     dropout: bool = False  # masks are kept
+    attention_kernel: str = "cudnn"  # generation of the fused kernel: cudnn (and FlashAttention 3), fa2, fa1
+    scripted: bool = False  # layers are PyTorch calls op by op from Python, without fused modules
+    tp_backward_overlap: bool = True  # exchanges of column-parallel inputs run beside weight-gradient GEMMs
     fused_norms: bool = True  # norms are one kernel each even where fused_kernels is false
     parallel_loss: bool = True  # the loss works on each tp rank's columns of the logits; false: on gathered logits
     gathered_inputs_kept: bool = False  # column-parallel layers keep their input as gathered over tp

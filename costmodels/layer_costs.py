@@ -14,13 +14,14 @@ from typing import Final
 import numpy as np
 
 from costmodels import power
-from costmodels.compute import op_times
-from costmodels.exchange import LayerExchange, layer_exchange
+from costmodels.compute import dispatch_s, op_times
+from costmodels.exchange import LayerExchange, layer_exchange, tensor_calls
 from costmodels.layout import Granularity, Recompute
 from costmodels.memory.states import LocalParameters, local_parameters
 from costmodels.overlap import exposed_s
 from costmodels.pricing import Pricing
-from costmodels.table import Floats, StrategyTable
+from costmodels.reliability import expected_maximum
+from costmodels.table import Bools, Floats, StrategyTable
 from costmodels.workload.layers import embedding_ops, head_ops, layer_ops, mtp_ops, padded_vocab
 from costmodels.workload.op import SUBMODULES, Op, OpKind
 
@@ -36,17 +37,20 @@ class Work(IntEnum):
     ATTENTION = 1
     MEMORY = 2
     RECOMPUTE = 3
-    TP = 4
-    CP = 5
-    EP = 6
-    WEIGHTS = 7  # weight gathers and gradient reductions of every micro-batch (ZeRO-3)
+    LAUNCH = 4  # the host starts kernels slower than the accelerator runs them
+    TP = 5
+    CP = 6
+    EP = 7
+    WEIGHTS = 8  # weight gathers and gradient reductions of every micro-batch (ZeRO-3)
+    RESHARD = 9  # activations that move between layers of unlike strategies
 
     @property
     def is_compute(self) -> bool:
-        """Whether the arithmetic units (or the memory) of the accelerator work, rather than wait for a transfer."""
-        return self <= Work.RECOMPUTE
+        """Whether it belongs to computing: the accelerator works, or waits for its host, not for a transfer."""
+        return self <= Work.LAUNCH
 
 
+DEVICE_WORKS: Final = (Work.GEMM, Work.ATTENTION, Work.MEMORY, Work.RECOMPUTE)
 COMPUTE_WORKS: Final = tuple(work for work in Work if work.is_compute)
 EXCHANGE_WORKS: Final = tuple(work for work in Work if not work.is_compute)
 _WORK_OF: Final = {
@@ -120,8 +124,8 @@ def price_parts(pricing: Pricing, table: StrategyTable, *, exchanges: bool = Tru
     """Price every part of the model under every strategy.
 
     Without exchanges the times are a lower bound: what exchanges add to a step is never less than what they give back
-    by
-    a higher clock, since the energy of the compute rises with the clock and the power limit holds for the sum.
+    by a higher clock, since the energy of the compute rises with the clock and the power limit holds for the sum; waits
+    for the host, which a higher clock makes longer, are left out with them.
 
     Parameters
     ----------
@@ -137,24 +141,35 @@ def price_parts(pricing: Pricing, table: StrategyTable, *, exchanges: bool = Tru
     PartCosts
     """
     names = part_names(pricing)
-    all_ops = part_ops(pricing)
-    forward, backward, parameters = [], [], []
-    for name, ops in zip(names, all_ops, strict=True):
-        part = _Part(pricing, table, name, ops)
-        forward.append(part.forward_s(exchanges=exchanges))
-        backward.append(part.backward_s(exchanges=exchanges))
-        parameters.append(part.parameters)
-    return _at_sustained_clock(
+    parts = [_Part(pricing, table, *part) for part in zip(names, part_ops(pricing), strict=True)]
+    costs = _at_sustained_clock(
         pricing,
         PartCosts(
             names=names,
-            forward_s=np.stack(forward, axis=1),
-            backward_s=np.stack(backward, axis=1),
-            dense_parameters=np.stack([p.dense for p in parameters]),
-            expert_parameters=np.stack([p.expert for p in parameters]),
+            forward_s=np.stack([part.forward_s(exchanges=exchanges) for part in parts], axis=1),
+            backward_s=np.stack([part.backward_s(exchanges=exchanges) for part in parts], axis=1),
+            dense_parameters=np.stack([part.parameters.dense for part in parts]),
+            expert_parameters=np.stack([part.parameters.expert for part in parts]),
             clock=np.ones(len(table)),
         ),
     )
+    if exchanges:
+        _wait_for_host(costs, parts)
+    return costs
+
+
+def _wait_for_host(costs: PartCosts, parts: "Sequence[_Part]") -> None:
+    """Fill in :attr:`Work.LAUNCH`: what the host needs to start the kernels of a pass beyond what the device needs.
+
+    A pass over a layer takes the longer of both: the host runs ahead of the device, or the device waits for it. What
+    the backward pass repeats is a pass of its own.
+    """
+    for row, part in enumerate(parts):
+        forward_s, backward_s = costs.forward_s[:, row], costs.backward_s[:, row]
+        repeated_s = backward_s[Work.RECOMPUTE]
+        forward_s[Work.LAUNCH] = np.maximum(part.forward_host_s - forward_s.sum(axis=0), 0.0)
+        wait_s = np.maximum(part.backward_host_s - (backward_s.sum(axis=0) - repeated_s), 0.0)
+        backward_s[Work.LAUNCH] = wait_s + np.maximum(part.repeated_host_s - repeated_s, 0.0)
 
 
 def repeated_s(pricing: Pricing, table: StrategyTable, recomputes: Sequence[Recompute]) -> Floats:
@@ -197,7 +212,7 @@ def _at_sustained_clock(pricing: Pricing, costs: PartCosts) -> PartCosts:
     clock = power.step_power(model, power_seconds(works), limit_w=pricing.power_limit_w).clock
     clock = np.minimum(clock, pricing.clock)
     factor = np.ones((len(Work), len(clock)))
-    for work in COMPUTE_WORKS:
+    for work in DEVICE_WORKS:
         factor[work] = power.time_factor(clock, model.clock_bound[_POWER_WORK[work]])
     return replace(
         costs,
@@ -229,6 +244,39 @@ class _Part:
         self.op_forward_s = np.stack([t.forward_s for t in times])
         self.op_backward_s = np.stack([t.backward_s for t in times])
         self.work = np.array([_WORK_OF[op.kind] for op in ops])
+        self._forward_kernels = np.array([t.forward_kernels for t in times])
+        self._backward_kernels = np.array([t.backward_kernels for t in times])
+
+    @property
+    def forward_host_s(self) -> Floats:
+        """Seconds that the slowest host of a group needs to start the kernels of a forward pass, shape (S,)."""
+        return self._host_s(self._forward_kernels.sum() + self._collectives[0])
+
+    @property
+    def backward_host_s(self) -> Floats:
+        """Seconds that the slowest host of a group needs to start the kernels of a backward pass, shape (S,)."""
+        return self._host_s(self._backward_kernels.sum() + self._collectives[1])
+
+    @property
+    def repeated_host_s(self) -> Floats:
+        """Seconds that the slowest host of a group needs to start what the backward pass repeats, shape (S,)."""
+        again = [self._forward_kernels[self._repeated(recompute)].sum() for recompute in self.table.recomputes]
+        whole = np.array([recompute.granularity is Granularity.FULL for recompute in self.table.recomputes])
+        kernels = np.array(again)[self.table.recompute] + whole[self.table.recompute] * self._collectives[0]
+        return self._host_s(kernels)
+
+    @cached_property
+    def _collectives(self) -> tuple[Floats, Floats]:
+        """Kernels that the host's work for tensor-parallel collectives is worth, forward and backward, shapes (S,)."""
+        each = self.pricing.constants.efficiency.shared.collective_kernels
+        forward, backward = tensor_calls(self.name, self.pricing.model, self.table)
+        return each * forward, each * backward
+
+    def _host_s(self, kernels: Floats) -> Floats:
+        """Hosts vary, and ranks that meet in every layer wait for the slowest of their group."""
+        shared = self.pricing.constants.efficiency.shared
+        slowest = 1.0 + shared.host_jitter * expected_maximum(self.table.tp)
+        return np.asarray(kernels * dispatch_s(self.pricing.job, self.pricing.constants.efficiency) * slowest)
 
     @cached_property
     def exchange(self) -> LayerExchange:
@@ -246,7 +294,7 @@ class _Part:
         out[Work.TP] = self._tp_exposed(e.tp_forward_s, gemm)
         out[Work.CP] = self._hidden_behind(e.cp_forward_s, attention)
         out[Work.EP] = self._ep_exposed(e.ep_forward_s, out)
-        out[Work.WEIGHTS] = self._weights_exposed(e.weights_forward_s, out[list(COMPUTE_WORKS)].sum(axis=0))
+        out[Work.WEIGHTS] = self._weights_exposed(e.weights_forward_s, out[list(DEVICE_WORKS)].sum(axis=0))
         return out
 
     def backward_s(self, *, exchanges: bool) -> Floats:
@@ -262,7 +310,7 @@ class _Part:
         out[Work.TP] = self._tp_backward(gemm) + repeated_exchange[0]
         out[Work.CP] = self._hidden_behind(e.cp_backward_s, attention) + repeated_exchange[1]
         out[Work.EP] = self._ep_exposed(e.ep_backward_s, out) + repeated_exchange[2]
-        out[Work.WEIGHTS] = self._weights_exposed(e.weights_backward_s, out[list(COMPUTE_WORKS)].sum(axis=0))
+        out[Work.WEIGHTS] = self._weights_exposed(e.weights_backward_s, out[list(DEVICE_WORKS)].sum(axis=0))
         return out
 
     def _compute(self, op_s: Floats) -> Floats:
@@ -275,12 +323,20 @@ class _Part:
             return transfer_s
         overlap = self.pricing.constants.overlap
         pieces = np.minimum(self.table.tp, overlap.tp_chunks)
-        return exposed_s(transfer_s, gemm_s, window_share=overlap.window_share, least_share=1.0 / pieces)
+        return exposed_s(
+            transfer_s,
+            gemm_s,
+            overlap.window_share,
+            least_share=1.0 / pieces,
+            contention=overlap.user_buffer_contention,
+        )
 
     def _tp_backward(self, gemm_s: Floats) -> Floats:
         """Backward exchanges of column-parallel GEMMs run beside weight-gradient GEMMs in every framework."""
         e, overlap = self.exchange, self.pricing.constants.overlap
-        beside = exposed_s(e.tp_backward_hidden_s, 0.5 * gemm_s, window_share=overlap.window_share, least_share=0.0)
+        if not self.pricing.job.software.tp_backward_overlap:
+            return e.tp_backward_s
+        beside = exposed_s(e.tp_backward_hidden_s, 0.5 * gemm_s, overlap.window_share, contention=overlap.contention)
         return self._tp_exposed(e.tp_backward_s - e.tp_backward_hidden_s, gemm_s) + beside
 
     def _hidden_behind(self, transfer_s: Floats, window_s: Floats) -> Floats:
@@ -289,26 +345,29 @@ class _Part:
             return transfer_s
         overlap = self.pricing.constants.overlap
         share = (self.table.cp - 1) / self.table.cp
-        return exposed_s(transfer_s, share * window_s, window_share=overlap.window_share, least_share=0.0)
+        return exposed_s(transfer_s, share * window_s, overlap.window_share, contention=overlap.contention)
 
     def _ep_exposed(self, transfer_s: Floats, works: Floats) -> Floats:
         """With expert overlap, one micro-batch's exchange runs beside another one's compute of the other direction."""
         if not self.pricing.job.software.expert_overlap:
             return transfer_s
-        window = works[list(COMPUTE_WORKS)].sum(axis=0)
+        window = works[list(DEVICE_WORKS)].sum(axis=0)
         overlap = self.pricing.constants.overlap
-        return exposed_s(transfer_s, window, window_share=overlap.window_share, least_share=0.0)
+        return exposed_s(transfer_s, window, overlap.window_share, contention=overlap.contention)
 
     def _weights_exposed(self, transfer_s: Floats, compute_s: Floats) -> Floats:
         overlap = self.pricing.constants.overlap
         hides = self.pricing.job.software.param_overlap
         window = compute_s if hides else np.zeros_like(compute_s)
-        return exposed_s(transfer_s, window, window_share=overlap.window_share, least_share=0.0)
+        return exposed_s(transfer_s, window, overlap.window_share, contention=overlap.contention)
 
     def repeated_by(self, recompute: Recompute) -> Floats:
         """Seconds of forward compute that a recompute choice runs again, shape (S,)."""
-        again = np.array([_repeats(recompute, op) for op in self.ops])
-        return np.asarray(self.op_forward_s[again].sum(axis=0))
+        return np.asarray(self.op_forward_s[self._repeated(recompute)].sum(axis=0))
+
+    def _repeated(self, recompute: Recompute) -> Bools:
+        """Which ops a recompute choice runs again."""
+        return np.array([_repeats(recompute, op) for op in self.ops])
 
     def _repeated_compute_s(self) -> Floats:
         """Seconds of forward compute that the backward pass runs again, shape (S,)."""

@@ -17,12 +17,17 @@ class Overlap:
     ``window_share`` is the share of a compute window that hides a transfer (the rest is lost to shared multiprocessors
     and
     memory bandwidth); ``tp_chunks`` the pieces that a tensor-parallel exchange is cut into when it overlaps its GEMM;
-    ``bucket_bytes`` the size of a gradient or weight bucket, of which the last (first) one can hide behind nothing.
+    ``bucket_bytes`` the size of a gradient or weight bucket, of which the last (first) one can hide behind nothing;
+    ``contention`` what a second of hidden transfer takes from the compute beside it (multiprocessors and memory
+    bandwidth of its kernels), ``user_buffer_contention`` the same for exchanges that copy engines or a few
+    multiprocessors move.
     """
 
     window_share: float
     tp_chunks: int
     bucket_bytes: float
+    contention: float
+    user_buffer_contention: float
 
 
 @lru_cache(maxsize=1)
@@ -33,28 +38,40 @@ def default_overlap() -> Overlap:
         window_share=float(table["window_share"]["value"]),
         tp_chunks=int(table["tp_chunks"]["value"]),
         bucket_bytes=float(table["bucket_bytes"]["value"]),
+        contention=float(table["contention"]["value"]),
+        user_buffer_contention=float(table["user_buffer_contention"]["value"]),
     )
 
 
-def exposed_s(transfer_s: Floats, window_s: Floats, *, window_share: float, least_share: Floats | float) -> Floats:
-    """Seconds of a transfer that outlast the compute beside it.
+def exposed_s(
+    transfer_s: Floats,
+    window_s: Floats | float,
+    window_share: float,
+    *,
+    least_share: Floats | float = 0.0,
+    contention: float = 0.0,
+) -> Floats:
+    """Seconds that a transfer adds to the compute beside it.
 
     Parameters
     ----------
     transfer_s, window_s : array
         The transfer alone, and the compute that may run beside it [s]; shapes broadcast.
     window_share : float
-        Share of the window that hides the transfer [1].
+        Share of the window that can hide the transfer [1].
     least_share : array or float
         Share of the transfer that hides behind nothing: its first or last piece [1].
+    contention : float
+        What a hidden second costs the compute beside it [s/s], at most 1.
 
     Returns
     -------
     array
-        ``max(transfer - window_share * window, least_share * transfer)`` [s].
+        ``v + contention (transfer - v)`` with ``v = max(transfer - window_share window, least_share transfer)`` [s].
 
     References
     ----------
-    Chunked overlap: with k equal pieces all but one may hide, so the least share is 1 / k (docs/cost-models.md).
+    Chunked overlap: with k equal pieces all but one may hide, so the least share is 1 / k.
     """
-    return np.maximum(transfer_s - window_share * window_s, least_share * transfer_s)
+    visible = np.maximum(transfer_s - window_share * window_s, least_share * transfer_s)
+    return np.asarray(visible + contention * (transfer_s - visible))

@@ -134,6 +134,9 @@ def stage_work(costs: Sequence[PartCosts], contents: Contents) -> StageWork:
         held = counts.sum(axis=2)
         dense[:, :, stages] = np.einsum("rsjk,krj->rjs", held, cost.dense_parameters[:, contents.rows], **pick)
         expert[:, :, stages] = np.einsum("rsjk,krj->rjs", held, cost.expert_parameters[:, contents.rows], **pick)
+    if contents.reshard_s is not None:
+        forward[Work.RESHARD] += contents.reshard_s[:, place]
+        backward[Work.RESHARD] += contents.reshard_s[:, place]
     return StageWork(forward_s=forward, backward_s=backward, dense_parameters=dense, expert_parameters=expert)
 
 
@@ -255,9 +258,23 @@ def _state_times(
                 exchange.owned_parameters, pricing.job, pricing.accelerator, efficiency=pricing.constants.efficiency
             )
             last = exchange.last_bucket_share
-        reduce_window = backward_s[:, stages] if software.grad_overlap else 0.0
-        gather_window = forward_s[:, stages] if software.param_overlap else 0.0
-        share = overlap.window_share
-        reduce[:, stages] = exposed_s(reduce[:, stages], reduce_window, window_share=share, least_share=last)
-        gather[:, stages] = exposed_s(gather[:, stages], gather_window, window_share=share, least_share=last)
+        window = _window_passes(contents) * overlap.window_share
+        for states_s, passes_s, hides in (
+            (reduce, backward_s, software.grad_overlap),
+            (gather, forward_s, software.param_overlap),
+        ):
+            beside = passes_s[:, stages] if hides else np.zeros_like(passes_s[:, stages])
+            states_s[:, stages] = exposed_s(
+                states_s[:, stages], beside, window, least_share=last, contention=overlap.contention if hides else 0.0
+            )
     return reduce, gather, optimizer
+
+
+def _window_passes(contents: Contents) -> float:
+    """Passes of one micro-batch over a stage that run while its gradients (weights) are reduced (gathered) in turn.
+
+    The last micro-batch's own pass; with virtual chunks the gradients of the last chunk are ready ``(v - 1) p`` passes
+    over a chunk before the end, and weights of later chunks are needed as much later.
+    """
+    pp, vpp = contents.spec.pp, contents.spec.vpp
+    return 1.0 + (pp - 1) * (vpp - 1) / vpp

@@ -33,7 +33,7 @@ def explain_infeasible(request: PlanRequest, pricings: Sequence[Pricing], tally:
         rule, count = tally.rejected.most_common(1)[0]
         return Infeasibility(
             constraint=(
-                f"every one of {tally.enumerated} grids breaks a rule of {request.framework}; {count} break this one: {rule}"
+                f"every one of {tally.enumerated} grids breaks a rule of {request.framework}; {count} break: {rule}"
             ),
             nearest_change="free a pinned degree, change the global batch or the number of GPUs",
         )

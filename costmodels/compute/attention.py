@@ -63,7 +63,9 @@ def query_blocks(sequences: Floats, heads: Floats, seq: Floats | float) -> Float
     return blocks
 
 
-def flash_attention_s(shape: AttentionShape, machine: Machine, number_format: str = "bf16") -> tuple[Floats, Floats]:
+def flash_attention_s(
+    shape: AttentionShape, machine: Machine, number_format: str = "bf16", kernel: str = "cudnn"
+) -> tuple[Floats, Floats]:
     """Forward and backward time of fused attention.
 
     Parameters
@@ -74,6 +76,8 @@ def flash_attention_s(shape: AttentionShape, machine: Machine, number_format: st
         Accelerator, constants and clock.
     number_format : str
         Format of queries, keys and values.
+    kernel : str
+        Generation of the kernel: ``cudnn``, ``fa2`` or ``fa1``.
 
     Returns
     -------
@@ -85,7 +89,9 @@ def flash_attention_s(shape: AttentionShape, machine: Machine, number_format: st
     ``docs/compute.md``, section "Attention": the rate saturates with the head width (softmax work does not shrink with
     it) and with the keys of a call; fitted to the figures of Shah et al., arXiv 2407.08608.
     """
-    forward_s = _products_s(shape, machine, number_format)
+    constants = machine.generation.attention
+    share = {"fa2": constants.fa2, "fa1": constants.fa1}.get(kernel, 1.0)
+    forward_s = _products_s(shape, machine, number_format) / share
     backward_s = forward_s * _BACKWARD_PRODUCTS / machine.generation.attention.backward_ratio
     bandwidth = machine.accelerator.memory_bytes_per_s * machine.generation.memory
     queries, keys = _tensor_elements(shape)

@@ -26,10 +26,15 @@ _OPAQUE_BACKWARD: Final = 2.0  # gradients of inputs and of weights
 
 @dataclass(frozen=True, kw_only=True)
 class OpTimes:
-    """Seconds of one op per micro-batch on one rank, arrays of shape (S,)."""
+    """Device seconds of one op per micro-batch on one rank, arrays of shape (S,), and the kernels that the host starts.
+
+    ``forward_kernels`` and ``backward_kernels`` count what a kernel-by-kernel framework launches for the op.
+    """
 
     forward_s: Floats
     backward_s: Floats
+    forward_kernels: float = 1.0
+    backward_kernels: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,12 +88,22 @@ def op_times(
     row_clock = clock if np.ndim(clock) == 0 else np.asarray(clock, dtype=np.float64)[grid.first]
     machine = machine_of(accelerator, efficiency, clock=row_clock)
     priced = _PRICES[op.kind](op, grid, job, machine)
-    shared = efficiency.shared
-    dispatch_s = shared.graph_dispatch_s if job.software.cuda_graphs else shared.dispatch_s
     return OpTimes(
-        forward_s=np.maximum(priced.forward_s, priced.forward_kernels * dispatch_s)[grid.inverse],
-        backward_s=np.maximum(priced.backward_s, priced.backward_kernels * dispatch_s)[grid.inverse],
+        forward_s=priced.forward_s[grid.inverse],
+        backward_s=priced.backward_s[grid.inverse],
+        forward_kernels=priced.forward_kernels,
+        backward_kernels=priced.backward_kernels,
     )
+
+
+def dispatch_s(job: TrainingJob, efficiency: Efficiency) -> float:
+    """Host time to start one kernel: in a captured graph, from compiled code, from fused modules or op by op [s]."""
+    shared = efficiency.shared
+    if job.software.cuda_graphs:
+        return shared.graph_dispatch_s
+    if job.software.compiled:
+        return shared.compiled_dispatch_s
+    return shared.script_dispatch_s if job.software.scripted else shared.dispatch_s
 
 
 def _gemm(op: Op, grid: Grid, job: TrainingJob, machine: Machine) -> _Priced:
@@ -121,7 +136,7 @@ def _attention(op: Op, grid: Grid, job: TrainingJob, machine: Machine) -> _Price
     shape = attention_shape(op, grid, job)
     number_format = job.precision.attention
     if job.software.flash_attention:
-        forward_s, backward_s = flash_attention_s(shape, machine, number_format)
+        forward_s, backward_s = flash_attention_s(shape, machine, number_format, job.software.attention_kernel)
     else:
         forward_s, backward_s = matrix_attention_s(
             shape, machine, elements_per_score=op.traffic_elements_per_score, number_format=number_format

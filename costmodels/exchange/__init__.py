@@ -4,7 +4,7 @@ Durations are those of the transfers alone. What of them hides behind compute is
 """
 
 from costmodels.exchange.boundary import boundary_bytes, boundary_send_s, tied_embedding_s
-from costmodels.exchange.layer import LayerExchange, layer_exchange
+from costmodels.exchange.layer import LayerExchange, layer_exchange, tensor_calls
 from costmodels.exchange.states import StateExchange, state_exchange
 
 __all__ = [
@@ -14,5 +14,6 @@ __all__ = [
     "boundary_send_s",
     "layer_exchange",
     "state_exchange",
+    "tensor_calls",
     "tied_embedding_s",
 ]

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from costmodels.collectives import NetworkConstants
 from costmodels.exchange.context import context_exchange
 from costmodels.exchange.experts import expert_exchange
@@ -102,6 +104,20 @@ def layer_exchange(
         ep_bytes=experts.sent_bytes,
         weights_bytes=weights.sent_bytes,
     )
+
+
+def tensor_calls(name: str, model: ModelSpec, table: StrategyTable) -> tuple[Floats, Floats]:
+    """Tensor-parallel collectives that one part starts forward and backward, shapes (S,); none without tp."""
+    kind = kind_of(name, model)
+    if isinstance(kind, OpaqueLayer):
+        calls = float("tp" in kind.shardable) * (table.tp > 1)
+        return calls, calls
+    widths = end_widths(name, model) + (tensor_widths(kind, model.hidden) if kind is not None else TensorWidths())
+    ins, outs = float(len(widths.gathers)), float(len(widths.reductions))
+    some = table.tp > 1
+    forward = np.where(table.sequence_parallel, ins + outs, outs)
+    backward = np.where(table.sequence_parallel, 2.0 * ins + outs, ins)
+    return some * forward, some * backward
 
 
 def _tensor_exchange_of(name: str, model: ModelSpec, job: TrainingJob, placed: PlacedTable) -> Exchanged:

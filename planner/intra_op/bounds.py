@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from planner.intra_op.chain import FORBIDDEN, Chain
+from planner.intra_op.chain import FORBIDDEN, Chain, Link
 from planner.intra_op.problem import Floats, Ints
 
 MAX_DUAL_STEPS: Final = 40
@@ -56,7 +56,7 @@ def completions(chain: Chain, weights: Sequence[tuple[float, float]]) -> Complet
     b = np.array([w[1] for w in weights])
     owners, links = chain.layer_runs(), chain.transitions()
     own_cost = [a[:, None] * run.time + b[:, None] * run.memory for run in chain.runs]
-    link_cost = {id(m): np.where(m >= FORBIDDEN, np.inf, a[:, None, None] * m) for m in links if m is not None}
+    forward = {id(link): _Backward(link, a) for link in links if link is not None}
     shape = (len(weights), chain.runs[-1].keep.size)
     cost, time, memory = [np.zeros(shape)], [np.zeros(shape, dtype=np.int64)], [np.zeros(shape, dtype=np.int64)]
     steps: list[Ints] = []
@@ -64,21 +64,46 @@ def completions(chain: Chain, weights: Sequence[tuple[float, float]]) -> Complet
     for layer in range(len(owners) - 2, -1, -1):
         after = chain.runs[owners[layer + 1]]
         through = own_cost[owners[layer + 1]] + cost[-1]  # (K, T)
-        matrix = links[layer]
-        if matrix is None:
+        link = links[layer]
+        if link is None:
             step = np.broadcast_to(through.argmin(axis=1)[:, None], (len(weights), chain.runs[owners[layer]].keep.size))
-            extra: Ints | int = 0
-            best = through[rows, step]
+            best, extra = through[rows, step], np.zeros((), dtype=np.int64)
         else:
-            total = link_cost[id(matrix)] + through[:, None, :]  # (K, S, T)
-            step = total.argmin(axis=2)
-            extra = matrix[np.arange(step.shape[1]), step]
-            best = total.min(axis=2)
+            best, step, extra = forward[id(link)].step(through)
         cost.append(best)
         time.append(np.minimum(time[-1][rows, step] + after.time[step] + extra, FORBIDDEN))
         memory.append(memory[-1][rows, step] + after.memory[step])
         steps.append(step)
     return Completions(cost=cost[::-1], time=time[::-1], memory=memory[::-1], step=steps[::-1])
+
+
+class _Backward:
+    """One step of the recursion over a link, for K weightings: first within column classes, then between classes."""
+
+    def __init__(self, link: Link, time_weight: Floats) -> None:
+        self.link = link
+        self.rows = np.arange(time_weight.size)[:, None]
+        self.core = np.where(link.core >= FORBIDDEN, np.inf, time_weight[:, None, None] * link.core)  # (K, R, C)
+        self.plain = link.members.shape == (link.column.size, 1)
+
+    def step(self, through: Floats) -> tuple[Floats, Ints, Ints]:
+        """Least cost, next strategy and link units, shape (K, S) each; ``through`` has shape (K, T)."""
+        link = self.link
+        if self.plain:  # every class has one member
+            chosen: Ints = link.members[:, 0]
+            cheapest = through[:, chosen]
+            chosen = np.broadcast_to(chosen, cheapest.shape)
+        else:
+            padded = np.concatenate((through, np.full((len(through), 1), np.inf)), axis=1)
+            member = padded[:, link.members].argmin(axis=2)  # (K, C)
+            chosen = link.members[np.arange(len(link.members)), member]
+            cheapest = padded[self.rows, chosen]
+        total = self.core + cheapest[:, None, :]
+        target = total.argmin(axis=2)  # (K, R)
+        best = total.min(axis=2)[:, link.row]
+        target = target[:, link.row]
+        step = np.minimum(chosen[self.rows, target], link.column.size - 1)  # padding only where all is forbidden
+        return best, step, link.core[link.row, target]
 
 
 @dataclass(frozen=True, kw_only=True)

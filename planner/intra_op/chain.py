@@ -24,6 +24,57 @@ FORBIDDEN: Final = 1 << 52
 GRID_BITS: Final = 40
 """The dearest legal path costs at most ``2**GRID_BITS`` units."""
 
+LEAST_COMPRESSED: Final = 24
+"""Links of up to so many strategies are not searched for equal rows and columns."""
+
+MOST_COMPARED: Final = 1 << 22
+"""Largest array of rises."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Link:
+    """Costs between the strategies of a layer and of the next; equal rows and equal columns are kept once.
+
+    The cost from s to t is ``core[row[s], column[t]]``. ``members[c]`` lists the strategies of column class c, padded
+    with their number.
+    """
+
+    core: Ints
+    row: Ints
+    column: Ints
+    members: Ints
+
+    @staticmethod
+    def of(matrix: Ints) -> "Link":
+        """Find the classes of a full matrix; small ones are kept as they are."""
+        row, column = np.arange(matrix.shape[0]), np.arange(matrix.shape[1])
+        core = matrix
+        if max(matrix.shape) > LEAST_COMPRESSED:
+            core, row = np.unique(core, axis=0, return_inverse=True)
+            core, column = np.unique(core, axis=1, return_inverse=True)
+        return Link._made(core, row.ravel(), column.ravel())
+
+    @staticmethod
+    def _made(core: Ints, row: Ints, column: Ints) -> "Link":
+        order = np.argsort(column, kind="stable")
+        counts = np.bincount(column, minlength=core.shape[1])
+        members = np.full((core.shape[1], max(1, int(counts.max(initial=0)))), column.size, dtype=np.int64)
+        place = np.arange(column.size) - np.repeat(np.cumsum(counts) - counts, counts)
+        members[column[order], place] = order
+        return Link(core=core, row=row, column=column, members=members)
+
+    def select(self, before: Bools, after: Bools) -> "Link":
+        """Keep only the chosen strategies of both sides."""
+        return Link._made(self.core, self.row[before], self.column[after])
+
+    def reversed(self) -> "Link":
+        """Return the link read backwards."""
+        return Link._made(self.core.T, self.column, self.row)
+
+    def cost(self, s: Ints | int, t: Ints | int) -> Ints:
+        """Cost from s to t, elementwise."""
+        return np.asarray(self.core[self.row[s], self.column[t]])
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ChainRun:
@@ -34,27 +85,26 @@ class ChainRun:
     time: Ints
     memory: Ints
     transient: Ints
-    switch: Ints | None
+    switch: Link | None
 
     def select(self, chosen: Bools) -> "ChainRun":
         """Keep only the chosen strategies."""
-        switch = None if self.switch is None else self.switch[np.ix_(chosen, chosen)]
         return replace(
             self,
             keep=self.keep[chosen],
             time=self.time[chosen],
             memory=self.memory[chosen],
             transient=self.transient[chosen],
-            switch=switch,
+            switch=None if self.switch is None else self.switch.select(chosen, chosen),
         )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Chain:
-    """Runs on the grid, edges between them, and the bytes left for persistent memory."""
+    """Runs on the grid, links between them, and the bytes left for persistent memory."""
 
     runs: tuple[ChainRun, ...]
-    edges: tuple[Ints | None, ...]
+    edges: tuple[Link | None, ...]
     budget: int
     unit_s: float
 
@@ -76,29 +126,39 @@ class Chain:
     def select(self, chosen: Sequence[Bools]) -> "Chain":
         """Keep only the chosen strategies of each run."""
         edges = tuple(
-            None if edge is None else edge[np.ix_(chosen[r], chosen[r + 1])] for r, edge in enumerate(self.edges)
+            None if edge is None else edge.select(chosen[r], chosen[r + 1]) for r, edge in enumerate(self.edges)
         )
         return replace(self, runs=tuple(run.select(c) for run, c in zip(self.runs, chosen, strict=True)), edges=edges)
 
-    def under_transient(self, cap: int) -> "Chain":
-        """Keep strategies with at most ``cap`` transient bytes, and pay ``cap`` bytes for them once."""
-        below = self.select([run.transient <= cap for run in self.runs])
-        runs = tuple(replace(run, transient=np.zeros_like(run.transient)) for run in below.runs)
-        return replace(below, runs=runs, budget=self.budget - cap)
+    def under_transient(self, most: int, paid: int) -> "Chain":
+        """Keep strategies with at most ``most`` transient bytes, and pay ``paid`` bytes for them once."""
+        below = self.select([run.transient <= most for run in self.runs])
+        return replace(below, budget=self.budget - paid)
+
+    def without_transient(self) -> "Chain":
+        """Forget transient bytes, which have been paid."""
+        runs = tuple(replace(run, transient=np.zeros_like(run.transient)) for run in self.runs)
+        return replace(self, runs=runs)
+
+    def transient_of(self, path: Sequence[int]) -> int:
+        """Largest transient bytes on a path."""
+        return max(int(self.runs[r].transient[s]) for r, s in zip(self.layer_runs(), path, strict=True))
 
     def reversed(self) -> "Chain":
         """Return the chain read from the last layer to the first."""
-        runs = tuple(replace(run, switch=None if run.switch is None else run.switch.T) for run in reversed(self.runs))
-        edges = tuple(None if edge is None else edge.T for edge in reversed(self.edges))
+        runs = tuple(
+            replace(run, switch=None if run.switch is None else run.switch.reversed()) for run in reversed(self.runs)
+        )
+        edges = tuple(None if edge is None else edge.reversed() for edge in reversed(self.edges))
         return replace(self, runs=runs, edges=edges)
 
     def layer_runs(self) -> list[int]:
         """Run of every layer."""
         return [r for r, run in enumerate(self.runs) for _ in range(run.count)]
 
-    def transitions(self) -> list[Ints | None]:
-        """Cost matrix between each layer and the next; None is zero."""
-        found: list[Ints | None] = []
+    def transitions(self) -> list[Link | None]:
+        """Link between each layer and the next; None is zero."""
+        found: list[Link | None] = []
         for r, run in enumerate(self.runs):
             found += [run.switch] * (run.count - 1)
             if r < len(self.edges):
@@ -110,8 +170,8 @@ class Chain:
         owners = self.layer_runs()
         time = sum(int(self.runs[r].time[s]) for r, s in zip(owners, path, strict=True))
         memory = sum(int(self.runs[r].memory[s]) for r, s in zip(owners, path, strict=True))
-        for layer, matrix in enumerate(self.transitions()):
-            time += 0 if matrix is None else int(matrix[path[layer], path[layer + 1]])
+        for layer, link in enumerate(self.transitions()):
+            time += 0 if link is None else int(link.cost(path[layer], path[layer + 1]))
         return time, memory
 
 
@@ -134,8 +194,8 @@ def _on_grid(values: Floats, unit_s: float) -> Ints:
     return np.where(finite, np.rint(np.where(finite, values, 0.0) / unit_s), FORBIDDEN).astype(np.int64)
 
 
-def _drop_if_zero(matrix: Ints | None) -> Ints | None:
-    return None if matrix is None or not matrix.any() else matrix
+def _link(matrix: Ints | None) -> Link | None:
+    return None if matrix is None or not matrix.any() else Link.of(matrix)
 
 
 def encode(problem: IntraOpProblem) -> Chain:
@@ -156,12 +216,12 @@ def encode(problem: IntraOpProblem) -> Chain:
             time=_on_grid(run.time_s, unit_s),
             memory=run.persistent_bytes,
             transient=run.transient_bytes,
-            switch=_drop_if_zero(switches[r]) if run.count > 1 else None,
+            switch=_link(switches[r]) if run.count > 1 else None,
         )
         for r, run in enumerate(problem.runs)
     )
     budget = problem.limit_bytes - problem.fixed_bytes
-    chain = Chain(runs=runs, edges=tuple(_drop_if_zero(edge) for edge in edges), budget=budget, unit_s=unit_s)
+    chain = Chain(runs=runs, edges=tuple(_link(edge) for edge in edges), budget=budget, unit_s=unit_s)
     return chain.select(_allowed(problem))
 
 
@@ -217,7 +277,7 @@ def _undominated(chain: Chain, r: int) -> Bools:
     rise = _rise(chain, r)
     longer = (run.time[:, None] - run.time[None, :]) * run.count
     if run.switch is not None:
-        stay = np.diagonal(run.switch)
+        stay = run.switch.cost(np.arange(size), np.arange(size))
         longer = longer + (stay[:, None] - stay[None, :]) * (run.count - 1)
     beats = (run.time[:, None] - run.time[None, :] + rise <= 0) & (longer + rise <= 0)
     beats &= (run.memory[:, None] <= run.memory[None, :]) & (run.transient[:, None] <= run.transient[None, :])
@@ -235,28 +295,49 @@ def _rise(chain: Chain, r: int) -> Ints:
     after = chain.edges[r] if r < len(chain.edges) else None
     inside_free = run.switch is None and run.count > 1
     enter = _largest_rise(before, run.switch, free=before is None or inside_free)
-    back = None if run.switch is None else run.switch.T
-    leave = _largest_rise(None if after is None else after.T, back, free=after is None or inside_free)
+    back = None if run.switch is None else run.switch.reversed()
+    leave = _largest_rise(None if after is None else after.reversed(), back, free=after is None or inside_free)
     return enter + leave
 
 
-def _largest_rise(outside: Ints | None, inside: Ints | None, *, free: bool) -> Ints:
+def _largest_rise(outside: Link | None, inside: Link | None, *, free: bool) -> Ints:
     """Max over neighbours u of cost(u, t) - cost(u, s); inside the run u ranges over all but s, as blocks are maximal.
 
     ``free``: the block may also have a neighbour that costs nothing, or none at all.
     """
     candidates = [np.zeros((1, 1), dtype=np.int64)] if free else []
     if outside is not None:
-        candidates.append((outside[:, :, None] - outside[:, None, :]).max(axis=0))
+        candidates.append(_rise_over(outside, spare_own=False))
     if inside is not None:
-        change = inside[:, :, None] - inside[:, None, :]  # (u, t, s)
-        index = np.arange(len(inside))
-        change[index, :, index] = -FORBIDDEN
-        candidates.append(change.max(axis=0))
+        candidates.append(_rise_over(inside, spare_own=True))
     worst = candidates[0]
     for candidate in candidates[1:]:
         worst = np.maximum(worst, candidate)
     return worst
+
+
+def _rise_over(link: Link, *, spare_own: bool) -> Ints:
+    """Rise over the neighbours of one link, shape (S, S); ``spare_own``: strategy s is no neighbour of itself.
+
+    Classes that would take too large an array are only compared with themselves, which is safe.
+    """
+    alike: Bools = link.column[:, None] == link.column[None, :]
+    present = np.bincount(link.row, minlength=link.core.shape[0])
+    rows, classes = np.flatnonzero(present), link.core.shape[1]
+    if rows.size * classes**2 > MOST_COMPARED:
+        return np.where(alike, 0, FORBIDDEN)
+    change = link.core[rows][:, :, None] - link.core[rows][:, None, :]  # (u, t, s) by class
+    worst: Ints = change.max(axis=0)[np.ix_(link.column, link.column)]
+    if not spare_own:
+        return worst
+    # Where the largest rise comes from s itself, alone in its class, the second largest counts.
+    first = change.argmax(axis=0)
+    index = np.arange(classes)
+    change[first, index[:, None], index[None, :]] = -FORBIDDEN
+    second = change.max(axis=0)[np.ix_(link.column, link.column)]
+    source = rows[first][np.ix_(link.column, link.column)]
+    own = (source == link.row[None, :]) & (present[link.row] == 1)[None, :]
+    return np.where(own, second, worst)
 
 
 def decode(chain: Chain, path: Sequence[int]) -> Assignment:
