@@ -160,8 +160,10 @@ def ranking_lines(found: Sequence[Ranking]) -> list[str]:
         "| | median | mean | worst decile |",
         "|---|---|---|---|",
         f"| Spearman | {np.median(spearman):.2f} | {spearman.mean():.2f} | {np.quantile(spearman, 0.1):.2f} |",
-        f"| regret | {_percent(float(np.median(regret)))} | {_percent(float(regret.mean()))} "
-        f"| {_percent(float(np.quantile(regret, 0.9)))} |",
+        (
+            f"| regret | {_percent(float(np.median(regret)))} | {_percent(float(regret.mean()))} "
+            f"| {_percent(float(np.quantile(regret, 0.9)))} |"
+        ),
         "",
     ]
 

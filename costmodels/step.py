@@ -128,12 +128,15 @@ def stage_work(costs: Sequence[PartCosts], contents: Contents) -> StageWork:
         stages = np.flatnonzero(np.array(contents.islands) == island)
         counts = contents.counts[:, place[stages]]  # (R, stages, vpp, J, K)
         cost = costs[island]
-        pick = {"optimize": True}
-        forward[:, :, stages] = np.einsum("rscjk,wkrj->wrsc", counts, cost.forward_s[:, :, contents.rows], **pick)
-        backward[:, :, stages] = np.einsum("rscjk,wkrj->wrsc", counts, cost.backward_s[:, :, contents.rows], **pick)
+        forward[:, :, stages] = np.einsum(
+            "rscjk,wkrj->wrsc", counts, cost.forward_s[:, :, contents.rows], optimize=True
+        )
+        backward[:, :, stages] = np.einsum(
+            "rscjk,wkrj->wrsc", counts, cost.backward_s[:, :, contents.rows], optimize=True
+        )
         held = counts.sum(axis=2)
-        dense[:, :, stages] = np.einsum("rsjk,krj->rjs", held, cost.dense_parameters[:, contents.rows], **pick)
-        expert[:, :, stages] = np.einsum("rsjk,krj->rjs", held, cost.expert_parameters[:, contents.rows], **pick)
+        dense[:, :, stages] = np.einsum("rsjk,krj->rjs", held, cost.dense_parameters[:, contents.rows], optimize=True)
+        expert[:, :, stages] = np.einsum("rsjk,krj->rjs", held, cost.expert_parameters[:, contents.rows], optimize=True)
     if contents.reshard_s is not None:
         forward[Work.RESHARD] += contents.reshard_s[:, place]
         backward[Work.RESHARD] += contents.reshard_s[:, place]

@@ -24,8 +24,8 @@ from costmodels.table import Floats
 from planner.build import uniform_stages
 from planner.expand import expand
 from planner.grids import Grids, divisors, enumerate_grids
-from planner.inter_op import StageProblem, partition_stages
 from planner.inter_op.objective import one_f_one_b
+from planner.inter_op.stages import StageProblem, partition_stages
 from planner.recompute_options import recompute_options
 from planner.request import PlanRequest
 from planner.rules import legal_mask

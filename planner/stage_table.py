@@ -12,6 +12,15 @@ from costmodels.table import Floats
 from costmodels.workload.model import ModelSpec
 
 
+@dataclass(frozen=True, kw_only=True)
+class EndsHeld:
+    """Which ends of the model a stage holds, and how many multi-token-prediction layers lie at the last."""
+
+    first: bool
+    last: bool
+    mtp_layers: int
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PartSizes:
     """One strategy's parts: seconds per micro-batch, bytes of states, bytes kept per micro-batch in flight.
@@ -25,12 +34,12 @@ class PartSizes:
     kinds: int
     names: tuple[str, ...]
 
-    def ends(self, values: Floats, *, first: bool, last: bool, mtp_layers: int) -> float:
+    def ends(self, values: Floats, held: EndsHeld) -> float:
         """Sum of a quantity over the ends of the model that a stage holds."""
         total = 0.0
         for name, value in zip(self.names[self.kinds :], values[self.kinds :], strict=True):
-            wanted = first if name == EMBEDDING else last
-            total += float(value) * (mtp_layers if name == MTP else 1) * wanted
+            wanted = held.first if name == EMBEDDING else held.last
+            total += float(value) * (held.mtp_layers if name == MTP else 1) * wanted
         return total
 
 
@@ -64,10 +73,10 @@ def span_costs_s(model: ModelSpec, places: Sequence[StagePlace]) -> Floats:
     """Seconds of every span of layers on every stage, shape (pp, L + 1, L + 1); infinite where it does not fit."""
     out = []
     for number, place in enumerate(places):
-        ends = {"first": number == 0, "last": number == len(places) - 1, "mtp_layers": model.mtp_layers}
-        sizes, held = place.sizes, place.in_flight
-        held_bytes = sizes.states_bytes + held * sizes.kept_bytes
-        seconds = spans(model, sizes.time_s[: sizes.kinds]) + sizes.ends(sizes.time_s, **ends)
-        memory = spans(model, held_bytes[: sizes.kinds]) + sizes.ends(held_bytes, **ends)
+        ends = EndsHeld(first=number == 0, last=number == len(places) - 1, mtp_layers=model.mtp_layers)
+        sizes = place.sizes
+        held_bytes = sizes.states_bytes + place.in_flight * sizes.kept_bytes
+        seconds = spans(model, sizes.time_s[: sizes.kinds]) + sizes.ends(sizes.time_s, ends)
+        memory = spans(model, held_bytes[: sizes.kinds]) + sizes.ends(held_bytes, ends)
         out.append(np.where(memory <= place.limit_bytes, np.maximum(seconds, 0.0), np.inf))
     return np.stack(out)

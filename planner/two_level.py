@@ -21,8 +21,8 @@ from costmodels.pricing import Pricing
 from costmodels.results import LayoutCost, Verdict
 from costmodels.table import Floats
 from planner.grids import Grids, enumerate_grids
-from planner.inter_op import StageProblem, partition_stages
 from planner.inter_op.objective import one_f_one_b
+from planner.inter_op.stages import StageProblem, partition_stages
 from planner.intra_op.solution import SolutionCache
 from planner.recompute_options import recompute_options
 from planner.request import Framework, PlanRequest

@@ -11,11 +11,11 @@ from costmodels.positions import contents_of, pipeline_spec
 from costmodels.pricing import Pricing
 from costmodels.table import table_of
 from planner.build import uniform_layout
-from planner.inter_op import StageProblem, partition_stages
 from planner.inter_op.chunks import ChunkProblem, partition_chunks
 from planner.inter_op.costs import Ends, LayerRun, Position
 from planner.inter_op.objective import one_f_one_b
-from planner.stage_table import PartSizes, StagePlace, part_sizes, span_costs_s
+from planner.inter_op.stages import StageProblem, partition_stages
+from planner.stage_table import EndsHeld, PartSizes, StagePlace, part_sizes, span_costs_s
 
 BEST_SPLITS: Final = 3  # splits of the partitioner that are priced with the exact schedule
 
@@ -111,12 +111,12 @@ def _runs(pricing: Pricing, sizes: PartSizes) -> tuple[LayerRun, ...]:
 
 def _ends(pricing: Pricing, sizes: PartSizes) -> Ends:
     mtp = pricing.model.mtp_layers
-    first = {"first": True, "last": False, "mtp_layers": mtp}
-    last = {"first": False, "last": True, "mtp_layers": mtp}
+    first = EndsHeld(first=True, last=False, mtp_layers=mtp)
+    last = EndsHeld(first=False, last=True, mtp_layers=mtp)
     held = sizes.states_bytes + sizes.kept_bytes
     return Ends(
-        first_s=sizes.ends(sizes.time_s, **first),
-        last_s=sizes.ends(sizes.time_s, **last),
-        first_bytes=sizes.ends(held, **first),
-        last_bytes=sizes.ends(held, **last),
+        first_s=sizes.ends(sizes.time_s, first),
+        last_s=sizes.ends(sizes.time_s, last),
+        first_bytes=sizes.ends(held, first),
+        last_bytes=sizes.ends(held, last),
     )

@@ -110,11 +110,11 @@ def tensor_calls(name: str, model: ModelSpec, table: StrategyTable) -> tuple[Flo
     """Tensor-parallel collectives that one part starts forward and backward, shapes (S,); none without tp."""
     kind = kind_of(name, model)
     if isinstance(kind, OpaqueLayer):
-        calls = float("tp" in kind.shardable) * (table.tp > 1)
+        calls = np.where(table.tp > 1, float("tp" in kind.shardable), 0.0)
         return calls, calls
     widths = end_widths(name, model) + (tensor_widths(kind, model.hidden) if kind is not None else TensorWidths())
     ins, outs = float(len(widths.gathers)), float(len(widths.reductions))
-    some = table.tp > 1
+    some = (table.tp > 1).astype(np.float64)
     forward = np.where(table.sequence_parallel, ins + outs, outs)
     backward = np.where(table.sequence_parallel, 2.0 * ins + outs, ins)
     return some * forward, some * backward
