@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-
-import numpy as np
+from typing import Final
 
 from costmodels import power
 from costmodels.exchange.reshard import reshard_s
@@ -14,7 +13,11 @@ from costmodels.positions import contents_of, strategy_changes
 from costmodels.pricing import Pricing
 from costmodels.results import LayoutCost, MemoryUse, PowerState
 from costmodels.step import StepTimes, price_steps
+from costmodels.thermal import steady_state, thermal_model
 from costmodels.workload.counts import flops_per_token
+
+HEAT_ROUNDS: Final = 8
+HEAT_TOLERANCE: Final = 1e-4
 
 
 def price_layout(pricings: Sequence[Pricing], layout: Layout) -> LayoutCost:
@@ -39,7 +42,7 @@ def price_layout(pricings: Sequence[Pricing], layout: Layout) -> LayoutCost:
     contents, table = contents_of(layout, pricings[0].model)
     changes = strategy_changes(layout)
     if changes.any():
-        contents = replace(contents, reshard_s=(changes * _reshard_s(pricings, layout))[None, :])
+        contents = replace(contents, reshard_s=changes.astype(float)[None, :] * _reshard_s(pricings, layout))
     used = sorted(set(contents.islands))
     costs = [price_parts(pricing, table) if island in used else None for island, pricing in enumerate(pricings)]
     priced = [cost for cost in costs if cost is not None]
@@ -52,11 +55,39 @@ def price_layout(pricings: Sequence[Pricing], layout: Layout) -> LayoutCost:
     return LayoutCost(
         step=step,
         memory=_memory(pricings, layout),
-        power=_power(pricings, aligned, contents.islands, times, tokens),
+        power=_power(pricings, aligned, contents.islands, times, tokens, layout.gpus),
         stage_times_s=tuple(float(t) for t in times.stage_s[0]),
         tokens_per_s=tokens / total_s,
         mfu=tokens * flops_per_token(model, job.seq) / (total_s * _peak_flops_per_s(pricings, layout)),
     )
+
+
+def price_layout_with_heat(pricings: Sequence[Pricing], layout: Layout) -> LayoutCost:
+    """Price one layout at the clock that its hottest GPU can hold.
+
+    Synchronous training waits for the slowest GPU, so its clock bounds all of them. A lower clock draws less, so the
+    clocks of the iteration fall towards the balance and never pass it; it ends when one is held.
+
+    Parameters
+    ----------
+    pricings, layout
+        As in :func:`price_layout`.
+    """
+    cost = price_layout(pricings, layout)
+    for _ in range(HEAT_ROUNDS):
+        if cost.power.limited_by != "heat":
+            break
+        held = [_at_clock(pricing, cost.power.clock_hz) for pricing in pricings]
+        again = price_layout(held, layout)
+        if again.step.total_s <= cost.step.total_s * (1.0 + HEAT_TOLERANCE):
+            break
+        cost = again
+    return cost
+
+
+def _at_clock(pricing: Pricing, clock_hz: float) -> Pricing:
+    highest_hz = pricing.accelerator.max_clock_hz or pricing.accelerator.peak_clock_hz
+    return replace(pricing, clock=min(pricing.clock, clock_hz / highest_hz)) if highest_hz else pricing
 
 
 def _reshard_s(pricings: Sequence[Pricing], layout: Layout) -> float:
@@ -92,23 +123,31 @@ def _power(
     islands: tuple[int, ...],
     times: StepTimes,
     tokens: float,
+    gpus: int,
 ) -> PowerState:
-    """Mean and peak draw over the step on the busiest stage, with the rest of its step as idle time."""
+    """Draw, clock and temperature of a node of the busiest stage, with the rest of its step as idle time.
+
+    All GPUs of a node are taken to do the busiest stage's work; the clock of the step is that of the slowest of them.
+    """
     island = islands[int(times.busiest[0])]
-    pricing, clock = pricings[island], costs[island].clock
+    pricing, clock = pricings[island], float(costs[island].clock.min())
     model = power.power_model(pricing.accelerator)
-    works_s = times.works_s[:, :1] * times.num_microbatches
-    idle_s = np.maximum(times.total_s[:1] - works_s.sum(axis=0), 0.0)
-    seconds = power_seconds(works_s, idle_s)
-    state = power.step_power(model, seconds, limit_w=pricing.power_limit_w, highest_clock=float(clock.min()))
-    mean_w, peak_w = float(state.mean_w[0]), float(state.peak_w[0])
-    gpus = sum(p.island.gpus for p in pricings)
-    held_down = float(clock.min()) < 1.0 - 1e-6
+    works_s = times.works_s[:, 0] * times.num_microbatches
+    idle_s = max(float(times.total_s[0] - works_s.sum()), 0.0)
+    at_full_clock = {
+        work: seconds / power.time_factor(clock, model.clock_bound[work])
+        for work, seconds in power_seconds(works_s, idle_s).items()
+    }
+    state = steady_state(thermal_model(pricing.island.node), model, at_full_clock, limit_w=pricing.power_limit_w)
+    mean_w = float(state.power.mean_w.mean())
+    slowest = min(float(state.power.clock.min()), clock)
+    hot = bool(state.power.heat_limited.any())
+    highest_hz = pricing.accelerator.max_clock_hz or pricing.accelerator.peak_clock_hz
     return PowerState(
         gpu_w=mean_w,
-        peak_gpu_w=peak_w,
-        clock_hz=float(clock.min()) * (pricing.accelerator.max_clock_hz or pricing.accelerator.peak_clock_hz),
-        limited_by="power" if held_down and pricing.power_limit_w > 0.0 else "none",
+        peak_gpu_w=float(state.power.peak_w.max()),
+        clock_hz=slowest * highest_hz,
+        limited_by="heat" if hot else "power" if slowest < 1.0 - 1e-6 else "none",
         energy_j_per_token=mean_w * gpus * float(times.total_s[0]) / tokens,
-        max_temp_c=0.0,
+        max_temp_c=float(state.temperature_c.max()),
     )

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from costmodels.layout import Layout, Strategy
-from costmodels.price import price_layout
+from costmodels.price import price_layout, price_layout_with_heat
 from costmodels.pricing import Constants, Pricing
 from costmodels.results import Evidence, LayoutCost, Verdict
 from planner.build import on_island, uniform_layout
@@ -69,6 +69,8 @@ def plan(request: PlanRequest, constants: Constants | None = None) -> PlanReport
         tally.enumerated += together.enumerated
         tally.solved += together.solved
         tally.open_bound_s = 0.0  # no bound is proven over all islands together
+    if request.thermal:
+        priced = [(layout, price_layout_with_heat(pricings, layout)) for layout, _ in priced]
     ranked = _ranked(request, priced)
     infeasible = None if ranked else explain_infeasible(request, pricings, tally)
     unconstrained_s = _unconstrained_s(request, pricings, ranked, deadline)
@@ -113,7 +115,8 @@ def shape_of(ranked: RankedLayout) -> tuple[StageShape, float]:
 
 def estimate(request: PlanRequest, layout: Layout, constants: Constants | None = None) -> RankedLayout:
     """Price one explicit layout as the search would."""
-    cost = price_layout(pricings_of(request, constants), layout)
+    price = price_layout_with_heat if request.thermal else price_layout
+    cost = price(pricings_of(request, constants), layout)
     return RankedLayout(layout=layout, cost=cost, evidence=evidence_of(cost))
 
 
