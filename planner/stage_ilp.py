@@ -18,10 +18,12 @@ from costmodels.positions import same_activations
 from costmodels.pricing import Pricing
 from costmodels.table import Floats, table_of
 from planner.intra_op.problem import IntraOpProblem, Run
-from planner.intra_op.solution import IntraOpSolution, SolutionCache
+from planner.intra_op.solution import IntraOpSolution, SolutionCache, SolveOptions
 from planner.intra_op.solve import solve
 
 MOST_STRATEGIES: Final = 384  # strategies of a stage that the ILP is given, cheapest per layer first
+TRANSIENT_STEPS: Final = 40
+OPTIONS: Final = SolveOptions(relative_gap=1e-3)  # finer than the cost models; the gap of a plan is stated anyway
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +95,7 @@ class StageSolver:
     def solve(self, span: Span) -> IntraOpSolution:
         """Return the best assignment of a span; infeasible spans have infinite time."""
         if span not in self._found:
-            self._found[span] = solve(self._problem(span), cache=self.cache)
+            self._found[span] = solve(self._problem(span), options=OPTIONS, cache=self.cache)
         return self._found[span]
 
     def forget(self, tighter_by_bytes: float) -> None:
@@ -130,11 +132,13 @@ class StageSolver:
         return self.pricing.model.mtp_layers if self.names[row] == MTP else 1
 
     def _run(self, row: int, count: int, in_flight: int) -> Run:
+        # The solver splits a stage by the largest transient: a few coarse steps, rounded up, keep these cases few.
+        step = usable_memory(self.pricing.accelerator) / TRANSIENT_STEPS
         return Run(
             count=count,
             time_s=self.time_s[row],
             persistent_bytes=self.states[row] + in_flight * self.kept[row],
-            transient_bytes=self.working[row],
+            transient_bytes=np.ceil(self.working[row] / step) * step,
             switch_s=self.switch_s if row < self.kinds else None,
             name=self.names[row],
         )
