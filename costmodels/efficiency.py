@@ -91,6 +91,7 @@ class SharedEfficiency:
     script_dispatch_s: float
     host_jitter: float
     collective_kernels: float
+    expert_kernels: float
     backward_traffic: float
     compiled_traffic: float
     quantise_fp8_bytes: float

@@ -53,6 +53,9 @@ class Software:
     p2p_overlap: bool = True  # interleaved sends overlap compute
     expert_overlap: bool = False  # expert all-to-all hides behind compute of another micro-batch
     cuda_graphs: bool = False
+    graphed_experts: bool = (
+        True  # captured graphs hold the experts too (whole iterations), not attention and router alone
+    )
     fused_loss: bool = False  # cross-entropy without a second copy of the logits
     grouped_gemm: bool = True
     compiled: bool = False  # torch.compile or XLA fuses memory-bound ops

@@ -244,39 +244,40 @@ class _Part:
         self.op_forward_s = np.stack([t.forward_s for t in times])
         self.op_backward_s = np.stack([t.backward_s for t in times])
         self.work = np.array([_WORK_OF[op.kind] for op in ops])
-        self._forward_kernels = np.array([t.forward_kernels for t in times])
-        self._backward_kernels = np.array([t.backward_kernels for t in times])
+        each_s = np.array([dispatch_s(pricing.job, pricing.constants.efficiency, op) for op in ops])
+        self._forward_start_s = np.array([t.forward_kernels for t in times]) * each_s
+        self._backward_start_s = np.array([t.backward_kernels for t in times]) * each_s
 
     @property
     def forward_host_s(self) -> Floats:
         """Seconds that the slowest host of a group needs to start the kernels of a forward pass, shape (S,)."""
-        return self._host_s(self._forward_kernels.sum() + self._collectives[0])
+        return self._host_s(self._forward_start_s.sum() + self._collectives_s[0])
 
     @property
     def backward_host_s(self) -> Floats:
         """Seconds that the slowest host of a group needs to start the kernels of a backward pass, shape (S,)."""
-        return self._host_s(self._backward_kernels.sum() + self._collectives[1])
+        return self._host_s(self._backward_start_s.sum() + self._collectives_s[1])
 
     @property
     def repeated_host_s(self) -> Floats:
         """Seconds that the slowest host of a group needs to start what the backward pass repeats, shape (S,)."""
-        again = [self._forward_kernels[self._repeated(recompute)].sum() for recompute in self.table.recomputes]
+        again = [self._forward_start_s[self._repeated(recompute)].sum() for recompute in self.table.recomputes]
         whole = np.array([recompute.granularity is Granularity.FULL for recompute in self.table.recomputes])
-        kernels = np.array(again)[self.table.recompute] + whole[self.table.recompute] * self._collectives[0]
-        return self._host_s(kernels)
+        start_s = np.array(again)[self.table.recompute] + whole[self.table.recompute] * self._collectives_s[0]
+        return self._host_s(start_s)
 
     @cached_property
-    def _collectives(self) -> tuple[Floats, Floats]:
-        """Kernels that the host's work for tensor-parallel collectives is worth, forward and backward, shapes (S,)."""
-        each = self.pricing.constants.efficiency.shared.collective_kernels
+    def _collectives_s(self) -> tuple[Floats, Floats]:
+        """Host's work for tensor-parallel collectives, forward and backward, shapes (S,)."""
+        efficiency = self.pricing.constants.efficiency
+        each_s = efficiency.shared.collective_kernels * dispatch_s(self.pricing.job, efficiency)
         forward, backward = tensor_calls(self.name, self.pricing.model, self.table)
-        return each * forward, each * backward
+        return each_s * forward, each_s * backward
 
-    def _host_s(self, kernels: Floats) -> Floats:
+    def _host_s(self, start_s: Floats) -> Floats:
         """Hosts vary, and ranks that meet in every layer wait for the slowest of their group."""
         shared = self.pricing.constants.efficiency.shared
-        slowest = 1.0 + shared.host_jitter * expected_maximum(self.table.tp)
-        return np.asarray(kernels * dispatch_s(self.pricing.job, self.pricing.constants.efficiency) * slowest)
+        return np.asarray(start_s * (1.0 + shared.host_jitter * expected_maximum(self.table.tp)))
 
     @cached_property
     def exchange(self) -> LayerExchange:

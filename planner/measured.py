@@ -161,11 +161,9 @@ def _grid(row: Mapping[str, str]) -> tuple[RunGrid | None, str | None]:
     if tp is None or pp is None or cp is None:
         return None, "layout not stated: tp or pp"
     dp = whole("dp", gpus // (tp * pp * cp))
-    micro = whole("micro_batch_size", None)
-    if micro is None:
-        return None, "micro-batch not stated"
     if not dp or tp * pp * cp * dp != gpus:
         return None, "degrees do not multiply to the GPUs"
+    micro = whole("micro_batch_size", None) or _usual_micro_batch(batch // dp, pp)
     if batch % (micro * dp):
         return None, "global batch is no multiple of micro-batch x dp"
     grid = RunGrid(
@@ -181,6 +179,13 @@ def _grid(row: Mapping[str, str]) -> tuple[RunGrid | None, str | None]:
         seq=seq,
     )
     return grid, None
+
+
+def _usual_micro_batch(batch_per_replica: int, pp: int) -> int:
+    """Return the micro-batch of a run that states none: one sequence in a pipeline, else up to four in few passes."""
+    if pp > 1:
+        return 1
+    return next(size for size in (4, 3, 2, 1) if batch_per_replica % size == 0)
 
 
 def _zero(row: Mapping[str, str]) -> tuple[int, int]:

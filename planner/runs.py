@@ -1,7 +1,10 @@
 """From a measured run to what the cost models price: model, cluster, job and layout."""
 
-from dataclasses import dataclass, fields
+import re
+from dataclasses import dataclass, fields, replace
 from typing import Final
+
+import numpy as np
 
 from costmodels.job import Precision, Software, TrainingJob
 from costmodels.layout import Layout, Stage, Strategy, StrategyRun
@@ -9,10 +12,12 @@ from costmodels.pipeline.schedules import Schedule
 from costmodels.precision import precision
 from costmodels.software import RunText, software_for
 from costmodels.workload import presets
+from costmodels.workload.counts import owned_parameters
+from costmodels.workload.layers import layer_ops
 from costmodels.workload.model import ModelSpec
 from costmodels.workload.stated import StatedArchitecture, model_from_architecture
 from hardware.catalog import accelerator, cluster_of_run
-from hardware.cluster import Cluster
+from hardware.cluster import Cluster, Island
 from hardware.errors import InputError
 from planner.grids import expert_count
 from planner.measured import MeasuredRun, RunGrid
@@ -21,6 +26,7 @@ from planner.splits import even_chunks
 BITS_PER_BYTE: Final = 8.0
 BYTES_PER_GBIT: Final = 1e9 / BITS_PER_BYTE
 BILLION: Final = 1e9
+MOST_EXTRA_MODULES: Final = 8  # modules of a pipeline that are no layers
 SEQUENCE_PARALLEL_FRAMEWORKS: Final = ("megatron", "bridge", "nemo", "torchtitan")
 
 _SCHEDULES: Final = (
@@ -53,7 +59,7 @@ def question_of(run: MeasuredRun) -> PricedRun:
     if grid is None:
         raise InputError(run.skipped or "the layout is not complete")
     model = _model(run)
-    software = software_for(_words(run)).software
+    software = _software(run)
     job = TrainingJob(
         global_batch=grid.global_batch,
         seq=grid.seq,
@@ -62,6 +68,16 @@ def question_of(run: MeasuredRun) -> PricedRun:
     )
     layout = _layout(run, grid, model, software)
     return PricedRun(model=model, cluster=_cluster(run), job=job, layout=layout)
+
+
+def _software(run: MeasuredRun) -> Software:
+    """The preset of the run with its remarks, and the layers whose activations it offloads."""
+    found = software_for(_words(run)).software
+    offloaded = re.search(r"activation (?:cpu )?offload (\d+) layers", run.text("offload").lower())
+    if not offloaded:
+        return found
+    grid = run.grid
+    return replace(found, activation_offload_layers=int(offloaded.group(1)) // max(1, grid.pp if grid else 1))
 
 
 def _precision(run: MeasuredRun, software: Software) -> Precision:
@@ -108,13 +124,26 @@ def _model(run: MeasuredRun) -> ModelSpec:
 
 def _cluster(run: MeasuredRun) -> Cluster:
     rate = run.number("scaleout_gbps_per_node")
-    return cluster_of_run(
+    machine = cluster_of_run(
         run.text("hardware"),
         int(run.number("n_gpus") or 0),
         int(run.number("gpus_per_node") or 0),
         rate * BYTES_PER_GBIT if rate else None,
         run.text("intra_node"),
     )
+    return replace(machine, islands=tuple(_in_segments(island) for island in machine.islands))
+
+
+def _in_segments(island: Island) -> Island:
+    """Give a job on several large scale-up domains the same power of two of accelerators in each.
+
+    Launch scripts allocate in segments (16 of the 18 nodes of an NVL72 rack) so that no group straddles two domains.
+    """
+    domain = island.node.scale_up.domain_gpus
+    segment = 1 << (domain.bit_length() - 1)
+    if domain <= island.node.gpus or island.gpus <= domain or island.gpus % segment or domain == segment:
+        return island
+    return replace(island, node=replace(island.node, scale_up=replace(island.node.scale_up, domain_gpus=segment)))
 
 
 def _layout(run: MeasuredRun, grid: RunGrid, model: ModelSpec, software: Software) -> Layout:
@@ -138,11 +167,55 @@ def _layout(run: MeasuredRun, grid: RunGrid, model: ModelSpec, software: Softwar
         raise InputError(f"expert grid {strategy.etp} x {strategy.ep} does not divide {strategy.gpus} GPUs of a stage")
     stages = tuple(
         Stage(layers_per_chunk=chunks, strategies=(StrategyRun(strategy=strategy, count=sum(chunks)),))
-        for chunks in even_chunks(model.layers, grid.pp, vpp)
+        for chunks in _chunks(run, model, software, grid.pp, vpp)
     )
     return Layout(
         stages=stages, micro_batch=grid.micro_batch, num_microbatches=grid.num_microbatches, schedule=schedule
     )
+
+
+def _chunks(run: MeasuredRun, model: ModelSpec, software: Software, pp: int, vpp: int) -> tuple[tuple[int, ...], ...]:
+    """Layers of every chunk of every stage: as the run states them, as its framework splits, or even."""
+    if pp > 1 and vpp == 1:
+        counts = stated_split(f"{run.text('schedule')} {run.text('notes')}", pp, model.layers)
+        if not counts and software.framework == "nanotron":
+            counts = nanotron_layers(model, pp)
+        if counts:
+            return tuple((count,) for count in counts)
+    return even_chunks(model.layers, pp, vpp)
+
+
+def stated_split(words: str, pp: int, layers: int) -> tuple[int, ...]:
+    """Layers per stage from ``layer split [0, 8, 14, 20, 30]``: where every stage begins among the pipeline's modules.
+
+    Frameworks count modules beside the layers (embedding, casts, norm, head, loss); those stand at the ends and are
+    taken from there, two thirds before the layers. Empty when nothing usable is stated.
+    """
+    found = re.search(r"layer split \[([\d, ]+)\]", words)
+    bounds = [int(text) for text in found.group(1).split(",")] if found else []
+    extra = bounds[-1] - layers if bounds else -1
+    if len(bounds) != pp + 1 or not 0 <= extra <= MOST_EXTRA_MODULES:
+        return ()
+    before = (2 * extra + 2) // 3
+    starts = [min(max(bound - before, 0), layers) for bound in bounds[:-1]]
+    counts = tuple(end - start for start, end in zip(starts, [*starts[1:], layers], strict=True))
+    return counts if min(counts) >= 0 else ()
+
+
+def nanotron_layers(model: ModelSpec, pp: int) -> tuple[int, ...]:
+    """Layers per stage as nanotron places them: a stage takes blocks until its share of the compute is exceeded.
+
+    Blocks are embedding, layers, norm, head, cast and loss; layers and head cost their weights, the others nothing
+    (``nanotron/models/base.py``, ``build_model``).
+    """
+    layer = float(owned_parameters(layer_ops(model.kinds()[0], model)))
+    costs = [0.0, *[layer] * model.layers, 0.0, float(model.vocab * model.hidden), 0.0, 0.0]
+    done = np.cumsum(costs)
+    counts, stage = [0] * pp, 0
+    for block, reached in enumerate(done):
+        counts[stage] += 1 <= block <= model.layers
+        stage += bool(reached > done[-1] * (stage + 1) / pp)
+    return tuple(counts)
 
 
 def _shard_group(run: MeasuredRun, grid: RunGrid) -> int:

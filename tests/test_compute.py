@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.compute import OpTimes, default_efficiency, op_times, optimizer_step_s
+from costmodels.compute import OpTimes, default_efficiency, dispatch_s, op_times, optimizer_step_s
 from costmodels.compute.attention import AttentionShape, flash_attention_s, mean_keys, query_blocks
 from costmodels.compute.gemm import GemmShape, gemm_s
 from costmodels.compute.local import gemm_shape, grid_of, rank_tokens
@@ -343,11 +343,21 @@ def test_fused_attention_is_faster() -> None:
     assert fused.forward_s[0] < 0.5 * separate.forward_s[0]
 
 
-def test_graphs_hide_the_dispatch_of_small_kernels() -> None:
-    rows = table(Strategy(tp=8, sequence_parallel=True))
-    plain, graphs = (price(memory_op(), rows, job(seq=256, cuda_graphs=on)) for on in (False, True))
-    assert plain.forward_s[0] == pytest.approx(EFFICIENCY.shared.dispatch_s)
-    assert graphs.forward_s[0] < plain.forward_s[0]
+def test_how_kernels_are_started_decides_the_hosts_time() -> None:
+    shared = EFFICIENCY.shared
+    graphs = job(cuda_graphs=True)
+    parts = job(cuda_graphs=True, graphed_experts=False)
+    assert dispatch_s(graphs, EFFICIENCY, experts_op()) == shared.graph_dispatch_s
+    assert dispatch_s(parts, EFFICIENCY, memory_op()) == shared.graph_dispatch_s
+    assert dispatch_s(parts, EFFICIENCY, experts_op()) == shared.dispatch_s
+    assert dispatch_s(job(compiled=True), EFFICIENCY) == shared.compiled_dispatch_s
+    assert dispatch_s(job(scripted=True), EFFICIENCY) > dispatch_s(job(), EFFICIENCY) > shared.graph_dispatch_s
+
+
+def test_experts_of_a_rank_cost_the_host_a_kernel_each() -> None:
+    few, many = (price(experts_op(), table(Strategy(tp=1, ep=ep, dp=8)), job()) for ep in (8, 1))
+    assert many.forward_kernels > few.forward_kernels > 1.0
+    assert many.backward_kernels > many.forward_kernels
 
 
 def test_one_kernel_for_all_experts_is_faster() -> None:

@@ -12,7 +12,7 @@ from costmodels.job import TrainingJob
 from costmodels.table import Floats, Ints, StrategyTable
 from costmodels.workload.op import Op, OpKind, Split
 
-_ROUTED: Final = frozenset({Split.EXPERT_COLUMN, Split.EXPERT_ROW, Split.EXPERT_TENSOR, Split.EXPERT_TOKENS})
+ROUTED: Final = frozenset({Split.EXPERT_COLUMN, Split.EXPERT_ROW, Split.EXPERT_TENSOR, Split.EXPERT_TOKENS})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ def rank_tokens(op: Op, grid: Grid, job: TrainingJob) -> Floats:
     tokens = grid.micro_batch * float(job.seq) / grid.cp
     if op.split in (Split.SEQUENCE, Split.EXPERT_TOKENS):
         tokens = tokens / grid.sequence_split
-    if op.split in _ROUTED:
+    if op.split in ROUTED:
         tokens = tokens * op.top_k
     if op.split in (Split.EXPERT_COLUMN, Split.EXPERT_ROW, Split.EXPERT_TENSOR):
         gathered = np.where(grid.sequence_parallel > 0, grid.etp / grid.tp, 1.0)

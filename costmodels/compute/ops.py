@@ -9,16 +9,17 @@ import numpy as np
 
 from costmodels.compute.attention import flash_attention_s, matrix_attention_s
 from costmodels.compute.gemm import GemmShape, gemm_s
-from costmodels.compute.local import Grid, attention_shape, feature_split, gemm_shape, grid_of, rank_tokens
+from costmodels.compute.local import ROUTED, Grid, attention_shape, feature_split, gemm_shape, grid_of, rank_tokens
 from costmodels.compute.machine import Machine, machine_of
 from costmodels.compute.traffic import quantise_s, scan_s, traffic_s
 from costmodels.efficiency import Efficiency
 from costmodels.job import TrainingJob
 from costmodels.table import Floats, StrategyTable
-from costmodels.workload.op import Op, OpKind
+from costmodels.workload.op import Op, OpKind, Split
 from hardware.cluster import Accelerator
 
 _UNFUSED_KERNELS: Final = 4.0  # kernels of a memory-bound op whose steps are not fused
+_DISPATCH_KERNELS: Final = 8.0  # routing, counts, sorting, permutation and exchange on one side of the experts
 _SCAN_KERNELS: Final = (5.0, 10.0)  # chunk states, their scan, chunk products, convolution; with gradients
 _SCAN_BACKWARD: Final = 2.5  # gradients of both operands, and the chunk states again
 _OPAQUE_BACKWARD: Final = 2.0  # gradients of inputs and of weights
@@ -96,10 +97,14 @@ def op_times(
     )
 
 
-def dispatch_s(job: TrainingJob, efficiency: Efficiency) -> float:
-    """Host time to start one kernel: in a captured graph, from compiled code, from fused modules or op by op [s]."""
+def dispatch_s(job: TrainingJob, efficiency: Efficiency, op: Op | None = None) -> float:
+    """Host time to start one kernel: in a captured graph, from compiled code, from fused modules or op by op [s].
+
+    Graphs of parts of a layer leave out what follows the routing: its sizes are not known when the graph is captured.
+    """
     shared = efficiency.shared
-    if job.software.cuda_graphs:
+    routed = op is not None and op.split in ROUTED
+    if job.software.cuda_graphs and (job.software.graphed_experts or not routed):
         return shared.graph_dispatch_s
     if job.software.compiled:
         return shared.compiled_dispatch_s
@@ -122,13 +127,16 @@ def _gemm(op: Op, grid: Grid, job: TrainingJob, machine: Machine) -> _Priced:
     backward_s = calls * (
         gemm_s(input_gradient, machine, number_format) + gemm_s(weight_gradient, machine, number_format)
     )
-    launches = float(np.max(calls))
     casts = 1.0 if number_format in ("fp8", "fp4") else 0.0
+    launches = 1.0
+    if op.kind is OpKind.GROUPED_GEMM:
+        # One call from Python; inside it a kernel per expert and cast (several streams of one library).
+        launches += machine.shared.expert_kernels * float(np.max(np.ceil(op.experts / grid.ep)))
     return _Priced(
         forward_s=forward_s,
         backward_s=backward_s + quantise_s(rows * shape.n, machine, number_format),
-        forward_kernels=launches + casts,
-        backward_kernels=2.0 * launches + casts,
+        forward_kernels=launches * (1.0 + casts),
+        backward_kernels=launches * (2.0 + casts),
     )
 
 
@@ -147,13 +155,14 @@ def _attention(op: Op, grid: Grid, job: TrainingJob, machine: Machine) -> _Price
 def _memory(op: Op, grid: Grid, job: TrainingJob, machine: Machine) -> _Priced:
     traffic_bytes = _traffic_bytes(op, grid, job)
     kernels = 1.0 if job.software.fused_kernels or job.software.compiled else _UNFUSED_KERNELS
+    started = _DISPATCH_KERNELS if op.split is Split.EXPERT_TOKENS else kernels
     if job.software.compiled:
         traffic_bytes = traffic_bytes * machine.shared.compiled_traffic
     return _Priced(
         forward_s=traffic_s(traffic_bytes, machine, kernels=kernels),
         backward_s=traffic_s(machine.shared.backward_traffic * traffic_bytes, machine, kernels=kernels),
-        forward_kernels=kernels,
-        backward_kernels=kernels,
+        forward_kernels=started,
+        backward_kernels=started,
     )
 
 

@@ -1,0 +1,91 @@
+"""Part times: what the host adds, what hides, and what must stay a lower bound."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from costmodels.job import Software, TrainingJob
+from costmodels.layer_costs import Work, part_weights, price_parts, repeated_s
+from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Strategy
+from costmodels.overlap import exposed_s
+from costmodels.precision import precision
+from costmodels.pricing import Pricing
+from costmodels.table import StrategyTable, table_of
+from costmodels.workload import presets
+from hardware.catalog import cluster_of_run
+
+STRATEGIES = [
+    Strategy(tp=tp, dp=8 // tp, sequence_parallel=tp > 1, recompute=recompute)
+    for tp in (1, 2, 4, 8)
+    for recompute in (NO_RECOMPUTE, FULL_RECOMPUTE)
+]
+
+
+def pricing(model: str = "llama3_8b", *, seq: int = 4096, **software: object) -> Pricing:
+    used = Software(name="test", framework="megatron", **software)  # type: ignore[arg-type]
+    job = TrainingJob(global_batch=64, seq=seq, precision=precision("bf16"), software=used)
+    return Pricing(model=presets.model(model), job=job, island=cluster_of_run("H100", 8).islands[0])
+
+
+def rows(strategies: list[Strategy] = STRATEGIES) -> StrategyTable:
+    return table_of(strategies, pp=[1] * len(strategies), micro_batch=[1] * len(strategies))
+
+
+@pytest.mark.parametrize("software", [{}, {"scripted": True}, {"tp_overlap": True}, {"cuda_graphs": True}])
+@pytest.mark.parametrize("seq", [128, 4096])
+def test_without_exchanges_is_a_lower_bound(software: dict[str, bool], seq: int) -> None:
+    asked = pricing(seq=seq, **software)
+    weights = part_weights(asked)
+    bound, whole = (price_parts(asked, rows(), exchanges=on) for on in (False, True))
+    for cost in ("forward_s", "backward_s"):
+        assert (weights @ getattr(bound, cost).sum(axis=0) <= weights @ getattr(whole, cost).sum(axis=0) + 1e-12).all()
+
+
+@pytest.mark.parametrize("seq", [64, 4096])
+@pytest.mark.parametrize("scripted", [False, True])
+def test_recompute_adds_at_least_what_it_repeats(seq: int, scripted: bool) -> None:
+    asked = pricing(seq=seq, scripted=scripted)
+    weights = part_weights(asked)
+    total = weights @ (price_parts(asked, rows()).forward_s + price_parts(asked, rows()).backward_s).sum(axis=0)
+    again = np.einsum("k,ks->s", weights, repeated_s(asked, rows(), (FULL_RECOMPUTE,))[0])
+    assert (total[1::2] >= total[::2] + again[::2] - 1e-12).all()
+
+
+def test_small_layers_take_the_hosts_time() -> None:
+    asked = pricing(seq=64, scripted=True)
+    costs = price_parts(asked, rows())
+    spent = costs.forward_s[:, 0].sum(axis=0)
+    assert (costs.forward_s[Work.LAUNCH, 0] > 0.5 * spent).all()
+    graphs = price_parts(pricing(seq=64, cuda_graphs=True), rows())
+    assert (graphs.forward_s[:, 0].sum(axis=0) < 0.3 * spent).all()
+    long = price_parts(pricing(seq=16384), rows())
+    assert long.forward_s[Work.LAUNCH, 0, 0] == 0.0
+
+
+def test_ranks_that_meet_in_every_layer_wait_for_the_slowest_host() -> None:
+    waits = price_parts(pricing(seq=16, scripted=True), rows()).forward_s[:, 0].sum(axis=0)[::2]
+    assert (np.diff(waits) > 0.0).all()
+
+
+def test_a_hidden_transfer_still_costs() -> None:
+    transfer, window = np.array([1.0, 2.0, 4.0]), 4.0
+    free = exposed_s(transfer, window, 0.5)
+    assert free.tolist() == [0.0, 0.0, 2.0]
+    contended = exposed_s(transfer, window, 0.5, contention=0.25)
+    assert contended.tolist() == [0.25, 0.5, 2.5]
+    assert exposed_s(transfer, window, 0.5, least_share=0.5).tolist() == [0.5, 1.0, 2.0]
+
+
+def test_overlap_pays() -> None:
+    fast, slow = (price_parts(pricing(tp_overlap=on), rows()).forward_s[Work.TP, 0] for on in (True, False))
+    assert (fast[2:] < slow[2:]).all()
+    hidden, waiting = (
+        price_parts(replace_software(pricing(), tp_backward_overlap=on), rows()).backward_s[Work.TP, 0]
+        for on in (True, False)
+    )
+    assert (hidden[2:] < waiting[2:]).all()
+
+
+def replace_software(asked: Pricing, **changes: bool) -> Pricing:
+    return replace(asked, job=replace(asked.job, software=replace(asked.job.software, **changes)))
