@@ -85,6 +85,22 @@ PowerCap = Annotated[
     float, typer.Option("--power-cap", help="Power limit per GPU in watts; 0: the part's own.", min=0.0)
 ]
 Thermal = Annotated[bool, typer.Option("--thermal", help="Price heat and place ranks by coolness.")]
+Stages = Annotated[int | None, typer.Option("--pp", min=1, help="Default: stages of --layers-per-stage, or 1.")]
+Chunks = Annotated[int | None, typer.Option("--vpp", min=1, help="Virtual chunks per stage.")]
+ExpertTensor = Annotated[int | None, typer.Option("--etp", min=1, help="Default: 1 when --ep is above 1, else tp.")]
+Replicas = Annotated[int | None, typer.Option("--dp", min=1, help="Default: what the other degrees leave.")]
+LayersPerStage = Annotated[
+    str | None,
+    typer.Option("--layers-per-stage", help="Such as 21,21,19,19 or 10x8; virtual chunks 11/10,11/10,10/9."),
+]
+SequenceParallel = Annotated[
+    bool | None, typer.Option("--sequence-parallel/--no-sequence-parallel", help="Default: on when tp > 1.")
+]
+ScheduleName = Annotated[str | None, typer.Option("--schedule", help="1f1b, interleaved, gpipe, zb-h1, zb-2p, zbv.")]
+SomeRecompute = Annotated[
+    str,
+    typer.Option("--recompute", help="none, selective[:module+module], full, full:K (first K layers of a chunk)."),
+]
 Report = Annotated[
     Path, typer.Argument(metavar="REPORT.json", help="A report that search --json or estimate --json wrote.")
 ]
@@ -173,28 +189,18 @@ def estimate(  # noqa: PLR0913, PLR0917 - the flags are the command line's contr
     precision: PrecisionName = "bf16",
     framework: Framework = FrameworkName.MEGATRON,
     tp: Annotated[int, typer.Option("--tp", min=1)] = 1,
-    pp: Annotated[int | None, typer.Option("--pp", min=1, help="Default: stages of --layers-per-stage, or 1.")] = None,
+    pp: Stages = None,
     cp: Annotated[int, typer.Option("--cp", min=1)] = 1,
-    vpp: Annotated[int | None, typer.Option("--vpp", min=1, help="Virtual chunks per stage.")] = None,
+    vpp: Chunks = None,
     ep: Annotated[int, typer.Option("--ep", min=1)] = 1,
-    etp: Annotated[int | None, typer.Option("--etp", min=1, help="Default: 1 when --ep is above 1, else tp.")] = None,
-    dp: Annotated[int | None, typer.Option("--dp", min=1, help="Default: what the other degrees leave.")] = None,
+    etp: ExpertTensor = None,
+    dp: Replicas = None,
     zero: Annotated[int, typer.Option("--zero", min=0, max=3, help="ZeRO stage; 3 is FSDP.")] = 1,
     micro_batch: Annotated[int, typer.Option("--micro-batch", min=1)] = 1,
-    layers_per_stage: Annotated[
-        str | None,
-        typer.Option("--layers-per-stage", help="Such as 21,21,19,19 or 10x8; virtual chunks 11/10,11/10,10/9."),
-    ] = None,
-    sequence_parallel: Annotated[
-        bool | None, typer.Option("--sequence-parallel/--no-sequence-parallel", help="Default: on when tp > 1.")
-    ] = None,
-    schedule: Annotated[
-        str | None, typer.Option("--schedule", help="1f1b, interleaved, gpipe, zb-h1, zb-2p, zbv.")
-    ] = None,
-    recompute: Annotated[
-        str,
-        typer.Option("--recompute", help="none, selective[:module+module], full, full:K (first K layers of a chunk)."),
-    ] = "none",
+    layers_per_stage: LayersPerStage = None,
+    sequence_parallel: SequenceParallel = None,
+    schedule: ScheduleName = None,
+    recompute: SomeRecompute = "none",
     power_cap: PowerCap = 0.0,
     thermal: Thermal = False,
     json_out: JsonOut = None,

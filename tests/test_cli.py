@@ -289,7 +289,7 @@ RUNS = """id,model,hardware,n_gpus,seq_len,global_batch_size,micro_batch_size,tp
 a1,llama3_8b,H100,8,8192,128,1,1,1,bf16,12.5,ok
 a2,llama3_8b,H100,8,8192,128,1,2,1,bf16,13.0,ok
 b3,llama3_8b,H100,8,8192,128,1,4,1,bf16,14.0,oom
-c4,llama3_8b,H100,8,8192,128,,4,1,bf16,14.0,ok
+c4,llama3_8b,H100,8,8192,128,1,3,1,bf16,14.0,ok
 """
 
 
@@ -302,12 +302,14 @@ def test_validate_prints_errors_and_writes_the_contract(tmp_path):
     for row in data["rows"]:
         assert {"id", "step_time_s", "peak_mem_gb", "verdict", "skipped"} <= set(row)
     assert data["rows"][0]["step_time_s"] > 0.0
-    assert data["rows"][3]["skipped"] == "micro-batch not stated"
+    reason = data["rows"][3]["skipped"]
+    assert reason
+    assert data["summary"]["skipped"] == {reason: 1}
     assert data["rows"][3]["step_time_s"] is None
     assert data["summary"]["all"][0]["rows"] == 2
     assert data["summary"]["verdicts"]["out_of_memory"] == 1
     assert "4 runs, 3 predicted, 2 with a step time" in result.stdout
-    assert "micro-batch not stated" in result.stdout
+    assert reason in result.stdout
 
 
 def test_sweep_prints_its_table(tmp_path):

@@ -114,8 +114,8 @@ def test_an_interrupt_keeps_points_and_writes_no_table(tmp_path, monkeypatch):
 
 def test_an_interrupted_process_leaves_no_worker_and_no_half_file(tmp_path):
     file = tmp_path / "sweep.toml"
-    batches = list(range(64, 64 * 200, 64))
-    names = 'models = ["llama3_70b"]\nclusters = ["dgx-h100:8"]'
+    batches = list(range(8, 8 * 2000, 8))
+    names = 'models = ["llama3_8b"]\nclusters = ["dgx-h100:1"]\nfixed = ["tp=2", "pp=1", "micro_batch=1"]'
     file.write_text(f"[[grid]]\n{names}\nglobal_batches = {batches}\nsequences = [4096]\n")
     command = [sys.executable, "-m", "planner", "sweep", str(file), "-o", str(tmp_path / "out"), "--workers", "2"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
@@ -131,7 +131,7 @@ def test_an_interrupted_process_leaves_no_worker_and_no_half_file(tmp_path):
     for path in points.glob("*.json"):
         json.loads(path.read_text())
     kept = sorted(points.glob("*"))
-    assert kept == sorted(points.glob("*.json"))
+    assert kept == sorted(points.glob("*.json")) != []
     time.sleep(1.5)  # a worker that lived on would finish a point in this time
     assert sorted(points.glob("*")) == kept
 

@@ -1,10 +1,11 @@
 """The pipeline of one step as a Chrome trace (chrome://tracing, Perfetto): one row per stage."""
 
 import json
+from dataclasses import replace
 from typing import Final
 
 from costmodels.pipeline.schedules import Kind, PipelineSpec
-from costmodels.pipeline.simulate import timeline
+from costmodels.pipeline.simulate import Timeline, timeline
 from planner.pipeline_times import pipeline_times
 from planner.plan_report import RankedLayout
 from planner.report.words import layout_text
@@ -34,29 +35,32 @@ def trace_text(ranked: RankedLayout, request: PlanRequest) -> str:
     """
     layout = ranked.layout
     times = pipeline_times(request, layout)
-    each = layout.pp * layout.vpp * times.spec.kinds
-    shown = min(layout.num_microbatches, max(layout.pp, MOST_OPERATIONS // each))
-    if layout.vpp > 1:
-        shown = max(layout.pp, shown // layout.pp * layout.pp)
-    shown = min(shown, layout.num_microbatches)
-    spec = PipelineSpec(
-        schedule=layout.schedule, pp=layout.pp, vpp=layout.vpp, num_microbatches=shown, group_size=times.spec.group_size
-    )
+    shown = _shown(times.spec)
+    spec = replace(times.spec, num_microbatches=shown)
     line = timeline(spec, times.forward_s, times.backward_s, times.send_s, times.weight_s)
+    data = {
+        "layout": layout_text(layout),
+        "schedule": layout.schedule.value,
+        "micro-batches shown": shown,
+        "micro-batches of the step": layout.num_microbatches,
+    }
+    return json.dumps({"traceEvents": _events(line, layout.pp), "displayTimeUnit": "ms", "otherData": data}) + "\n"
+
+
+def _shown(spec: PipelineSpec) -> int:
+    """Micro-batches that are drawn: all, or whole groups of them below the limit, at least one group."""
+    fitting = MOST_OPERATIONS // (spec.pp * spec.vpp * spec.kinds)
+    whole_groups = max(spec.group, fitting // spec.group * spec.group)
+    return min(spec.num_microbatches, whole_groups)
+
+
+def _events(line: Timeline, stages: int) -> list[dict[str, object]]:
     events: list[dict[str, object]] = [
         {"ph": "M", "name": "thread_name", "pid": 0, "tid": stage, "args": {"name": f"stage {stage}"}}
-        for stage in range(layout.pp)
+        for stage in range(stages)
     ]
-    rows = zip(
-        line.stage.tolist(),
-        line.kind.tolist(),
-        line.chunk.tolist(),
-        line.microbatch.tolist(),
-        line.start_s[0].tolist(),
-        line.end_s[0].tolist(),
-        strict=True,
-    )
-    for stage, kind, chunk, microbatch, start_s, end_s in rows:
+    columns = (line.stage, line.kind, line.chunk, line.microbatch, line.start_s[0], line.end_s[0])
+    for stage, kind, chunk, microbatch, start_s, end_s in zip(*(column.tolist() for column in columns), strict=True):
         events.append(
             {
                 "ph": "X",
@@ -70,10 +74,4 @@ def trace_text(ranked: RankedLayout, request: PlanRequest) -> str:
                 "args": {"micro-batch": microbatch, "chunk": chunk},
             }
         )
-    data = {
-        "layout": layout_text(layout),
-        "schedule": layout.schedule.value,
-        "micro-batches shown": shown,
-        "micro-batches of the step": layout.num_microbatches,
-    }
-    return json.dumps({"traceEvents": events, "displayTimeUnit": "ms", "otherData": data}) + "\n"
+    return events
