@@ -126,13 +126,19 @@ def _estimate_json(request: PlanRequest, ranked: RankedLayout, broken: Sequence[
 
 def explain(path: Path, rank: int) -> int:
     """Print where the time and the memory of a saved layout go."""
-    from planner.remedies import remedies  # noqa: PLC0415
-    from planner.report.explain_text import print_explanation  # noqa: PLC0415
+    from planner.remedies import remedies, repriced  # noqa: PLC0415
+    from planner.report.explain_text import print_change, print_explanation  # noqa: PLC0415
+    from planner.sensitivity import sensitivities  # noqa: PLC0415
 
-    report, ranked = _saved(path, rank)
+    saved, before = _saved(path, rank)
     with working("pricing changes"):
+        report = repriced(saved, (rank, rank + 1))
+        ranked = report.layouts[rank - 1]
         changes = remedies(report.request, ranked.layout, ranked.cost)
-    print_explanation(text_console(), report, rank, changes)
+        fabrics = sensitivities(report.request, ranked.layout)
+    console = text_console()
+    print_explanation(console, report, rank, changes, fabrics)
+    print_change(console, before, ranked)
     return DONE
 
 

@@ -1,6 +1,7 @@
 """What to change in a layout: its neighbours priced, in the order of what they cost for what they give."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from costmodels.layout import Layout
 from costmodels.pricing import Constants
@@ -8,6 +9,7 @@ from costmodels.results import LayoutCost, Verdict
 from hardware.errors import InputError
 from planner.neighbours import neighbours
 from planner.plan import estimate
+from planner.plan_report import PlanReport
 from planner.request import PlanRequest
 
 LEAST_SAVING_BYTES = 64.0 * 2**20
@@ -49,6 +51,30 @@ class Remedies:
 
     saving: tuple[Remedy, ...]
     faster: tuple[Remedy, ...]
+
+
+def repriced(report: PlanReport, ranks: Sequence[int], constants: Constants | None = None) -> PlanReport:
+    """Price some layouts of a report anew, so that they compare with what is priced now.
+
+    Parameters
+    ----------
+    report : PlanReport
+        As it was read.
+    ranks : sequence of int
+        From 1; ranks beyond the last are passed over.
+    constants : Constants, optional
+        Of the cost models; default: those that ship.
+
+    Returns
+    -------
+    PlanReport
+        Equal to the report where the cost models have not changed since.
+    """
+    layouts = list(report.layouts)
+    for number in (rank - 1 for rank in ranks if rank <= len(layouts)):
+        now = estimate(report.request, layouts[number].layout, constants)
+        layouts[number] = replace(layouts[number], cost=now.cost)
+    return replace(report, layouts=tuple(layouts))
 
 
 def remedies(request: PlanRequest, layout: Layout, cost: LayoutCost, constants: Constants | None = None) -> Remedies:

@@ -113,6 +113,7 @@ def test_explain_and_export_follow_a_search(saved, tmp_path):
     explained = run("explain", str(saved))
     assert explained.exit_code == 0, explained.output
     assert "From peak to the step as it is" in explained.stdout
+    assert "have changed since" not in explained.stdout
     arguments = run("export", str(saved), "--to", "megatron")
     assert "--tensor-model-parallel-size 2" in arguments.stdout
     written = run("export", str(saved), "--to", "megatron", "-o", str(tmp_path / "launch"))
@@ -120,6 +121,16 @@ def test_explain_and_export_follow_a_search(saved, tmp_path):
     assert {"launch.sh", "arguments.txt", "layout.json"} <= {path.name for path in (tmp_path / "launch").iterdir()}
     assert run("export", str(saved), "--to", "megatron", "-o", str(tmp_path / "launch")).exit_code == 2
     assert json.loads(run("export", str(saved), "--to", "json").stdout)["schedule"]
+
+
+def test_explain_prices_anew_and_says_when_that_differs(saved, tmp_path):
+    data = json.loads(saved.read_text())
+    parts = data["layouts"][0]["breakdown"]
+    parts["compute_s"] *= 2.0
+    (tmp_path / "old.json").write_text(json.dumps(data))
+    explained = run("explain", str(tmp_path / "old.json"))
+    assert explained.exit_code == 0, explained.output
+    assert "have changed since this report was made" in " ".join(explained.stdout.split())
 
 
 def test_what_is_exported_is_legal(saved, tmp_path):

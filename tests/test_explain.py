@@ -13,6 +13,7 @@ from planner.plan import estimate
 from planner.question import Question, request_of
 from planner.remedies import LEAST_SAVING_BYTES, remedies
 from planner.rules import check_layout
+from planner.sensitivity import sensitivities
 
 SECONDS = st.floats(0.0, 100.0)
 NAMES = st.sampled_from(
@@ -113,6 +114,21 @@ def test_full_recompute_saves_most_of_the_recompute_choices():
 def test_core_attention_is_never_offered():
     request, ranked = priced(DENSE)
     assert not any("core_attn" in neighbour.change for neighbour in neighbours(request, DENSE, ranked.cost))
+
+
+def test_a_faster_fabric_never_slows_a_step_and_matters_where_it_is_used():
+    request, ranked = priced(DENSE)
+    found = {(item.fabric, item.factor): item.step_s for item in sensitivities(request, ranked.layout)}
+    step_s = ranked.cost.step.total_s
+    for fabric in ("scale-up", "network"):
+        assert found[fabric, 2.0] <= step_s * 1.0000001 <= found[fabric, 0.5] * 1.000001
+    assert found["scale-up", 0.5] > 1.01 * step_s
+
+
+def test_one_node_has_no_network():
+    request = request_of(Question(model="llama3_8b", cluster="dgx-h100:1", global_batch=32, seq=4096))
+    layout = samples.layout(Strategy(tp=2, dp=4, zero=1, sequence_parallel=True), ((32,),), batch=32)
+    assert {item.fabric for item in sensitivities(request, layout)} == {"scale-up"}
 
 
 def test_layouts_with_some_recompute_can_drop_it():

@@ -19,6 +19,7 @@ from planner.report.search_text import print_search, proof_words
 from planner.request import Objective
 from planner.rules import Violation
 from planner.rules.table import Found
+from planner.sensitivity import Sensitivity
 
 ESCAPE = "\x1b"
 
@@ -159,7 +160,8 @@ def remedies() -> Remedies:
 
 @pytest.mark.parametrize("width", [80, 100, 140])
 def test_explanation(width):
-    text = printed(width, print_explanation, samples.report(), 1, remedies())
+    fabrics = (Sensitivity(fabric="network", factor=0.5, step_s=10.5),)
+    text = printed(width, print_explanation, samples.report(), 1, remedies(), fabrics)
     assert all(len(line) <= width for line in text.splitlines())
     assert ESCAPE not in text
     words = " ".join(text.split())
@@ -169,6 +171,7 @@ def test_explanation(width):
     assert "tp 4 inside one scale-up domain" in words
     assert "recompute selective:mlp 9.000 +2.9 % 70.5 +2.0 +1.43 fits" in words
     assert "one layer from stage 7 to stage 0 9.000 -5.3 % 70.5 -1.0 fits" in words
+    assert "network x 0.5 10.50 s, +20.0 %" in words
     assert "Rank 2, TP4 PP4 DP4, takes 0.250 s more" in words
     assert "matrix products +0.125 s" in words
 

@@ -12,15 +12,19 @@ from planner.explain import Crossing, TimeLoss, crossings, differences, waterfal
 from planner.plan_report import PlanReport, RankedLayout
 from planner.remedies import Remedies, Remedy
 from planner.report.console import Bars, bars, section, show
-from planner.report.layout_text import facts, job_line, stages, strategies
+from planner.report.layout_text import facts, job_line, labelled, stages, strategies
 from planner.report.ranking import STYLES, ruled_table
 from planner.report.words import digits, gib, layout_text, percent, seconds
+from planner.sensitivity import Sensitivity
 
 MOST_REMEDIES: Final = 8
+SAME_PRICE: Final = 1e-6
 MOST_DIFFERENCES: Final = 6
 
 
-def print_explanation(console: Console, report: PlanReport, rank: int, changes: Remedies) -> None:
+def print_explanation(
+    console: Console, report: PlanReport, rank: int, changes: Remedies, fabrics: Sequence[Sensitivity] = ()
+) -> None:
     """Print where the time and memory of one layout of a report go.
 
     Parameters
@@ -33,6 +37,8 @@ def print_explanation(console: Console, report: PlanReport, rank: int, changes: 
         From 1.
     changes : Remedies
         Priced neighbours of the layout.
+    fabrics : sequence of Sensitivity
+        The layout on slower and faster fabrics.
     """
     ranked = report.layouts[rank - 1]
     show(
@@ -44,10 +50,22 @@ def print_explanation(console: Console, report: PlanReport, rank: int, changes: 
         section("Stages", stages(ranked)),
         section("Memory of the heaviest GPU", _memory(ranked)),
         *_groups(crossings(ranked, report.request.cluster)),
+        *_fabrics(ranked, fabrics),
         *_saving(changes),
         *_faster(changes),
         *_next_one(report, rank),
     )
+
+
+def print_change(console: Console, saved: RankedLayout, now: RankedLayout) -> None:
+    """Say so when the cost models price a layout otherwise than its report did."""
+    then_s, now_s = saved.cost.step.total_s, now.cost.step.total_s
+    if abs(now_s / then_s - 1.0) > SAME_PRICE:
+        console.print()
+        text = (
+            f"The cost models have changed since this report was made: it says {seconds(then_s)}, not {seconds(now_s)}."
+        )
+        show(console, Text(text))
 
 
 def _waterfall(ranked: RankedLayout, drawn: Bars) -> RenderableType:
@@ -95,6 +113,15 @@ def _groups(found: Sequence[Crossing]) -> Sequence[RenderableType]:
             where = f"across {crossing.domains} fast domains, within the {crossing.tier}"
         table.add_row(f"  {crossing.axis} {crossing.size}", where)
     return (section("Where the groups lie", table),)
+
+
+def _fabrics(ranked: RankedLayout, found: Sequence[Sensitivity]) -> Sequence[RenderableType]:
+    step_s = ranked.cost.step.total_s
+    rows = [
+        (f"{item.fabric} x {item.factor:g}", f"{seconds(item.step_s)}, {100.0 * (item.step_s / step_s - 1.0):+.1f} %")
+        for item in found
+    ]
+    return (section("If a fabric were slower or faster", labelled(rows)),) if rows else ()
 
 
 def _saving(changes: Remedies) -> Sequence[RenderableType]:

@@ -1,0 +1,75 @@
+"""What a layout's step would take on a machine with a slower or faster network: how much each fabric matters."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from costmodels.layout import Layout
+from costmodels.pricing import Constants
+from hardware.cluster import Cluster, NodeType
+from planner.plan import estimate
+from planner.request import PlanRequest
+
+FACTORS: Final = (0.5, 2.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sensitivity:
+    """Step time with one fabric ``factor`` times as fast."""
+
+    fabric: str
+    factor: float
+    step_s: float
+
+
+def sensitivities(request: PlanRequest, layout: Layout, constants: Constants | None = None) -> tuple[Sensitivity, ...]:
+    """Price a layout with each fabric at half and at double its rate.
+
+    Parameters
+    ----------
+    request : PlanRequest
+        Model, cluster, job.
+    layout : Layout
+        Kept as it is.
+    constants : Constants, optional
+        Of the cost models; default: those that ship.
+
+    Returns
+    -------
+    tuple of Sensitivity
+        The network between nodes is left out for a cluster of one node.
+    """
+    fabrics: list[tuple[str, Callable[[NodeType, float], NodeType]]] = [("scale-up", _scale_up)]
+    if request.cluster.nodes > 1:
+        fabrics.append(("network", _network))
+    return tuple(
+        Sensitivity(fabric=name, factor=factor, step_s=_step_s(request, layout, constants, (change, factor)))
+        for name, change in fabrics
+        for factor in FACTORS
+    )
+
+
+def _step_s(
+    request: PlanRequest,
+    layout: Layout,
+    constants: Constants | None,
+    scaled: tuple[Callable[[NodeType, float], NodeType], float],
+) -> float:
+    change, factor = scaled
+    machine = request.cluster
+    islands = tuple(replace(island, node=change(island.node, factor)) for island in machine.islands)
+    changed: Cluster = replace(machine, islands=islands)
+    return estimate(replace(request, cluster=changed), layout, constants).cost.step.total_s
+
+
+def _scale_up(node: NodeType, factor: float) -> NodeType:
+    fabric = node.scale_up
+    faster = replace(fabric, bytes_per_s=fabric.bytes_per_s * factor, pair_bytes_per_s=fabric.pair_bytes_per_s * factor)
+    return replace(node, scale_up=faster)
+
+
+def _network(node: NodeType, factor: float) -> NodeType:
+    """Scale the adapters and the links that feed them, so that neither hides the other."""
+    nics = node.nics
+    faster = replace(nics, bytes_per_s=nics.bytes_per_s * factor, gpu_bytes_per_s=nics.gpu_bytes_per_s * factor)
+    return replace(node, nics=faster)
