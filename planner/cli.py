@@ -258,6 +258,12 @@ def export(
     report: Report,
     to: Annotated[ExportName, typer.Option("--to", help="Format.")],
     rank: Rank = 1,
+    framework_version: Annotated[
+        str | None, typer.Option("--framework-version", help="Such as 0.13; default: the newest known.")
+    ] = None,
+    hosts: Annotated[
+        str | None, typer.Option("--hosts", help="Host names in order, a,b,c; default: node0,node1,...")
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="New folder to write; default: print the arguments.")
     ] = None,
@@ -267,7 +273,9 @@ def export(
     def run() -> int:
         from planner import commands  # noqa: PLC0415
 
-        return commands.export(report, rank, to.value, output)
+        names = tuple(name.strip() for name in (hosts or "").split(",") if name.strip())
+        target = commands.Target(format=to.value, version=framework_version, hosts=names)
+        return commands.export(report, rank, target, output)
 
     _leave(run)
 

@@ -16,6 +16,7 @@ from planner.report.console import text_console, working, write_stdout
 from planner.report.files import check_place, write_whole
 from planner.report.json_report import SCHEMA, layout_to_json, report_to_json, request_to_json
 from planner.report.json_text import json_text
+from planner.report.target import Target
 from planner.report.version import version
 from planner.request import Framework, PlanRequest
 from planner.rules import Violation, check_layout
@@ -29,6 +30,7 @@ __all__ = [
     "Launch",
     "Outputs",
     "Question",
+    "Target",
     "catalog",
     "check",
     "estimate",
@@ -154,13 +156,13 @@ def _saved(path: Path, rank: int) -> tuple[PlanReport, RankedLayout]:
     return report, report.layouts[rank - 1]
 
 
-def export(path: Path, rank: int, to: str, folder: Path | None) -> int:
+def export(path: Path, rank: int, target: Target, folder: Path | None) -> int:
     """Write the launch of a saved layout, or print its arguments."""
     from planner.export.folder import write_folder  # noqa: PLC0415
     from planner.report.launch import launch_of, print_launch  # noqa: PLC0415
 
     report, ranked = _saved(path, rank)
-    launch = launch_of(report.request, ranked, to)
+    launch = launch_of(report.request, ranked, target)
     if folder is None:
         write_stdout(launch.text)
         return DONE

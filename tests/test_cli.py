@@ -35,7 +35,7 @@ OPTIONS = {
         "--schedule", "--recompute", "--power-cap", "--thermal", "--json",
     },
     "explain": {"--rank"},
-    "export": {"--rank", "--to", "--output"},
+    "export": {"--rank", "--to", "--framework-version", "--hosts", "--output"},
     "check": {"--framework", "--framework-version", "--world-size", "--args-file", "--json"},
     "sweep": {"--output", "--workers", "--resume"},
     "validate": {"--json"},
@@ -121,6 +121,11 @@ def test_explain_and_export_follow_a_search(saved, tmp_path):
     assert {"launch.sh", "arguments.txt", "layout.json"} <= {path.name for path in (tmp_path / "launch").iterdir()}
     assert run("export", str(saved), "--to", "megatron", "-o", str(tmp_path / "launch")).exit_code == 2
     assert json.loads(run("export", str(saved), "--to", "json").stdout)["schedule"]
+    named = run("export", str(saved), "--to", "megatron", "--hosts", "gpu-7", "-o", str(tmp_path / "named"))
+    assert named.exit_code == 0, named.output
+    assert "gpu-7" in (tmp_path / "named" / "nodes.tsv").read_text()
+    old = run("export", str(saved), "--to", "megatron", "--framework-version", "0.1")
+    assert (old.exit_code, "0.1" in old.stderr) == (2, True)
 
 
 def test_explain_prices_anew_and_says_when_that_differs(saved, tmp_path):

@@ -17,6 +17,7 @@ from planner.nearest import nearest
 from planner.plan_report import RankedLayout
 from planner.report.console import section, show
 from planner.report.layout_text import bullets
+from planner.report.target import Target
 from planner.report.words import layout_text
 from planner.request import PlanRequest
 
@@ -45,7 +46,7 @@ def arguments_in(path: Path) -> tuple[str, ...]:
         ) from error
 
 
-def launch_of(request: PlanRequest, ranked: RankedLayout, to: str) -> LaunchFiles:
+def launch_of(request: PlanRequest, ranked: RankedLayout, target: Target) -> LaunchFiles:
     """Return a layout in a format.
 
     Parameters
@@ -54,8 +55,8 @@ def launch_of(request: PlanRequest, ranked: RankedLayout, to: str) -> LaunchFile
         Model, cluster, job.
     ranked : RankedLayout
         The layout, with its placement.
-    to : str
-        One of :data:`FORMATS`.
+    target : Target
+        Format, version and hosts.
 
     Returns
     -------
@@ -64,19 +65,20 @@ def launch_of(request: PlanRequest, ranked: RankedLayout, to: str) -> LaunchFile
     Raises
     ------
     InputError
-        The format is not known, or cannot say what the layout is.
+        The format is not known, or cannot say what the layout is; the hosts are too few.
     """
     title = f"{request.model.name} on {request.cluster.name}: {layout_text(ranked.layout)}"
-    if to == "json":
+    if target.format == "json":
         text = write_layout(ranked.layout)
         return LaunchFiles(title=title, text=text, files=MappingProxyType({"layout.json": text}))
-    if to == "megatron":
+    if target.format == "megatron":
         export = export_megatron(
             request.model,
             request.job,
             ranked.layout,
-            site_of(request.cluster, ranked.layout.gpus),
+            site_of(request.cluster, ranked.layout.gpus, target.hosts),
             placement=ranked.placement,
+            version=target.version,
         )
         return LaunchFiles(
             title=title,
@@ -84,7 +86,8 @@ def launch_of(request: PlanRequest, ranked: RankedLayout, to: str) -> LaunchFile
             files=MappingProxyType(export_files(export, ranked.layout, title)),
             notes=export.notes,
         )
-    raise InputError(f"--to {to!r} is not known{nearest(to, FORMATS)}", allowed=", ".join(FORMATS))
+    known = nearest(target.format, FORMATS)
+    raise InputError(f"--to {target.format!r} is not known{known}", allowed=", ".join(FORMATS))
 
 
 def print_launch(console: Console, launch: LaunchFiles, folder: Path) -> None:
