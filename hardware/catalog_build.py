@@ -6,6 +6,7 @@ The packaged catalogue and users' cluster files go through the same functions: a
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Final
 
 from hardware.catalog_schema import (
@@ -153,7 +154,9 @@ _PARTS: Final[tuple[tuple[str, type[Any], tuple[Field, ...]], ...]] = (
     ("host", Host, HOST),
     ("cooling", Cooling, COOLING),
 )
-_REQUIRED: Final[dict[type[Any], tuple[str, ...]]] = {
-    ScaleUp: ("kind", "shape", "domain_gpus", "bytes_per_s", "latency_s"),
-    Nics: ("kind", "count", "bytes_per_s", "latency_s"),
-}
+_REQUIRED: Final[Mapping[type[Any], tuple[str, ...]]] = MappingProxyType(
+    {
+        ScaleUp: ("kind", "shape", "domain_gpus", "bytes_per_s", "latency_s"),
+        Nics: ("kind", "count", "bytes_per_s", "latency_s"),
+    }
+)

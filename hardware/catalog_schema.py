@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Context, Decimal
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Final
 
 from hardware.cluster import CoolingKind, FabricShape, LinkKind
@@ -23,7 +24,7 @@ _MEGA: Final = Decimal("1e6")
 _MICRO: Final = Decimal("1e-6")
 _ONE: Final = Decimal(1)
 
-type_names: Final = {bool: "true or false", str: "text", list: "a list", dict: "a table"}
+type_names: Final = MappingProxyType({bool: "true or false", str: "text", list: "a list", dict: "a table"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,7 +221,8 @@ def _groups(key: str, attr: str, length: int = 0) -> Field:
 
 def as_rows(value: object) -> tuple[tuple[int, ...], ...]:
     """Return the value of a grouping attribute with its type."""
-    assert isinstance(value, tuple)  # the schema's own value, never a user's
+    if not isinstance(value, tuple):  # the schema's own value, never a user's
+        raise TypeError(f"a grouping must be a tuple, got {type(value).__name__}")
     return value
 
 

@@ -82,14 +82,16 @@ def locate(name: str, files: tuple[str, ...]) -> tuple[str, str] | None:
 def find_accelerator(name: str, where: str = "") -> Accelerator:
     """Return a catalogued accelerator by any of its names; InputError names the nearest one otherwise."""
     accelerator = _sourced_accelerator(*_located(name, ACCELERATOR_FILES, "accelerator", where)).item
-    assert isinstance(accelerator, Accelerator)
+    if not isinstance(accelerator, Accelerator):
+        raise TypeError(f"{name} is filed among accelerators but is a {type(accelerator).__name__}")
     return accelerator
 
 
 def find_node(name: str, where: str = "") -> NodePreset:
     """Return a catalogued node preset by any of its names; InputError names the nearest one otherwise."""
     preset = _sourced_node(*_located(name, NODE_FILES, "node type", where)).item
-    assert isinstance(preset, NodePreset)
+    if not isinstance(preset, NodePreset):
+        raise TypeError(f"{name} is filed among node types but is a {type(preset).__name__}")
     return preset
 
 

@@ -5,6 +5,7 @@ The space is finite and stated: every divisor is tried, not only powers of two, 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -23,15 +24,17 @@ LARGEST_IDLE_SHARE: Final = 0.5  # at most half of the GPUs may be left idle
 
 WITHOUT_SEQUENCE_PARALLEL: Final = (Framework.DEEPSPEED,)
 ROUND_COUNTS: Final = 4  # counts below the whole island that are planned too
-_ZERO_STAGES: Final = {
-    Framework.MEGATRON: (1, 3),
-    Framework.BRIDGE: (1, 3),
-    Framework.NEMO: (1, 3),
-    Framework.TORCHTITAN: (2, 3),
-    Framework.DEEPSPEED: (0, 1, 2, 3),
-    Framework.GALVATRON: (0, 2, 3),
-    Framework.NONE: (0, 1, 2, 3),
-}
+_ZERO_STAGES: Final = MappingProxyType(
+    {
+        Framework.MEGATRON: (1, 3),
+        Framework.BRIDGE: (1, 3),
+        Framework.NEMO: (1, 3),
+        Framework.TORCHTITAN: (2, 3),
+        Framework.DEEPSPEED: (0, 1, 2, 3),
+        Framework.GALVATRON: (0, 2, 3),
+        Framework.NONE: (0, 1, 2, 3),
+    }
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Granularity, Recompute
@@ -22,18 +23,20 @@ from hardware.errors import InputError
 
 MAX_FILE_BYTES: Final = 256 * 1024 * 1024
 _NEEDED_COLUMNS: Final = ("id", "hardware", "n_gpus", "seq_len", "global_batch_size")
-_MODULES: Final = {
-    "core_attn": "core_attn",
-    "mla_up_proj": "mla_up_proj",
-    "layernorm": "layernorm",
-    "norm": "layernorm",
-    "moe_act": "moe_act",
-    "act": "moe_act",
-    "moe": "moe",
-    "mlp": "mlp",
-    "shared_experts": "shared_experts",
-    "shared_expert": "shared_experts",
-}
+_MODULES: Final = MappingProxyType(
+    {
+        "core_attn": "core_attn",
+        "mla_up_proj": "mla_up_proj",
+        "layernorm": "layernorm",
+        "norm": "layernorm",
+        "moe_act": "moe_act",
+        "act": "moe_act",
+        "moe": "moe",
+        "mlp": "mlp",
+        "shared_experts": "shared_experts",
+        "shared_expert": "shared_experts",
+    }
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,7 @@
 """An accelerator as the kernels see it: rates in a number format at a clock, and the constants of its generation."""
 
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from costmodels.efficiency import Efficiency, Generation, SharedEfficiency
 from costmodels.table import Floats
@@ -47,7 +48,7 @@ class Machine:
 
 
 PEAK_FORMATS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
-ELEMENT_BYTES = {"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "fp4": 0.5}
+ELEMENT_BYTES = MappingProxyType({"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "fp4": 0.5})
 
 
 def machine_of(accelerator: Accelerator, efficiency: Efficiency, *, clock: Floats | float = 1.0) -> Machine:

@@ -5,6 +5,7 @@ Presets, Hugging Face configurations, TOML files and measured runs all state the
 
 from dataclasses import dataclass
 from itertools import groupby
+from types import MappingProxyType
 from typing import Final
 
 from costmodels.workload.attention import inner_attention_norm
@@ -283,7 +284,9 @@ class Architecture:
         return None
 
 
-_NAMES: Final = {"f": "attention", "w": "window", "l": "delta", "M": "mamba", "d": "dense", "e": "moe"}
+_NAMES: Final = MappingProxyType(
+    {"f": "attention", "w": "window", "l": "delta", "M": "mamba", "d": "dense", "e": "moe"}
+)
 
 
 _NEEDS: Final = (

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from importlib.resources import files
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, Final
 
 from costmodels.job import Dispatcher, TrainingJob
@@ -29,8 +30,8 @@ from planner.rules.table import resolve_version, version_key
 __all__ = ["export_megatron", "layout_string", "recompute_arguments", "run_arguments"]
 
 FULL_LAYOUT_SINCE: Final = (0, 14)  # multi-token prediction inside a layout, FSDP under its later name
-_SHARDING: Final = {2: "optim_grads", 3: "optim_grads_params"}
-_OPTIMIZER_DTYPES: Final = {8.0: "", 4.0: "bf16", 2.0: "fp8"}
+_SHARDING: Final = MappingProxyType({2: "optim_grads", 3: "optim_grads_params"})
+_OPTIMIZER_DTYPES: Final = MappingProxyType({8.0: "", 4.0: "bf16", 2.0: "fp8"})
 
 
 def export_megatron(

@@ -8,18 +8,21 @@ Megatron-LM ``megatron/training/arguments.py`` and ``megatron/core/transformer/t
 
 from dataclasses import replace
 from itertools import groupby
+from types import MappingProxyType
 from typing import Final
 
 from costmodels.workload.details import ModelDetails, details_of_preset
 from costmodels.workload.model import Attention, AttentionKind, DenseFfn, LayerKind, ModelSpec, MoeFfn
 from hardware.errors import InputError
 
-_ACTIVATION_FLAGS: Final = {
-    ("silu", True): ("--swiglu",),
-    ("gelu", False): (),
-    ("relu2", False): ("--squared-relu",),
-    ("quick-gelu", True): ("--quick-geglu", "--glu-linear-offset", "1.0", "--activation-func-clamp-value", "7.0"),
-}
+_ACTIVATION_FLAGS: Final = MappingProxyType(
+    {
+        ("silu", True): ("--swiglu",),
+        ("gelu", False): (),
+        ("relu2", False): ("--squared-relu",),
+        ("quick-gelu", True): ("--quick-geglu", "--glu-linear-offset", "1.0", "--activation-func-clamp-value", "7.0"),
+    }
+)
 _MLA_ORIGINAL_POSITIONS: Final = 4096  # Megatron-LM's default, without a flag
 
 

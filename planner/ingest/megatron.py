@@ -5,6 +5,7 @@ The parser's defaults are those of megatron-core 0.19 (and 0.13 where they diffe
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final
 
 from costmodels.layout import Granularity, Layout, Recompute, Stage, Strategy, StrategyRun
@@ -29,7 +30,7 @@ _REQUIRED: Final = (
 _VIRTUAL: Final = ("--num-virtual-stages-per-pipeline-rank", "--num-layers-per-virtual-pipeline-stage")
 _MODULES: Final = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe")
 _LATER: Final = (0, 14)  # names of FSDP, recompute of shared experts, one virtual stage is none
-_STRATEGY_ZERO: Final = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
+_STRATEGY_ZERO: Final = MappingProxyType({"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3})
 _CONNECTIONS: Final = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 

@@ -1,6 +1,7 @@
 """The catalogue in words."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from rich.columns import Columns
@@ -14,11 +15,13 @@ from planner.report.layout_text import labelled
 from planner.report.ranking import ruled_table
 from planner.report.words import count, large
 
-_HINTS = {
-    "models": "plan catalog models NAME shows one; a Hugging Face config.json or a TOML file is a model too.",
-    "accelerators": "plan catalog accelerators NAME shows one with its sources.",
-    "clusters": "NAME:NODES names a cluster of so many nodes; machines of fixed size take no :NODES.",
-}
+_HINTS = MappingProxyType(
+    {
+        "models": "plan catalog models NAME shows one; a Hugging Face config.json or a TOML file is a model too.",
+        "accelerators": "plan catalog accelerators NAME shows one with its sources.",
+        "clusters": "NAME:NODES names a cluster of so many nodes; machines of fixed size take no :NODES.",
+    }
+)
 
 
 def print_list(console: Console, kind: str) -> None:

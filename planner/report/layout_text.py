@@ -1,6 +1,7 @@
 """One layout in words: where its time, memory and power go, and how sure that is."""
 
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import Final
 
 from rich.console import RenderableType
@@ -32,11 +33,13 @@ from planner.request import PlanRequest
 
 _SMALLEST_PART: Final = 0.0005  # of the step; parts below it are left out of the bars
 _SMALLEST_COMPONENT: Final = 0.005  # of the memory
-_VERDICTS: Final = {
-    Verdict.FITS: "fits",
-    Verdict.RISKY: "fits, but with less room than allocators need to be safe",
-    Verdict.OOM: "does not fit",
-}
+_VERDICTS: Final = MappingProxyType(
+    {
+        Verdict.FITS: "fits",
+        Verdict.RISKY: "fits, but with less room than allocators need to be safe",
+        Verdict.OOM: "does not fit",
+    }
+)
 _PARTS: Final = (
     ("compute", "compute_s"),
     ("exchange that nothing hides", "exposed_comm_s"),

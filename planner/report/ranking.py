@@ -16,7 +16,7 @@ from planner.plan_report import RankedLayout
 from planner.report.console import NARROW
 from planner.report.words import digits, layout_text, listed, memory_text, percent, recompute_text, stage_layers_text
 
-STYLES: Final = {Verdict.FITS: "green", Verdict.RISKY: "yellow", Verdict.OOM: "red"}
+STYLES: Final = MappingProxyType({Verdict.FITS: "green", Verdict.RISKY: "yellow", Verdict.OOM: "red"})
 _SHORT_MODULES: Final = MappingProxyType(
     {"layernorm": "norm", "mla_up_proj": "mla", "moe_act": "act", "core_attn": "attn", "shared_experts": "shared"}
 )

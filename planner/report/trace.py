@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Final
 
 from costmodels.pipeline.schedules import Kind, PipelineSpec
@@ -13,8 +14,10 @@ from planner.request import PlanRequest
 
 MOST_OPERATIONS: Final = 200_000
 MICROSECONDS: Final = 1e6
-_NAMES: Final = {Kind.FORWARD: "forward", Kind.BACKWARD: "backward", Kind.WEIGHT: "weight gradient"}
-_COLOURS: Final = {Kind.FORWARD: "thread_state_running", Kind.BACKWARD: "thread_state_iowait", Kind.WEIGHT: "good"}
+_NAMES: Final = MappingProxyType({Kind.FORWARD: "forward", Kind.BACKWARD: "backward", Kind.WEIGHT: "weight gradient"})
+_COLOURS: Final = MappingProxyType(
+    {Kind.FORWARD: "thread_state_running", Kind.BACKWARD: "thread_state_iowait", Kind.WEIGHT: "good"}
+)
 
 
 def trace_text(ranked: RankedLayout, request: PlanRequest) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -23,7 +24,7 @@ _MOST_ROWS: Final = 400_000
 # A change is worth its size in doublings, plus a constant for touching the degree at all. The batch and the number of
 # GPUs are the job's, so that changing them weighs more.
 _TOUCH: Final = 0.5
-_WEIGHTS: Final = {"global_batch": 8.0, "world": 12.0, "sequence_parallel": 0.25, "vpp": 0.5}
+_WEIGHTS: Final = MappingProxyType({"global_batch": 8.0, "world": 12.0, "sequence_parallel": 0.25, "vpp": 0.5})
 
 
 @dataclass(frozen=True, kw_only=True)
