@@ -148,12 +148,17 @@ def table(title: str, rows: Sequence[Errors]) -> list[str]:
     return [*head, *(row.cells() for row in rows), ""]
 
 
+def _line(*cells: str) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
 def ranking_lines(found: Sequence[Ranking]) -> list[str]:
     """Summarise the ranking groups."""
     if not found:
         return []
     spearman = np.array([item.spearman for item in found])
     regret = np.array([item.regret for item in found])
+    worst = float(np.quantile(regret, 0.9))
     return [
         f"{len(found)} groups of at least {LEAST_GROUP} layouts, {sum(item.size for item in found)} layouts.",
         "",

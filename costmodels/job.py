@@ -66,6 +66,7 @@ class Software:
     )
     routing_imbalance: float = 1.0  # busiest expert rank over the mean
     gradient_bytes: float = 0.0  # overrides the recipe's; 0.0: as the recipe
+    gradient_copy_bytes: float = 0.0  # per parameter: a second gradient buffer beside the one that accumulates
     main_params_in_optimizer: bool = True
     optimizer_offload: bool = False
     activation_offload_layers: int = 0
@@ -74,6 +75,7 @@ class Software:
     scripted: bool = False  # layers are PyTorch calls op by op from Python, without fused modules
     tp_backward_overlap: bool = True  # exchanges of column-parallel inputs run beside weight-gradient GEMMs
     fused_norms: bool = True  # norms are one kernel each even where fused_kernels is false
+    scatter_gather: bool = False  # tp ranks that hold the same activations send a part each over stage boundaries
     parallel_loss: bool = True  # the loss works on each tp rank's columns of the logits; false: on gathered logits
     gathered_inputs_kept: bool = False  # column-parallel layers keep their input as gathered over tp
     stage_outputs_kept: bool = False  # a stage keeps what it sent on until the backward pass

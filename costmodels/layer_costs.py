@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -53,21 +54,25 @@ class Work(IntEnum):
 DEVICE_WORKS: Final = (Work.GEMM, Work.ATTENTION, Work.MEMORY, Work.RECOMPUTE)
 COMPUTE_WORKS: Final = tuple(work for work in Work if work.is_compute)
 EXCHANGE_WORKS: Final = tuple(work for work in Work if not work.is_compute)
-_WORK_OF: Final = {
-    OpKind.GEMM: Work.GEMM,
-    OpKind.GROUPED_GEMM: Work.GEMM,
-    OpKind.ATTENTION: Work.ATTENTION,
-    OpKind.SCAN: Work.ATTENTION,
-    OpKind.MEMORY: Work.MEMORY,
-    OpKind.OPAQUE: Work.GEMM,
-}
+_WORK_OF: Final = MappingProxyType(
+    {
+        OpKind.GEMM: Work.GEMM,
+        OpKind.GROUPED_GEMM: Work.GEMM,
+        OpKind.ATTENTION: Work.ATTENTION,
+        OpKind.SCAN: Work.ATTENTION,
+        OpKind.MEMORY: Work.MEMORY,
+        OpKind.OPAQUE: Work.GEMM,
+    }
+)
 
-_POWER_WORK: Final = {
-    Work.GEMM: power.Work.GEMM,
-    Work.ATTENTION: power.Work.ATTENTION,
-    Work.MEMORY: power.Work.MEMORY,
-    Work.RECOMPUTE: power.Work.GEMM,
-}
+_POWER_WORK: Final = MappingProxyType(
+    {
+        Work.GEMM: power.Work.GEMM,
+        Work.ATTENTION: power.Work.ATTENTION,
+        Work.MEMORY: power.Work.MEMORY,
+        Work.RECOMPUTE: power.Work.GEMM,
+    }
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -107,8 +112,23 @@ def part_names(pricing: Pricing) -> tuple[str, ...]:
 
 def part_ops(pricing: Pricing) -> tuple[tuple[Op, ...], ...]:
     """Ops of every part in row order."""
+    software = pricing.job.software
+    if software.fused_kernels or software.compiled:
+        return _ops_of(pricing, fused=True)
+    separate = _ops_of(pricing, fused=False)
+    if not software.fused_norms:
+        return separate
+    pairs = zip(_ops_of(pricing, fused=True), separate, strict=True)
+    return tuple(tuple(_with_fused_norms(*parts)) for parts in pairs)
+
+
+def _with_fused_norms(fused: Sequence[Op], separate: Sequence[Op]) -> list[Op]:
+    both = zip(fused, separate, strict=True)
+    return [one if one.module == "layernorm" else other for one, other in both]
+
+
+def _ops_of(pricing: Pricing, *, fused: bool) -> tuple[tuple[Op, ...], ...]:
     model, software = pricing.model, pricing.job.software
-    fused = software.fused_kernels or software.compiled
     kernels = {"flash_attention": software.flash_attention, "fused_kernels": fused}
     ops = [layer_ops(kind, model, dropout=software.dropout, **kernels) for kind in model.kinds()]
     if model.hidden:

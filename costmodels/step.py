@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.compute import optimizer_step_s
-from costmodels.exchange import boundary_send_s, state_exchange
+from costmodels.exchange import boundary_send_s, state_exchange, tied_embedding_s
 from costmodels.layer_costs import COMPUTE_WORKS, EXCHANGE_WORKS, PartCosts, Work
 from costmodels.memory.states import LocalParameters
 from costmodels.overlap import exposed_s
@@ -183,7 +183,8 @@ def price_steps(
     spec = contents.spec
     work = stage_work(costs, contents) if work is None else work
     forward, backward = work.forward_s.sum(axis=0), work.backward_s.sum(axis=0)
-    send = _send_s(pricings, table.take(contents.rows[:, 0]), contents)
+    first = table.take(contents.rows[:, 0])
+    send = _send_s(pricings, first, contents)
     weight_grad = None
     if spec.schedule.splits_backward:
         weight_grad = WEIGHT_GRADIENT_SHARE * work.backward_s[Work.GEMM]
@@ -196,13 +197,11 @@ def price_steps(
     reduce, gather, optimizer = _state_times(pricings, table, contents, work)
     # Stages that end early reduce gradients while the others still work; those that begin late gather as long.
     idle_after = time.makespan_s[:, None] - time.finish_s
-    reduce_s = np.maximum(reduce - idle_after, 0.0).max(axis=1)
+    reduce_s = np.maximum(reduce - idle_after, 0.0).max(axis=1) + _tied_s(pricings, first)
     gather_s = np.maximum(gather - time.start_s, 0.0).max(axis=1)
     optimizer_s = optimizer.max(axis=1)
     steady = time.makespan_s + reduce_s + gather_s + optimizer_s
-    rows = contents.rows[:, 0]
-    ranks = table.tp[rows] * table.cp[rows] * table.dp[rows] * spec.pp
-    sync = jitter_s(steady, ranks)
+    sync = jitter_s(steady, first.tp * first.cp * first.dp * spec.pp)
     return StepTimes(
         total_s=steady + sync,
         makespan_s=time.makespan_s,
@@ -218,6 +217,12 @@ def price_steps(
     )
 
 
+def _tied_s(pricings: Sequence[Pricing], table: StrategyTable) -> Floats:
+    """Seconds in which first and last stage add up the gradients of a shared embedding, at the end; shape (R,)."""
+    slowest = min(pricings, key=lambda pricing: pricing.tiers[-1].bytes_per_s)
+    return tied_embedding_s(slowest.model, slowest.job, table, slowest.tiers, slowest.constants.network)
+
+
 def _send_s(pricings: Sequence[Pricing], table: StrategyTable, contents: Contents) -> Floats:
     """Seconds to move one tensor over each boundary, shape (R, pp); the last one closes the ring of virtual chunks."""
     pp = contents.spec.pp
@@ -227,7 +232,14 @@ def _send_s(pricings: Sequence[Pricing], table: StrategyTable, contents: Content
     for stage in range(pp):
         here, there = contents.islands[stage], contents.islands[(stage + 1) % pp]
         slower = max((pricings[here], pricings[there]), key=lambda pricing: -pricing.tiers[-1].bytes_per_s)
-        seconds = boundary_send_s(slower.model, slower.job, table, slower.tiers, slower.constants.network)
+        seconds = boundary_send_s(
+            slower.model,
+            slower.job,
+            table,
+            slower.tiers,
+            slower.constants.network,
+            scatter_gather=slower.job.software.scatter_gather,
+        )
         send[:, stage] = seconds
         if here == there and stage == 0 and len(set(contents.islands)) == 1:
             send[:] = seconds[:, None]

@@ -1,5 +1,6 @@
 """Predict measured runs: step time and memory of each row's own layout, or the reason why a row cannot be priced."""
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -7,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from costmodels.memory import allocated_bytes
+from costmodels.job import Software
+from costmodels.memory import allocated_bytes, reserved_bytes
 from costmodels.price import price_layout
 from costmodels.pricing import Constants, Pricing
-from costmodels.results import LayoutCost
+from costmodels.results import LayoutCost, MemoryUse
 from hardware.errors import InputError
 from planner.measured import MeasuredRun, read_runs
 from planner.runs import PricedRun, question_of
@@ -62,14 +64,32 @@ def predict(run: MeasuredRun, constants: Constants | None = None) -> Prediction:
         cost = price_layout(_pricings(asked, constants or Constants()), asked.layout)
     except InputError as error:
         return Prediction(run=run, skipped=str(error))
-    heaviest = cost.heaviest
     return Prediction(
         run=run,
         step_time_s=cost.step.total_s,
-        peak_mem_bytes=allocated_bytes(heaviest),
-        verdict=heaviest.verdict.value,
+        peak_mem_bytes=stated_peak_bytes(run, asked.job.software, cost.memory),
+        verdict=cost.heaviest.verdict.value,
         cost=cost,
     )
+
+
+def stated_peak_bytes(run: MeasuredRun, software: Software, uses: Sequence[MemoryUse]) -> float:
+    """Return the quantity that a run reports: live tensors, what the allocator holds (most sources), or the device.
+
+    Nanotron's benchmarks are written by rank 0, which is on the first stage; others state the largest of all ranks.
+    """
+    notes = f"{run.text('notes')} {run.text('derived')}".lower()
+    read = reserved_bytes
+    if re.search(r"max_allocated|max_memory_allocated|peak allocated|max allocated", notes):
+        read = allocated_bytes
+    elif re.search(r"nvidia-smi|first/last nodes", notes):
+        read = _device_bytes
+    sizes = [read(use) for use in uses]
+    return sizes[0] if software.framework == "nanotron" else max(sizes)
+
+
+def _device_bytes(use: MemoryUse) -> float:
+    return use.total_bytes
 
 
 def _pricings(asked: PricedRun, constants: Constants) -> tuple[Pricing, ...]:

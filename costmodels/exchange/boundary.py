@@ -75,7 +75,7 @@ def tied_embedding_s(
 
     Parameters as in :func:`layer_exchange`; 0.0 for models with an output matrix of their own or without pipeline.
     """
-    if not model.tied_embeddings or not model.vocab:
+    if not model.tied_embeddings or not model.vocab or not (table.pp > 1).any():
         return np.zeros(len(table))
     placed = PlacedTable(table, tiers, constants)
     stages = placed.group(Axis.PP)
@@ -85,5 +85,7 @@ def tied_embedding_s(
         members=np.where(stages.domains > 1, 1, np.minimum(stages.size, 2)[:, None]),
         domains=np.minimum(stages.domains, 2),
     )
-    rows = np.array([padded_vocab(model, int(tp)) / int(tp) for tp in table.tp])
-    return all_reduce_s(rows * (model.hidden * reduced_bytes(job)), pair, tiers, constants)
+    degrees, index = np.unique(table.tp, return_inverse=True)
+    rows = np.array([padded_vocab(model, int(tp)) / int(tp) for tp in degrees])[index]
+    time = all_reduce_s(rows * (model.hidden * reduced_bytes(job)), pair, tiers, constants)
+    return np.where(table.pp > 1, time, 0.0)

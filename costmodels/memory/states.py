@@ -51,7 +51,7 @@ def parameter_bytes(job: TrainingJob) -> ParameterBytes:
     holds them in the width of the master copy and makes the working copy when it is needed.
     """
     precision, software = job.precision, job.software
-    gradients = software.gradient_bytes or precision.gradient_bytes
+    gradients = (software.gradient_bytes or precision.gradient_bytes) + software.gradient_copy_bytes
     optimizer = job.optimizer_bytes + software.shard_gradient_bytes
     if software.main_params_in_optimizer:
         weights = precision.weight_bytes + precision.extra_weight_bytes
