@@ -184,9 +184,12 @@ def _promising(strategies: Sequence[Strategy], time_s: Floats, memory: ModelMemo
     size = np.stack([[part.states, part.kept, part.working + part.gathered] for part in memory.parts[: memory.kinds]])
     traits = np.concatenate([time_s[: memory.kinds], size.reshape(-1, size.shape[-1])])
     order = np.lexsort((np.arange(traits.shape[1]), traits[: memory.kinds].sum(axis=0)))
-    kept: list[int] = []
-    for row in order:
-        rivals = [other for other in kept if same_activations(strategies[other], strategies[row])]
-        if not any((traits[:, other] <= traits[:, row]).all() for other in rivals):
-            kept.append(int(row))
+    groups: dict[tuple[int, int, int, bool], list[int]] = {}
+    for row in order.tolist():
+        strategy = strategies[row]
+        rivals = groups.setdefault((strategy.tp, strategy.cp, strategy.dp, strategy.sequence_parallel), [])
+        if not (traits[:, rivals] <= traits[:, [row]]).all(axis=0).any():
+            rivals.append(row)
+    place = {row: number for number, row in enumerate(order.tolist())}
+    kept = sorted((row for rivals in groups.values() for row in rivals), key=place.__getitem__)
     return kept[:MOST_STRATEGIES]

@@ -85,7 +85,8 @@ def mixed_plans(
             break
         strategies = stage_strategies(request, pricing, shape)
         if strategies:
-            plan = _solve_shape(pricing, StageSolver(pricing, shape, strategies, cache), incumbent_s)
+            solver = StageSolver(pricing, shape, strategies, cache)
+            plan = _solve_shape(pricing, solver, incumbent_s, deadline)
             plans += [plan] if plan is not None else []
     return tuple(plans)
 
@@ -106,14 +107,17 @@ def _with_recomputes(grids: Grids, choices: Sequence[Recompute]) -> list[Strateg
     return [replace(strategy, recompute=choice) for strategy in rows for choice in choices]
 
 
-def _solve_shape(pricing: Pricing, solver: StageSolver, incumbent_s: float) -> MixedPlan | None:
-    """Best layout of a shape; lowers the memory limit and solves again while the priced layout does not fit safely."""
+def _solve_shape(pricing: Pricing, solver: StageSolver, incumbent_s: float, deadline: float) -> MixedPlan | None:
+    """Best layout of a shape; lowers the memory limit and solves again while the priced layout does not fit safely.
+
+    None when nothing fits or the time is up.
+    """
     for _ in range(REPAIRS):
-        spans = _Spans(pricing, solver, incumbent_s)
+        spans = _Spans(pricing, solver, incumbent_s, deadline)
         plans = partition_stages(
             StageProblem(cost_s=spans.cost_s(), objective=one_f_one_b(solver.shape.num_microbatches))
         )
-        if plans.best is None:
+        if plans.best is None or spans.late:
             return None
         layout = spans.layout(plans.best.split)
         cost = price_layout([pricing], layout)
@@ -128,12 +132,14 @@ def _solve_shape(pricing: Pricing, solver: StageSolver, incumbent_s: float) -> M
 class _Spans:
     """The table of stage costs of one shape, by solving the ILP of each span that can matter."""
 
-    def __init__(self, pricing: Pricing, solver: StageSolver, incumbent_s: float) -> None:
+    def __init__(self, pricing: Pricing, solver: StageSolver, incumbent_s: float, deadline: float) -> None:
         self.pricing = pricing
         self.solver = solver
         self.upto = kind_prefix(pricing.model).astype(np.int64)
         self.limit_s = incumbent_s / solver.shape.num_microbatches
         self.solved = 0
+        self.deadline = deadline
+        self.late = False
 
     def cost_s(self) -> Floats:
         """Seconds of every span on every stage, shape (pp, L + 1, L + 1); infinite where it cannot matter."""
@@ -154,6 +160,9 @@ class _Spans:
         return start <= stage * most and layers - end <= (pp - 1 - stage) * most
 
     def _time_s(self, stage: int, start: int, end: int) -> float:
+        self.late = self.late or time.monotonic() > self.deadline
+        if self.late:
+            return float("inf")
         solution = self.solver.solve(self.span(stage, start, end))
         self.solved += 1
         return solution.time_s
