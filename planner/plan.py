@@ -21,6 +21,7 @@ from planner.two_level import PER_LAYER, candidate_shape, mixed_plans
 from planner.uneven import uneven_layouts
 
 MOST_STAGE_GPUS: Final = 64
+UNCONSTRAINED_LIMIT_S: Final = 5.0  # for a number that informs and decides nothing
 MIXED_SHAPES: Final = 6  # pipeline shapes that are solved with a strategy for every layer
 VARIANTS: Final = 3  # virtual degrees of a grid whose splits are refined
 
@@ -89,7 +90,8 @@ def _unconstrained_s(
 ) -> float:
     """Step time when every layer of the winner's pipeline may have a strategy of its own; 0.0 when it is not asked.
 
-    Not asked of frameworks that allow it anyway, and of stages with more GPUs than the ILP is meant for.
+    Not asked of frameworks that allow it anyway, and of stages with more GPUs than the ILP is meant for; given up
+    after a few seconds.
     """
     if not ranked or request.framework in PER_LAYER or len(pricings) > 1:
         return 0.0
@@ -97,7 +99,10 @@ def _unconstrained_s(
     if best.layout.stages[0].gpus > MOST_STAGE_GPUS or not request.model.hidden:
         return 0.0
     free = replace(request, framework=Framework.NONE)
-    plans = mixed_plans(free, pricings[0], [shape_of(best)], deadline)
+    limit = min(deadline, time.monotonic() + UNCONSTRAINED_LIMIT_S)
+    plans = mixed_plans(free, pricings[0], [shape_of(best)], limit)
+    if not plans:
+        return 0.0
     return min([best.cost.step.total_s, *(plan.cost.step.total_s for plan in plans)])
 
 
