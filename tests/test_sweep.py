@@ -121,11 +121,11 @@ def test_an_interrupted_process_leaves_no_worker_and_no_half_file(tmp_path):
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
     points = tmp_path / "out" / "points"
     deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not (points.is_dir() and list(points.glob("*.json"))):
+    while time.monotonic() < deadline and process.poll() is None and not list(points.glob("*.json")):
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=30)
-    assert process.returncode == 130
+    assert process.returncode == 130, error
     assert b"Traceback" not in error
     assert not (tmp_path / "out" / "results.csv").exists()
     for path in points.glob("*.json"):
