@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.intra_op.chain import encode, without_dominated
+from planner.intra_op.chain import Link, encode, without_dominated
 from planner.intra_op.constraints import Ordered, Restrict, Uniform
 from planner.intra_op.problem import IntraOpProblem, Run, layer_strategies, reprice, violations
 from planner.intra_op.solution import Method, SolutionCache, SolveOptions, Status
@@ -403,6 +403,7 @@ def knotty(seed, layers, size, runs):
                 count=int(end - begin),
                 time_s=2000.0 - memory + rng.integers(0, 30, size),
                 persistent_bytes=memory,
+                transient_bytes=rng.integers(0, 300, size) if seed % 2 else np.zeros(size),
                 switch_s=rng.integers(0, 60, (size, size)),
             )
         )
@@ -419,9 +420,13 @@ def vectorised_oracle(problem):
     picks = np.array(list(itertools.product(*(range(problem.runs[r].strategies) for r in owners))))
     seconds = sum(problem.runs[r].time_s[picks[:, layer]] for layer, r in enumerate(owners))
     memory = sum(problem.runs[r].persistent_bytes[picks[:, layer]] for layer, r in enumerate(owners))
+    memory = memory + np.max(
+        [problem.runs[r].transient_bytes[picks[:, layer]] for layer, r in enumerate(owners)], axis=0
+    )
     for layer, (r, q) in enumerate(itertools.pairwise(owners)):
         matrix = problem.runs[r].switch_s if r == q else problem.edges_s[r]
-        seconds = seconds + matrix[picks[:, layer], picks[:, layer + 1]]
+        if matrix is not None:
+            seconds = seconds + matrix[picks[:, layer], picks[:, layer + 1]]
     return seconds[memory <= problem.limit_bytes].min()
 
 
@@ -471,3 +476,66 @@ def test_the_bound_of_a_coarse_gap_holds_where_the_answer_is_not_the_best(option
         assert solution.lower_bound_s <= best <= solution.time_s <= solution.lower_bound_s / (1 - 0.0201)
         stopped_early += solution.time_s > best
     assert stopped_early > 0
+
+
+def crowded(seed, size):
+    """Many strategies in few classes of activations, each with its own transient bytes; the head tied to a layer."""
+    rng = np.random.default_rng(seed)
+    kind = rng.integers(0, 6, size)
+    switch = np.where(kind[:, None] == kind, 0.0, float(rng.integers(20, 200)))
+    memory = rng.integers(200, 1000, size)
+    fields = {
+        "time_s": 2000.0 - memory + rng.integers(0, 200, size),
+        "persistent_bytes": memory,
+        "transient_bytes": rng.integers(0, 400, size),
+    }
+    head = Run(count=1, time_s=fields["time_s"] // 8, persistent_bytes=memory // 4, transient_bytes=memory)
+    layers = Run(count=2, switch_s=switch, **fields)
+    tied = np.where(np.eye(size, dtype=bool), 0.0, INF)
+    limit = int(2.25 * np.quantile(memory, rng.uniform(0.1, 0.6)) + rng.integers(200, 700))
+    return IntraOpProblem(runs=(head, layers), edges_s=(tied,), limit_bytes=limit)
+
+
+@pytest.mark.parametrize("options", [EXACT, SolveOptions(relative_gap=0.0, max_labels=0, max_deterministic_s=5.0)])
+@pytest.mark.parametrize("seed", range(8))
+def test_many_strategies_with_their_own_transient_bytes_equal_enumeration(seed, options):
+    problem = crowded(seed, 40)
+    solution = solve(problem, options=options)
+    assert solution.proven_optimal
+    assert solution.time_s == vectorised_oracle(problem)
+
+
+def test_hundreds_of_strategies_are_proven_within_two_seconds():
+    rng = np.random.default_rng(1)
+    size = 200
+    kind, recompute = rng.integers(0, 30, size), rng.uniform(0, 1, size)
+    seconds = rng.uniform(8e-3, 14e-3, 30)[kind] * (1 + 0.33 * recompute)
+    memory = rng.uniform(0.6e9, 1.6e9, 30)[kind] + (1 - recompute) * 2e9
+    transient = rng.uniform(0.2e9, 2e9, size)
+    switch = np.where(kind[:, None] == kind, 0.0, 1.5e-3)
+    tied = np.where(np.eye(size, dtype=bool), 0.0, INF)
+    runs = (
+        Run(count=1, time_s=seconds * 0.1, persistent_bytes=memory * 0.4, transient_bytes=transient),
+        Run(count=20, time_s=seconds, persistent_bytes=memory, transient_bytes=transient, switch_s=switch),
+    )
+    limit = int(21 * np.quantile(memory, 0.3))
+    problem = IntraOpProblem(runs=runs, edges_s=(tied,), limit_bytes=limit)
+    begin = time.process_time()
+    solution = solve(problem)
+    assert time.process_time() - begin < 2.0
+    assert solution.proven_optimal
+
+
+def test_links_with_equal_rows_and_columns_are_kept_once():
+    rng = np.random.default_rng(0)
+    core, row, column = rng.integers(0, 9, (3, 4)), rng.integers(0, 3, 30), rng.integers(0, 4, 30)
+    matrix = core[row][:, column]
+    link = Link.of(matrix)
+    assert link.core.shape == (3, 4)
+    s, t = np.indices(matrix.shape)
+    assert (link.cost(s, t) == matrix).all()
+    assert (link.reversed().cost(t, s) == matrix).all()
+    before, after = rng.random(30) < 0.5, rng.random(30) < 0.5
+    part = matrix[np.ix_(before, after)]
+    s, t = np.indices(part.shape)
+    assert (link.select(before, after).cost(s, t) == part).all()

@@ -1,13 +1,14 @@
 """Lower bounds on a chain: shortest completions for several prices of memory at once, and the Lagrangian dual.
 
-For a price ``p >= 0`` (units per byte) and any path x with memory(x) <= budget:
+For a price ``p >= 0`` (units per byte) and any path x with persistent memory(x) <= room:
 
-    time(x) >= time(x) + p (memory(x) - budget) >= min_y [time(y) + p memory(y)] - p budget =: L(p)
+    time(x) >= time(x) + p (memory(x) - room) >= min_y [time(y) + p memory(y)] - p room =: L(p)
 
 so every L(p) is a lower bound; ``dual`` maximises it exactly, walking the corners of the lower hull of
 (memory, time) (Handler and Zang, Networks 10, 1980), and returns the best feasible path met on the way.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -25,12 +26,13 @@ class Completions:
     """Cheapest way to finish from each layer, for K weightings ``a * time + b * memory``.
 
     Lists run over layers; arrays have shape (K, S) for the strategies of that layer. Costs exclude the layer itself.
-    ``step`` holds the next layer's strategy (absent for the last layer).
+    ``step`` holds the next layer's strategy (absent for the last layer), ``peak`` the largest transient bytes.
     """
 
     cost: list[Floats]
     time: list[Ints]
     memory: list[Ints]
+    peak: list[Ints]
     step: list[Ints]
 
     def path(self, k: int, layer: int, strategy: int) -> list[int]:
@@ -48,7 +50,7 @@ def completions(chain: Chain, weights: Sequence[tuple[float, float]]) -> Complet
     Parameters
     ----------
     chain : Chain
-        Without transient memory.
+        The problem; its budget is not looked at.
     weights : sequence of (a, b)
         Weights of time and memory.
     """
@@ -56,9 +58,11 @@ def completions(chain: Chain, weights: Sequence[tuple[float, float]]) -> Complet
     b = np.array([w[1] for w in weights])
     owners, links = chain.layer_runs(), chain.transitions()
     own_cost = [a[:, None] * run.time + b[:, None] * run.memory for run in chain.runs]
-    forward = {id(link): _Backward(link, a) for link in links if link is not None}
+    different = {id(link): link for link in links if link is not None}
+    backward = {key: _Backward(link, a) for key, link in different.items()}
     shape = (len(weights), chain.runs[-1].keep.size)
-    cost, time, memory = [np.zeros(shape)], [np.zeros(shape, dtype=np.int64)], [np.zeros(shape, dtype=np.int64)]
+    none = np.zeros(shape, dtype=np.int64)
+    cost, time, memory, peak = [np.zeros(shape)], [none], [none], [none]
     steps: list[Ints] = []
     rows = np.arange(len(weights))[:, None]
     for layer in range(len(owners) - 2, -1, -1):
@@ -69,12 +73,13 @@ def completions(chain: Chain, weights: Sequence[tuple[float, float]]) -> Complet
             step = np.broadcast_to(through.argmin(axis=1)[:, None], (len(weights), chain.runs[owners[layer]].keep.size))
             best, extra = through[rows, step], np.zeros((), dtype=np.int64)
         else:
-            best, step, extra = forward[id(link)].step(through)
+            best, step, extra = backward[id(link)].step(through)
         cost.append(best)
         time.append(np.minimum(time[-1][rows, step] + after.time[step] + extra, FORBIDDEN))
         memory.append(memory[-1][rows, step] + after.memory[step])
+        peak.append(np.maximum(peak[-1][rows, step], after.transient[step]))
         steps.append(step)
-    return Completions(cost=cost[::-1], time=time[::-1], memory=memory[::-1], step=steps[::-1])
+    return Completions(cost=cost[::-1], time=time[::-1], memory=memory[::-1], peak=peak[::-1], step=steps[::-1])
 
 
 class _Backward:
@@ -103,7 +108,7 @@ class _Backward:
         best = total.min(axis=2)[:, link.row]
         target = target[:, link.row]
         step = np.minimum(chosen[self.rows, target], link.column.size - 1)  # padding only where all is forbidden
-        return best, step, link.core[link.row, target]
+        return best, step, np.where(np.isinf(best), FORBIDDEN, link.core[link.row, target])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,60 +133,54 @@ def cheapest(chain: Chain, weight: tuple[float, float]) -> Path | None:
 
 
 def rounding_margin(chain: Chain, time: float, price: float) -> float:
-    """Bound on the floating-point error of ``time + price * (memory - budget)`` summed along a path, in units.
+    """Bound on the floating-point error of ``time + price * (memory - room)`` summed along a path, in units.
 
-    Each of the at most ``3 N + 3`` operations errs by 2**-53 of a magnitude of at most time + 2 price * budget.
+    Each of the at most ``3 N + 3`` operations errs by 2**-53 of a magnitude of at most time + 2 price * room.
     """
-    return (3 * chain.layers + 3) * 2.0**-53 * (abs(time) + 2 * price * abs(chain.budget))
+    return (3 * chain.layers + 3) * 2.0**-53 * (abs(time) + 2 * price * abs(chain.room))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dual:
-    """Best Lagrangian bound in units, its price in units per byte, and the best feasible path met.
+    """Best Lagrangian bound in units, its price in units per byte, and the best path met that fits.
 
-    ``bound`` is safe: the rounding of floating point is already taken off. No feasible path: ``feasible`` is None.
+    ``bound`` is safe: the rounding of floating point is already taken off. It is infinite if persistent memory alone
+    does not fit whatever is chosen.
     """
 
     bound: float
     price: float
-    feasible: Path | None
+    fitting: Path | None
     steps: int
 
 
 def dual(chain: Chain) -> Dual:
     """Maximise the Lagrangian bound of the memory limit.
 
-    Starts from the fastest path (if it fits, it is the optimum and the price is zero) and the leanest one.
+    Starts from the fastest path (if it has room, the bound is its time and the price zero) and the leanest one.
     """
-    fast = cheapest(chain, (1.0, 0.0))
-    if fast is None:
-        return Dual(bound=float(FORBIDDEN), price=0.0, feasible=None, steps=1)
-    if fast.memory <= chain.budget:
-        return Dual(bound=float(fast.time), price=0.0, feasible=fast, steps=1)
-    lean = cheapest(chain, (0.0, 1.0))
-    if lean is None or lean.memory > chain.budget:
-        return Dual(bound=float(FORBIDDEN), price=0.0, feasible=None, steps=2)
-    best, bound, price, steps = lean, float(fast.time), 0.0, 2
-    while steps < MAX_DUAL_STEPS and lean.time > fast.time:
+    fast, lean = cheapest(chain, (1.0, 0.0)), cheapest(chain, (0.0, 1.0))
+    if fast is None or lean is None or lean.memory > chain.room:
+        return Dual(bound=math.inf, price=0.0, fitting=None, steps=2)
+    met, bound, price = [fast, lean], float(fast.time), 0.0
+    while fast.memory > chain.room and lean.time > fast.time and len(met) < MAX_DUAL_STEPS:
         slope = (lean.time - fast.time) / (fast.memory - lean.memory)
         middle = cheapest(chain, (1.0, slope))
-        steps += 1
         if middle is None:
             break
-        value = middle.time + slope * (middle.memory - chain.budget)
+        met.append(middle)
+        value = middle.time + slope * (middle.memory - chain.room)
         safe = value - rounding_margin(chain, middle.time, slope)
         if safe > bound:
             bound, price = safe, slope
-        if middle.memory <= chain.budget and middle.time < best.time:
-            best = middle
-        hull = fast.time + slope * (fast.memory - chain.budget)
-        if value >= hull - 1e-9 * abs(hull) or (middle.memory, middle.time) in {
-            (fast.memory, fast.time),
-            (lean.memory, lean.time),
-        }:
+        hull = fast.time + slope * (fast.memory - chain.room)
+        known = {(fast.memory, fast.time), (lean.memory, lean.time)}
+        if value >= hull - 1e-9 * abs(hull) or (middle.memory, middle.time) in known:
             break
-        if middle.memory <= chain.budget:
+        if middle.memory <= chain.room:
             lean = middle
         else:
             fast = middle
-    return Dual(bound=bound, price=price, feasible=best, steps=steps)
+    fitting = [path for path in met if chain.fits(path.memory, path.layers)]
+    best = min(fitting, key=lambda path: path.time, default=None)
+    return Dual(bound=bound, price=price, fitting=best, steps=len(met))

@@ -101,12 +101,22 @@ class ChainRun:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Chain:
-    """Runs on the grid, links between them, and the bytes left for persistent memory."""
+    """Runs on the grid and links between them.
+
+    Fits: persistent bytes of all layers, and the largest transient bytes of a layer but at least ``paid``, in
+    ``budget``.
+    """
 
     runs: tuple[ChainRun, ...]
     edges: tuple[Link | None, ...]
     budget: int
+    paid: int
     unit_s: float
+
+    @property
+    def room(self) -> int:
+        """Bytes for persistent memory at most."""
+        return self.budget - self.paid
 
     @property
     def layers(self) -> int:
@@ -130,19 +140,19 @@ class Chain:
         )
         return replace(self, runs=tuple(run.select(c) for run, c in zip(self.runs, chosen, strict=True)), edges=edges)
 
-    def under_transient(self, most: int, paid: int) -> "Chain":
-        """Keep strategies with at most ``most`` transient bytes, and pay ``paid`` bytes for them once."""
+    def between_transient(self, paid: int, most: int) -> "Chain":
+        """Keep strategies with at most ``most`` transient bytes, and count ``paid`` bytes for them in any case."""
         below = self.select([run.transient <= most for run in self.runs])
-        return replace(below, budget=self.budget - paid)
+        runs = tuple(replace(run, transient=np.maximum(run.transient, paid)) for run in below.runs)
+        return replace(below, runs=runs, paid=paid)
 
-    def without_transient(self) -> "Chain":
-        """Forget transient bytes, which have been paid."""
-        runs = tuple(replace(run, transient=np.zeros_like(run.transient)) for run in self.runs)
-        return replace(self, runs=runs)
+    def fits(self, memory: int, path: Sequence[int]) -> bool:
+        """Whether a path with so many persistent bytes fits with its transient bytes."""
+        return memory + self.transient_of(path) <= self.budget
 
     def transient_of(self, path: Sequence[int]) -> int:
-        """Largest transient bytes on a path."""
-        return max(int(self.runs[r].transient[s]) for r, s in zip(self.layer_runs(), path, strict=True))
+        """Transient bytes that a path has to pay."""
+        return max(self.paid, *(int(self.runs[r].transient[s]) for r, s in zip(self.layer_runs(), path, strict=True)))
 
     def reversed(self) -> "Chain":
         """Return the chain read from the last layer to the first."""
@@ -221,7 +231,7 @@ def encode(problem: IntraOpProblem) -> Chain:
         for r, run in enumerate(problem.runs)
     )
     budget = problem.limit_bytes - problem.fixed_bytes
-    chain = Chain(runs=runs, edges=tuple(_link(edge) for edge in edges), budget=budget, unit_s=unit_s)
+    chain = Chain(runs=runs, edges=tuple(_link(edge) for edge in edges), budget=budget, paid=0, unit_s=unit_s)
     return chain.select(_allowed(problem))
 
 

@@ -1,9 +1,10 @@
 """Exact search over a chain: labels (units, bytes) from both ends, pruned by dominance and Lagrangian bounds.
 
-A label is a way to choose the layers from one end up to some layer. It is dropped when another label of the same
-strategy is no worse in both, when it cannot stay within the budget, or when for one of the prices p
+A label is a way to choose the layers from one end up to some layer, with its units, its persistent bytes and its peak
+of transient bytes. It is dropped when another label with the same peak, which pays the same for every next strategy, is
+no worse in units and bytes; when it cannot stay within the budget; or when for one of the prices p
 
-    time + p * memory + cheapest completion(p) - p * budget > target - 1        (times are whole numbers)
+    time + p * (memory + peak) + cheapest completion(p) - p * budget > target - 1        (times are whole numbers)
 
 so no completion can beat the target: the incumbent, less what the stated gap forgives. The incumbent improves whenever
 a label's completion at some price fits, and when the labels of both ends are joined in the middle. After the join no
@@ -13,6 +14,7 @@ With a gap, times are compared in steps of a share of it when labels dominate ea
 the same time one stays, which bounds their number. The loss, one step per layer, is part of the gap.
 """
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Final
@@ -20,8 +22,10 @@ from typing import Final
 import numpy as np
 
 from planner.intra_op.bounds import Path, completions, rounding_margin
-from planner.intra_op.chain import FORBIDDEN, Bools, Chain
-from planner.intra_op.problem import Ints
+from planner.intra_op.chain import FORBIDDEN, GRID_BITS, Bools, Chain
+from planner.intra_op.problem import Floats, Ints
+
+STRIDE: Final = 1 << (GRID_BITS + 2)
 
 BEAMS: Final = (256, 2048)
 """Labels per layer in the first passes."""
@@ -65,17 +69,22 @@ class Goal:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Labels:
-    """Labels of one layer, by strategy and memory; ``origin`` is the position of the parent in the layer before."""
+    """Labels of one layer, in order of rank and memory; ``origin`` is the position of the parent one layer before."""
 
     time: Ints
     memory: Ints
+    peak: Ints
     strategy: Ints
     origin: Ints
 
     def take(self, index: Ints | Bools) -> "_Labels":
         """Select labels by position or mask."""
         return _Labels(
-            time=self.time[index], memory=self.memory[index], strategy=self.strategy[index], origin=self.origin[index]
+            time=self.time[index],
+            memory=self.memory[index],
+            peak=self.peak[index],
+            strategy=self.strategy[index],
+            origin=self.origin[index],
         )
 
     def __len__(self) -> int:
@@ -112,19 +121,21 @@ class _Side:
     def hopeful(self, labels: _Labels, layer: int, best: _Incumbent) -> _Labels:
         """Labels that may still lead to a path below the target."""
         budget, target = self.chain.budget, best.target
-        chosen: Bools = labels.memory + self.ahead.memory[layer][-1, labels.strategy] <= budget
-        chosen &= labels.time < target
+        fits: Bools = labels.memory + labels.peak + self.ahead.memory[layer][-1, labels.strategy] <= budget
+        labels = labels.take(fits & (labels.time < target))
         for k, price in enumerate(self.prices):
-            bound = labels.time + price * (labels.memory - budget) + self.ahead.cost[layer][k, labels.strategy]
-            chosen &= bound <= target - 1 + rounding_margin(self.chain, best.time, price)
-        return labels.take(chosen)
+            over = labels.memory + labels.peak - budget
+            bound = labels.time + price * over + self.ahead.cost[layer][k, labels.strategy]
+            labels = labels.take(bound <= target - 1 + rounding_margin(self.chain, best.time, price))
+        return labels
 
     def improve(self, labels: _Labels, layer: int, best: _Incumbent) -> None:
         """Complete every label at every weighting and keep the best that fits."""
         for k in range(len(self.prices) + 1):
             memory = labels.memory + self.ahead.memory[layer][k, labels.strategy]
+            peak = np.maximum(labels.peak, self.ahead.peak[layer][k, labels.strategy])
             total = labels.time + self.ahead.time[layer][k, labels.strategy]
-            candidates = np.where(memory <= self.chain.budget, total, FORBIDDEN)
+            candidates = np.where(memory + peak <= self.chain.budget, total, FORBIDDEN)
             label = int(candidates.argmin())
             if candidates[label] < best.time:
                 start = self.trace(layer, label)
@@ -138,12 +149,15 @@ class _Side:
         run = self.chain.runs[self.owners[layer]]
         size = run.keep.size
         if layer == 0:
-            return _Labels(time=run.time, memory=run.memory, strategy=np.arange(size), origin=np.full(size, -1))
+            peak = np.maximum(run.transient, self.chain.paid)
+            start = np.arange(size)
+            return _Labels(time=run.time, memory=run.memory, peak=peak, strategy=start, origin=np.full(size, -1))
         before, link = self.layers[layer - 1], self.links[layer - 1]
         grown = before.time[:, None] + run.time
         return _Labels(
-            time=(grown if link is None else grown + link[before.strategy]).ravel(),
+            time=(grown if link is None else grown + link.core[link.row[before.strategy]][:, link.column]).ravel(),
             memory=(before.memory[:, None] + run.memory).ravel(),
+            peak=np.maximum(before.peak[:, None], run.transient).ravel(),
             strategy=np.tile(np.arange(size), len(before)),
             origin=np.repeat(np.arange(len(before)), size),
         )
@@ -154,8 +168,8 @@ class _Side:
         step = best.goal.step(len(self.owners))
         for layer in range(until):
             labels = self.hopeful(self.grow(layer), layer, best)
-            free_ahead = layer + 1 == len(self.owners) or self.links[layer] is None
-            labels = _undominated(labels, step, by_strategy=not free_ahead)
+            ahead = self.links[layer] if layer < len(self.links) else None
+            labels = _undominated(labels, step, None if ahead is None else ahead.row)
             if len(labels) > beam:
                 complete = False
                 labels = labels.take(np.linspace(0, len(labels) - 1, beam).astype(np.int64))
@@ -176,55 +190,82 @@ class _Side:
         return found
 
 
-def _undominated(labels: _Labels, step: int, *, by_strategy: bool) -> _Labels:
-    """Pareto set of (memory, time in steps), per strategy if the next cost depends on it; ties keep the first."""
+def _ranks(classes: Ints | None, labels: _Labels) -> Ints:
+    """Number the pairs of (class of the strategy, peak) that occur, in order."""
+    peaks: Ints = np.unique(labels.peak, return_inverse=True)[1]
+    if classes is None:
+        return peaks
+    pairs = classes[labels.strategy] * (int(peaks.max(initial=0)) + 1) + peaks
+    ranks: Ints = np.unique(pairs, return_inverse=True)[1]
+    return ranks
+
+
+def _undominated(labels: _Labels, step: int, classes: Ints | None) -> _Labels:
+    """Pareto set of (memory, time in steps) within each rank; labels of one class pay the same for every next strategy.
+
+    Ties keep the first.
+    """
     if len(labels) <= 1:
         return labels
-    if by_strategy:
-        order = np.lexsort((labels.time, labels.memory, labels.strategy))
-        rank = labels.strategy[order]
-        # Later strategies start lower, so that one running minimum serves all.
-        height = labels.time[order] // step + (rank.max() - rank) * FORBIDDEN
-    else:
-        order = np.lexsort((labels.time, labels.memory))
-        height = labels.time[order] // step
+    rank = _ranks(classes, labels)
+    order = np.lexsort((labels.time, labels.memory, rank))
+    rank = rank[order]
+    # Later ranks start lower, so that one running minimum serves all; times are below the target, hence the stride.
+    height = labels.time[order] // step + (rank.max() - rank) * STRIDE
     lowest = np.minimum.accumulate(height)
     return labels.take(order[np.concatenate(([True], height[1:] < lowest[:-1]))])
 
 
 def _join(front: _Side, back: _Side, best: _Incumbent) -> None:
-    """Pair labels of both sides over the link between them: the fastest partner that fits is the fullest."""
+    """Pair labels of both sides over the link between them: in a rank the fastest partner that fits is the fullest."""
     middle = len(front.layers) - 1
     left, right, link = front.layers[-1], back.layers[-1], front.links[middle]
     if len(left) == 0 or len(right) == 0:
         return
-    groups = (
-        [np.arange(len(right))] if link is None else [np.flatnonzero(right.strategy == t) for t in range(link.shape[1])]
-    )
-    for t, members in enumerate(groups):
-        if members.size == 0:
-            continue
-        partner = np.searchsorted(right.memory[members], front.chain.budget - left.memory, side="right") - 1
-        total = left.time + right.time[members[partner]] + (0 if link is None else link[left.strategy, t])
-        total = np.where(partner >= 0, total, FORBIDDEN)
+    rank = _ranks(None if link is None else link.column, right)
+    begins = np.flatnonzero(np.diff(rank, prepend=-1))
+    for begin, end in itertools.pairwise([*begins.tolist(), len(right)]):
+        peak = np.maximum(left.peak, right.peak[begin])
+        room = front.chain.budget - peak - left.memory
+        partner = begin + np.searchsorted(right.memory[begin:end], room, side="right") - 1
+        total = left.time + right.time[partner]
+        if link is not None:
+            total = total + link.cost(left.strategy, right.strategy[begin])
+        total = np.where(partner >= begin, total, FORBIDDEN)
         label = int(total.argmin())
         if total[label] < best.time:
-            other = int(members[partner[label]])
+            other = int(partner[label])
             layers = front.trace(middle, label) + back.trace(len(back.layers) - 1, other)[::-1]
             best.time = int(total[label])
             best.path = Path(layers=tuple(layers), time=best.time, memory=int(left.memory[label] + right.memory[other]))
 
 
+def path_bounds(chain: Chain, price: float) -> list[Floats]:
+    """Lower bound on every path that uses a strategy in a run, by run and strategy, in units.
+
+    The cheapest path through strategy s at layer l costs the layer plus its cheapest completions to both ends, and pays
+    the transient bytes of s. Subject to :func:`planner.intra_op.bounds.rounding_margin`.
+    """
+    ahead = completions(chain, [(1.0, price)]).cost
+    behind = completions(chain.reversed(), [(1.0, price)]).cost[::-1]
+    least = [np.full(run.keep.size, np.inf) for run in chain.runs]
+    for layer, r in enumerate(chain.layer_runs()):
+        peak = np.maximum(chain.runs[r].transient, chain.paid)
+        own = chain.runs[r].time + price * (chain.runs[r].memory + peak - chain.budget)
+        least[r] = np.minimum(least[r], own + ahead[layer][0] + behind[layer][0])
+    return least
+
+
 def search_labels(chain: Chain, *, price: float, goal: Goal, max_labels: int) -> LabelResult:
     """Find the fastest path within the budget that beats the goal.
 
-    A first pass keeps at most ``BEAM`` labels a layer. If it never had to drop one it is the proof; else it has found
-    a better value to beat, and a second pass keeps all.
+    The first passes keep only so many labels a layer (``BEAMS``). If one of them never had to drop a label it is the
+    proof; else it has found a better value to beat, and the last pass keeps all.
 
     Parameters
     ----------
     chain : Chain
-        Without transient memory.
+        The problem.
     price : float
         Best Lagrangian price of memory (:func:`planner.intra_op.bounds.dual`), units per byte.
     goal : Goal

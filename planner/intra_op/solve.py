@@ -16,16 +16,20 @@ from typing import Final
 
 import numpy as np
 
-from planner.intra_op.bounds import Dual, Path, cheapest, dual
+from planner.intra_op.bounds import Dual, Path, cheapest, dual, rounding_margin
 from planner.intra_op.chain import FORBIDDEN, Bools, Chain, decode, encode, without_dominated
 from planner.intra_op.constraints import Uniform
-from planner.intra_op.labels import Goal, search_labels
-from planner.intra_op.problem import Assignment, IntraOpProblem, reprice, violations
+from planner.intra_op.labels import Goal, path_bounds, search_labels
+from planner.intra_op.problem import Assignment, Floats, IntraOpProblem, reprice, violations
 from planner.intra_op.solution import IntraOpSolution, Method, SolutionCache, SolveOptions, SolveStats, Status
 
 MAX_UNIFORM_COMBINATIONS: Final = 4096
 FEW_COUNTS: Final = 64
 """Up to so many integers and without edges the counts ILP is quick: labels hand over at a twentieth of their limit."""
+SETTLED: Final = 0.5
+"""A range of transient caps is searched as it is when the caps differ by less than this share of the open gap."""
+PROMISING: Final = 16
+"""Strategies of a run among which a good answer is looked for first, when there are many."""
 DEFAULT_OPTIONS: Final = SolveOptions()
 
 
@@ -146,38 +150,94 @@ def _caps(chain: Chain) -> list[int]:
     return sorted({int(b) for run in chain.runs for b in run.transient if b >= least})
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Span:
+    """Paths whose transient bytes are in a range of caps: strategies up to the highest, the lowest paid in any case."""
+
+    chain: Chain
+    dual: Dual
+    low: int
+    high: int
+
+    @property
+    def lower(self) -> int:
+        """No path of the span takes fewer units."""
+        return math.ceil(self.dual.bound)
+
+    def settled(self, caps: list[int], target: int) -> bool:
+        """Whether halving the range would sharpen the bound by less than half of what is open."""
+        return self.dual.price * (caps[self.high] - caps[self.low]) <= SETTLED * (target - self.lower)
+
+
 def _solve_group(chain: Chain, fastest: Path, progress: _Progress) -> None:
-    """Solve one combination of uniform values: one subproblem per transient cap, best bound first."""
-    owners = chain.layer_runs()
-    transient = max(int(chain.runs[r].transient[s]) for r, s in zip(owners, fastest.layers, strict=True))
-    if fastest.memory + transient <= chain.budget:
+    """Solve one combination of uniform values: halve the range of transient caps, the span of best bound first."""
+    if chain.fits(fastest.memory, fastest.layers):
         progress.offer(chain, fastest, Method.CLOSED_FORM)
         progress.bounds.append(fastest.time)
         return
-    bounded: list[tuple[int, Chain, Dual]] = []
-    for cap in _caps(chain):
-        below = chain.under_transient(cap)
-        if below.budget < 0:
-            break
-        below = without_dominated(below)
+    caps = _caps(chain)
+    spans = _bounded(chain, caps, [(0, len(caps) - 1)], progress)
+    while spans:
+        span = min(spans, key=lambda each: (each.lower, each.low))
+        spans.remove(span)
+        if span.lower >= progress.target:
+            progress.bounds.append(span.lower)
+            return
+        single = span.low == span.high
+        searched = single or span.settled(caps, progress.target)
+        if not searched or not _search(span.chain, span.dual, progress, last_resort=single):
+            middle = (span.low + span.high) // 2
+            spans += _bounded(chain, caps, [(span.low, middle), (middle + 1, span.high)], progress)
+
+
+def _bounded(chain: Chain, caps: list[int], ranges: list[tuple[int, int]], progress: _Progress) -> list[_Span]:
+    """Bound ranges of caps; those that nothing fits under are left out, and what is met on the way is offered."""
+    found = []
+    for low, high in ranges:
+        below = chain.between_transient(caps[low], caps[high])
         bound = dual(below)
         progress.count(subproblems=1, dual_steps=bound.steps)
-        if bound.feasible is not None:
-            progress.offer(below, bound.feasible, Method.DUAL)
-            bounded.append((math.ceil(bound.bound), below, bound))
-    for lower, below, bound in sorted(bounded, key=lambda b: b[0]):
-        if lower < progress.target:
-            _search(below, bound, lower, progress)
-        else:
-            progress.bounds.append(lower)
+        progress.offer(below, bound.fitting, Method.DUAL)
+        if bound.bound < math.inf:
+            found.append(_Span(chain=below, dual=bound, low=low, high=high))
+    return found
 
 
-def _search(chain: Chain, bound: Dual, lower: int, progress: _Progress) -> None:
-    """Find the best path of a subproblem below the best answer so far, or prove that there is none."""
-    options = progress.options
+def _without_hopeless(chain: Chain, bound: Dual, progress: _Progress) -> Chain:
+    """Drop strategies through which no path beats the target; with many, first find a better target among a few."""
+    least = path_bounds(chain, bound.price)
+    left = chain.select(_below_target(chain, bound, least, progress))
+    if progress.options.max_labels > 0 and not left.empty and max(run.keep.size for run in left.runs) > 2 * PROMISING:
+        few = without_dominated(chain.select([values <= np.sort(values)[:PROMISING][-1] for values in least]))
+        goal = progress.goal(math.ceil(bound.bound))
+        result = search_labels(few, price=bound.price, goal=goal, max_labels=progress.options.max_labels // 20)
+        progress.count(labels=result.labels)
+        progress.offer(few, result.best, Method.LABELS)
+        left = chain.select(_below_target(chain, bound, least, progress))
+    return left
+
+
+def _below_target(chain: Chain, bound: Dual, least: list[Floats], progress: _Progress) -> list[Bools]:
+    margin = rounding_margin(chain, progress.best, bound.price)
+    return [values <= progress.target - 1 + margin for values in least]
+
+
+def _search(chain: Chain, bound: Dual, progress: _Progress, *, last_resort: bool) -> bool:
+    """Find the best path of a subproblem below the best answer so far, or prove that there is none.
+
+    Returns False if strategies or labels are too many and the span can still be halved (``last_resort`` is False).
+    """
+    options, lower = progress.options, math.ceil(bound.bound)
+    chain = _without_hopeless(chain, bound, progress)
+    if chain.empty:
+        progress.bounds.append(max(lower, progress.target))
+        return True
+    if not last_resort and max(run.keep.size for run in chain.runs) > 4 * PROMISING:
+        return False
+    chain = without_dominated(chain)
     if options.max_labels > 0:
         few = chain.separable and sum(run.keep.size for run in chain.runs) <= FEW_COUNTS
-        max_labels = options.max_labels // 20 if few else options.max_labels
+        max_labels = options.max_labels // 20 if few or not last_resort else options.max_labels
         result = search_labels(chain, price=bound.price, goal=progress.goal(lower), max_labels=max_labels)
         progress.count(labels=result.labels)
         progress.offer(chain, result.best, Method.LABELS)
@@ -185,7 +245,9 @@ def _search(chain: Chain, bound: Dual, lower: int, progress: _Progress) -> None:
         if result.proven or lower >= progress.target:
             progress.method = Method.LABELS
             progress.bounds.append(lower)
-            return
+            return True
+    if not last_resort:
+        return False
     from planner.intra_op.solve_cp_sat import solve_counts  # noqa: PLC0415  (loading OR-tools takes long; rarely needed)
 
     progress.method = Method.CP_SAT
@@ -193,6 +255,7 @@ def _search(chain: Chain, bound: Dual, lower: int, progress: _Progress) -> None:
     progress.count(deterministic_s=counted.deterministic_s, branches=counted.branches)
     progress.offer(chain, counted.best, Method.CP_SAT)
     progress.bounds.append(counted.bound)
+    return True
 
 
 def _answer(problem: IntraOpProblem, chain: Chain, progress: _Progress, assignment: Assignment) -> IntraOpSolution:
@@ -222,10 +285,10 @@ def _without_answer(chains: list[Chain], progress: _Progress) -> IntraOpSolution
     shortfalls = []
     for chain in chains:
         for cap in _caps(chain):
-            below = chain.under_transient(cap)
+            below = chain.between_transient(cap, cap)
             leanest = cheapest(below, (0.0, 1.0))
             if leanest is not None:
-                shortfalls.append(leanest.memory - below.budget)
+                shortfalls.append(leanest.memory - below.room)
     shortfall = min(shortfalls)
     status = Status.TOO_BIG if shortfall > 0 else Status.UNKNOWN
     return IntraOpSolution(status=status, shortfall_bytes=max(0, shortfall), stats=progress.stats)

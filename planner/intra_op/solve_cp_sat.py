@@ -97,9 +97,9 @@ class _Model:
     def _add_order(self, r: int, run: ChainRun, own: _RunVars) -> _RunVars:
         """Flow of transitions inside a run whose order costs something."""
         model, names = self.model, range(run.keep.size)
-        matrix = run.switch
-        if matrix is None:
+        if run.switch is None:
             return own
+        matrix = run.switch.core[run.switch.row][:, run.switch.column]
         pairs = [(s, t) for s in names for t in names if s != t and matrix[s, t] < FORBIDDEN]
         switch = {(s, t): model.new_int_var(0, run.count - 1, f"y[{r},{s},{t}]") for s, t in pairs}
         used = {s: model.new_bool_var(f"used[{r},{s}]") for s in names}
@@ -123,9 +123,10 @@ class _Model:
 
     def _add_edges(self, r: int) -> Pairs:
         """Transition from the last layer of run r to the first of run r + 1."""
-        matrix = self.chain.edges[r]
-        if matrix is None:
+        link = self.chain.edges[r]
+        if link is None:
             return {}
+        matrix = link.core[link.row][:, link.column]
         before, after = self.runs[r].last, self.runs[r + 1].first
         pairs = [(s, t) for s in before for t in after if matrix[s, t] < FORBIDDEN]
         edge = {(s, t): self.model.new_bool_var(f"z[{r},{s},{t}]") for s, t in pairs}
@@ -142,11 +143,11 @@ class _Model:
         sizes = [int(m) for run in self.chain.runs for m in run.memory]
         scale = math.gcd(*sizes) or 1
         held = sum(
-            int(run.memory[s]) // scale * own.count[s]
+            int(run.memory[s]) // scale * count
             for run, own in zip(self.chain.runs, self.runs, strict=True)
-            for s in own.count
+            for s, count in own.count.items()
         )
-        self.model.add(held <= self.chain.budget // scale).with_name("memory_limit")
+        self.model.add(held <= self.chain.room // scale).with_name("memory_limit")
 
     def add_cuts(self, solver: cp_model.CpSolver) -> bool:
         """Add ``connected`` cuts for strategies that the first one does not reach; False if there are none."""
@@ -228,7 +229,7 @@ def solve_counts(chain: Chain, *, goal: Goal, max_deterministic_s: float) -> CpS
     Parameters
     ----------
     chain : Chain
-        Without transient memory.
+        One cap of transient bytes, which are paid (``room`` is left).
     goal : Goal
         A proven lower bound, the value to beat, and the gap that is good enough.
     max_deterministic_s : float
