@@ -13,9 +13,11 @@ from costmodels.positions import Contents, part_counts
 from costmodels.table import Bools, Floats, Ints
 from costmodels.workload.model import ModelSpec
 from planner.grids import Grids
+from planner.request import Framework, PlanRequest
 from planner.splits import balanced_positions, even_positions
 
 MAX_VPP: Final = 24
+WITHOUT_VIRTUAL_STAGES: Final = (Framework.DEEPSPEED, Framework.GALVATRON)
 FEW_CHUNKS: Final = 4  # virtual degrees tried even where they do not divide
 
 
@@ -83,6 +85,11 @@ def virtual_degrees(layers: int, pp: int, num_microbatches: int, pinned: int | N
     even = [v for v in range(2, most + 1) if any((layers + ends) % (pp * v) == 0 for ends in (0, 1, 2))]
     few = list(range(2, min(FEW_CHUNKS, layers // pp) + 1))
     return (1, *sorted({*even, *few}))
+
+
+def pinned_virtual(request: PlanRequest) -> int | None:
+    """Virtual chunks that a request leaves no choice about: pinned, or 1 where the framework has none."""
+    return 1 if request.framework in WITHOUT_VIRTUAL_STAGES else request.fixed_degree("vpp")
 
 
 def pipeline_groups(grids: Grids, layers: int, pinned_vpp: int | None) -> Iterator[Group]:

@@ -13,6 +13,7 @@ from costmodels.pricing import Pricing
 from costmodels.results import Verdict
 from costmodels.table import Bools, Floats
 from planner.bounds import part_work, step_lower_bound_s, with_layers
+from planner.expand import pinned_virtual
 from planner.grids import Grids
 from planner.memory_bounds import MemoryBound, memory_bound
 from planner.request import PlanRequest
@@ -46,7 +47,7 @@ class OptionBounds:
         return np.stack(columns, axis=1)
 
     def _may_interleave(self, grids: Grids) -> Bools:
-        if self.request.fixed_degree("vpp") == 1:
+        if pinned_virtual(self.request) == 1:
             return np.zeros(len(grids), dtype=np.bool_)
         return np.asarray((grids.table.pp > 1) & (grids.num_microbatches % grids.table.pp == 0))
 

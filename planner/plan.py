@@ -12,8 +12,9 @@ from costmodels.results import Evidence, LayoutCost, Verdict
 from planner.build import on_island, uniform_layout
 from planner.infeasible import explain_infeasible
 from planner.islands import IslandSearch
+from planner.objective import check_objective, objective_value
 from planner.plan_report import PlanReport, RankedLayout, SearchProof
-from planner.request import Framework, Objective, PlanRequest
+from planner.request import Framework, PlanRequest
 from planner.search import UniformSearch
 from planner.stage_ilp import StageShape
 from planner.tally import Candidate, Tally
@@ -55,6 +56,7 @@ def plan(request: PlanRequest, constants: Constants | None = None) -> PlanReport
     InputError
         The request contradicts itself.
     """
+    check_objective(request)
     started = time.monotonic()
     pricings = pricings_of(request, constants)
     deadline = started + request.time_limit_s
@@ -136,13 +138,6 @@ def evidence_of(cost: LayoutCost) -> Evidence:
     )
 
 
-def objective_value(cost: LayoutCost, objective: Objective) -> float:
-    """What layouts are ranked by, smaller is better: seconds or joules of a step; money follows time and energy."""
-    if objective is Objective.ENERGY:
-        return cost.power.energy_j_per_token
-    return cost.step.total_s
-
-
 def layout_of(candidate: Candidate) -> Layout:
     """Return the explicit layout of a candidate."""
     return uniform_layout(
@@ -183,7 +178,7 @@ def _island_alone(
 
 def _ranked(request: PlanRequest, found: Sequence[tuple[Layout, LayoutCost]]) -> tuple[RankedLayout, ...]:
     """Sort by the objective; ties keep the order of the search."""
-    priced = sorted(found, key=lambda pair: objective_value(pair[1], request.objective))
+    priced = sorted(found, key=lambda pair: objective_value(request, *pair))
     ranked: list[RankedLayout] = []
     for layout, cost in priced[: request.top]:
         why = why_slower(ranked[-1].cost, cost) if ranked else ""

@@ -16,7 +16,7 @@ from costmodels.pricing import Pricing
 from costmodels.results import Verdict
 from costmodels.table import Bools, Floats
 from planner.bounds import part_work, step_lower_bound_s
-from planner.expand import Group, expand, pipeline_groups
+from planner.expand import Group, expand, pinned_virtual, pipeline_groups
 from planner.grids import Grids, enumerate_grids, kernel_table, world_sizes
 from planner.option_bounds import OptionBounds
 from planner.priced_block import PricedBlock
@@ -136,7 +136,7 @@ class UniformSearch:
             costs=costs,
             memory=model_memory(request.model, request.job, table, self.pricing.constants.memory),
         )
-        groups = pipeline_groups(block.grids.take(alive), request.model.layers, request.fixed_degree("vpp"))
+        groups = pipeline_groups(block.grids.take(alive), request.model.layers, pinned_virtual(request))
         for group in groups:
             priced.group(Group(spec=group.spec, rows=alive[group.rows]))
 

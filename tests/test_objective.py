@@ -1,0 +1,53 @@
+"""What layouts are ranked by: energy and money against their closed forms."""
+
+from dataclasses import replace
+
+import pytest
+
+from hardware.catalog import cluster
+from hardware.errors import InputError
+from planner.objective import objective_value, step_cost, step_energy_j
+from planner.plan import plan
+from planner.question import Question, request_of
+from planner.request import Objective
+
+
+def request(machine="dgx-a100:2", **more):
+    return request_of(Question(model="gpt2_xl", cluster=machine, global_batch=64, seq=1024, top=4, **more))
+
+
+def priced(base, *, rent, power):
+    machine = base.cluster
+    islands = tuple(replace(i, node=replace(i.node, price_per_hour=rent)) for i in machine.islands)
+    return replace(base, cluster=replace(machine, islands=islands, electricity_per_kwh=power, pue=1.25))
+
+
+@pytest.fixture(scope="module")
+def by_time():
+    return plan(request())
+
+
+def test_money_is_rent_by_the_hour_and_electricity(by_time):
+    best = by_time.layouts[0]
+    asked = priced(by_time.request, rent=20.0, power=0.10)
+    hours = best.cost.step.total_s / 3600.0
+    nodes = -(-best.layout.gpus // 8)
+    energy = best.cost.power.gpu_w * best.layout.gpus * best.cost.step.total_s
+    assert step_energy_j(best.cost) == pytest.approx(energy)
+    assert step_cost(asked, best.layout, best.cost) == pytest.approx(
+        nodes * 20.0 * hours + energy / 3.6e6 * 1.25 * 0.10
+    )
+
+
+@pytest.mark.parametrize("objective", [Objective.ENERGY, Objective.COST])
+def test_ranking_follows_the_objective(objective):
+    asked = replace(priced(request(), rent=1.0, power=0.3), objective=objective)
+    report = plan(asked)
+    values = [objective_value(asked, ranked.layout, ranked.cost) for ranked in report.layouts]
+    assert len(values) > 1
+    assert values == sorted(values)
+
+
+def test_a_cluster_without_prices_cannot_be_ranked_by_cost():
+    with pytest.raises(InputError, match="states no price"):
+        plan(replace(request(), objective=Objective.COST, cluster=cluster("dgx-a100:2")))
