@@ -264,26 +264,29 @@ class _Part:
         self.op_forward_s = np.stack([t.forward_s for t in times])
         self.op_backward_s = np.stack([t.backward_s for t in times])
         self.work = np.array([_WORK_OF[op.kind] for op in ops])
-        each_s = np.array([dispatch_s(pricing.job, pricing.constants.efficiency, op) for op in ops])
-        self._forward_start_s = np.array([t.forward_kernels for t in times]) * each_s
-        self._backward_start_s = np.array([t.backward_kernels for t in times]) * each_s
+        each_s = np.array([[dispatch_s(pricing.job, pricing.constants.efficiency, op)] for op in ops])
+        self._forward_start_s = np.stack([t.forward_kernels for t in times]) * each_s
+        self._backward_start_s = np.stack([t.backward_kernels for t in times]) * each_s
 
     @property
     def forward_host_s(self) -> Floats:
         """Seconds that the slowest host of a group needs to start the kernels of a forward pass, shape (S,)."""
-        return self._host_s(self._forward_start_s.sum() + self._collectives_s[0])
+        return self._host_s(self._forward_start_s.sum(axis=0) + self._collectives_s[0])
 
     @property
     def backward_host_s(self) -> Floats:
         """Seconds that the slowest host of a group needs to start the kernels of a backward pass, shape (S,)."""
-        return self._host_s(self._backward_start_s.sum() + self._collectives_s[1])
+        return self._host_s(self._backward_start_s.sum(axis=0) + self._collectives_s[1])
 
     @property
     def repeated_host_s(self) -> Floats:
         """Seconds that the slowest host of a group needs to start what the backward pass repeats, shape (S,)."""
-        again = [self._forward_start_s[self._repeated(recompute)].sum() for recompute in self.table.recomputes]
+        again = [self._forward_start_s[self._repeated(recompute)].sum(axis=0) for recompute in self.table.recomputes]
         whole = np.array([recompute.granularity is Granularity.FULL for recompute in self.table.recomputes])
-        start_s = np.array(again)[self.table.recompute] + whole[self.table.recompute] * self._collectives_s[0]
+        start_s = (
+            np.stack(again)[self.table.recompute, np.arange(len(self.table))]
+            + whole[self.table.recompute] * self._collectives_s[0]
+        )
         return self._host_s(start_s)
 
     @cached_property

@@ -422,3 +422,12 @@ def _elapsed_s(ops: list[Op], rows: StrategyTable) -> float:
     for op in ops:
         price(op, rows)
     return time.process_time() - start
+
+
+def test_a_row_has_its_own_kernels_whatever_is_priced_beside_it() -> None:
+    rows = [Strategy(tp=1, ep=ep, dp=8) for ep in (1, 2, 8)]
+    together = price(experts_op(), table(*rows), job())
+    for number, row in enumerate(rows):
+        alone = price(experts_op(), table(row), job())
+        assert together.forward_kernels[number] == alone.forward_kernels[0]
+        assert together.backward_kernels[number] == alone.backward_kernels[0]

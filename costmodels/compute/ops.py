@@ -27,25 +27,25 @@ _OPAQUE_BACKWARD: Final = 2.0  # gradients of inputs and of weights
 
 @dataclass(frozen=True, kw_only=True)
 class OpTimes:
-    """Device seconds of one op per micro-batch on one rank, arrays of shape (S,), and the kernels that the host starts.
+    """Device seconds of one op per micro-batch on one rank, and the kernels that the host starts; arrays of shape (S,).
 
     ``forward_kernels`` and ``backward_kernels`` count what a kernel-by-kernel framework launches for the op.
     """
 
     forward_s: Floats
     backward_s: Floats
-    forward_kernels: float = 1.0
-    backward_kernels: float = 1.0
+    forward_kernels: Floats
+    backward_kernels: Floats
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Priced:
-    """Device seconds of one op over a grid (U,), and how many kernels the host starts for it."""
+    """Device seconds of one op over a grid (U,), and how many kernels the host starts for it: (U,), or for all rows."""
 
     forward_s: Floats
     backward_s: Floats
-    forward_kernels: float
-    backward_kernels: float
+    forward_kernels: Floats | float
+    backward_kernels: Floats | float
 
 
 def op_times(
@@ -92,8 +92,8 @@ def op_times(
     return OpTimes(
         forward_s=priced.forward_s[grid.inverse],
         backward_s=priced.backward_s[grid.inverse],
-        forward_kernels=priced.forward_kernels,
-        backward_kernels=priced.backward_kernels,
+        forward_kernels=np.broadcast_to(priced.forward_kernels, grid.first.shape)[grid.inverse],
+        backward_kernels=np.broadcast_to(priced.backward_kernels, grid.first.shape)[grid.inverse],
     )
 
 
@@ -128,10 +128,10 @@ def _gemm(op: Op, grid: Grid, job: TrainingJob, machine: Machine) -> _Priced:
         gemm_s(input_gradient, machine, number_format) + gemm_s(weight_gradient, machine, number_format)
     )
     casts = 1.0 if number_format in ("fp8", "fp4") else 0.0
-    launches = 1.0
+    launches: Floats | float = 1.0
     if op.kind is OpKind.GROUPED_GEMM:
         # One call from Python; inside it a kernel per expert and cast (several streams of one library).
-        launches += machine.shared.expert_kernels * float(np.max(np.ceil(op.experts / grid.ep)))
+        launches = launches + machine.shared.expert_kernels * np.ceil(op.experts / grid.ep)
     return _Priced(
         forward_s=forward_s,
         backward_s=backward_s + quantise_s(rows * shape.n, machine, number_format),
