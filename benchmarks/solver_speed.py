@@ -69,8 +69,40 @@ def intra_op_rows(layers: int, size: int, options: SolveOptions) -> None:
                 print(f"{kind:58} {figures}  {methods}")
 
 
+def crowded_stage(size: int, seed: int) -> IntraOpProblem:
+    """20 layers between a head and a tail that use the strategy of the layer beside; 30 classes of activations."""
+    rng = np.random.default_rng(seed)
+    kind, recompute = rng.integers(0, 30, size), rng.uniform(0, 1, size)
+    seconds = rng.uniform(8e-3, 14e-3, 30)[kind] * (1 + 0.33 * recompute)
+    memory = rng.uniform(0.6e9, 1.6e9, 30)[kind] + (1 - recompute) * 2e9
+    transient = rng.uniform(0.2e9, 2e9, size)
+    switch = np.where(kind[:, None] == kind, 0.0, 1.5e-3)
+    tied = np.where(np.eye(size, dtype=bool), 0.0, np.inf)
+    runs = (
+        Run(count=1, time_s=seconds * 0.1, persistent_bytes=memory * 0.4, transient_bytes=transient * 0.5),
+        Run(count=20, time_s=seconds, persistent_bytes=memory, transient_bytes=transient, switch_s=switch),
+        Run(count=1, time_s=seconds * 0.3, persistent_bytes=memory * 0.4, transient_bytes=transient * 1.5),
+    )
+    least, most = 20.8 * memory.min(), 20.8 * memory[seconds.argmin()]
+    return IntraOpProblem(runs=runs, edges_s=(tied, tied), limit_bytes=int(0.6 * least + 0.4 * most + 1e9))
+
+
+def crowded_rows() -> None:
+    """Rows of stages with hundreds of strategies."""
+    for size in (40, 100, 300):
+        seconds, answers = [], list[IntraOpSolution]()
+        for seed in SEEDS:
+            problem = crowded_stage(size, seed)
+            begin = time.process_time()
+            answers.append(solve(problem))
+            seconds.append(time.process_time() - begin)
+        proven = sum(answer.proven_optimal for answer in answers)
+        figures = f"{np.median(seconds):7.3f} {max(seconds):7.3f}  {proven}/{len(answers)}"
+        print(f"{f'22 layers, {size} strategies with own transient bytes':58} {figures}")
+
+
 def stage_rows() -> None:
-    """Rows of stages with unequal speeds and a heavy head."""
+    """Rows of pipelines with unequal speeds and a heavy head: worst and median over seeds and micro-batches."""
     for layers, pp in ((80, 8), (126, 16), (126, 32)):
         for k in (1, 5):
             seconds, thresholds = [], []
@@ -192,6 +224,7 @@ def main() -> None:
     print(f"{'intra-op':58} {'median':>7} {'worst':>7}  proven  gap      method")
     intra_op_rows(48, 8, SolveOptions())
     intra_op_rows(124, 20, SolveOptions())
+    crowded_rows()
     print("counts ILP alone:")
     intra_op_rows(48, 8, SolveOptions(max_labels=0, max_deterministic_s=5.0))
     print("stages:")
