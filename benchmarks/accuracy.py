@@ -148,10 +148,6 @@ def table(title: str, rows: Sequence[Errors]) -> list[str]:
     return [*head, *(row.cells() for row in rows), ""]
 
 
-def _line(*cells: str) -> str:
-    return "| " + " | ".join(cells) + " |"
-
-
 def ranking_lines(found: Sequence[Ranking]) -> list[str]:
     """Summarise the ranking groups."""
     if not found:
@@ -159,16 +155,14 @@ def ranking_lines(found: Sequence[Ranking]) -> list[str]:
     spearman = np.array([item.spearman for item in found])
     regret = np.array([item.regret for item in found])
     worst = float(np.quantile(regret, 0.9))
+    regrets = (float(np.median(regret)), float(regret.mean()), worst)
     return [
         f"{len(found)} groups of at least {LEAST_GROUP} layouts, {sum(item.size for item in found)} layouts.",
         "",
         "| | median | mean | worst decile |",
         "|---|---|---|---|",
         f"| Spearman | {np.median(spearman):.2f} | {spearman.mean():.2f} | {np.quantile(spearman, 0.1):.2f} |",
-        (
-            f"| regret | {_percent(float(np.median(regret)))} | {_percent(float(regret.mean()))} "
-            f"| {_percent(float(np.quantile(regret, 0.9)))} |"
-        ),
+        "| regret | " + " | ".join(_percent(value) for value in regrets) + " |",
         "",
     ]
 

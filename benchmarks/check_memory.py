@@ -11,7 +11,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
-import numpy as np
 from accuracy import errors, family, memory_ratios
 
 from planner.validate import Prediction, validate

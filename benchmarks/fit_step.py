@@ -26,6 +26,7 @@ from costmodels.layer_costs import price_parts
 from costmodels.positions import contents_of
 from costmodels.pricing import Constants, Pricing
 from costmodels.step import price_steps
+from costmodels.workload.model import LayerKind, MoeFfn
 from hardware.errors import InputError
 from planner.measured import MeasuredRun, read_runs
 from planner.runs import PricedRun, question_of
@@ -66,6 +67,10 @@ def _always(_: Row) -> bool:
     return True
 
 
+def _has_experts(row: Row) -> bool:
+    return any(isinstance(kind, LayerKind) and isinstance(kind.ffn, MoeFfn) for kind in row.asked.model.kinds())
+
+
 def _shared(name: str, matters: Callable[[Row], bool] = _always) -> Constant:
     def put(constants: Constants, value: float) -> Constants:
         efficiency = constants.efficiency
@@ -98,15 +103,15 @@ def _with(constants: Constants, changed: Generation) -> Constants:
     return replace(constants, efficiency=replace(efficiency, generations=generations))
 
 
-def _math(generation: str, number_format: str) -> Constant:
+def _training(generation: str, number_format: str) -> Constant:
     def put(constants: Constants, value: float) -> Constants:
         found = _named(constants.efficiency, generation)
-        math: Mapping[str, float] = MappingProxyType({**found.gemm.math, number_format: value})
-        return _with(constants, replace(found, gemm=replace(found.gemm, math=math)))
+        training: Mapping[str, float] = MappingProxyType({**found.training, number_format: value})
+        return _with(constants, replace(found, training=training))
 
     return Constant(
-        name=f"{generation}.math.{number_format}",
-        value=lambda constants: _named(constants.efficiency, generation).gemm.math[number_format],
+        name=f"{generation}.training.{number_format}",
+        value=lambda constants: _named(constants.efficiency, generation).training[number_format],
         put=put,
         matters=lambda row: row.generation == generation,
     )
@@ -124,34 +129,34 @@ def _of_generation(generation: str, name: str) -> Constant:
 
 
 CONSTANTS = (
-    _math("ampere", "bf16"),
-    _of_generation("ampere", "memory"),
-    _math("hopper", "bf16"),
-    _math("hopper", "fp8"),
+    _training("ampere", "bf16"),
+    _training("hopper", "bf16"),
+    _training("hopper", "fp8"),
     _of_generation("hopper", "memory"),
     _of_generation("hopper", "scan"),
-    _math("blackwell", "bf16"),
-    _math("blackwell", "fp8"),
-    _math("blackwell", "fp4"),
+    _training("blackwell", "bf16"),
+    _training("blackwell", "fp8"),
+    _training("blackwell", "fp4"),
     _of_generation("blackwell", "memory"),
     _of_generation("blackwell", "scan"),
-    _math("blackwell-ultra", "bf16"),
-    _math("blackwell-ultra", "fp8"),
-    _math("blackwell-ultra", "fp4"),
+    _training("blackwell-ultra", "bf16"),
+    _training("blackwell-ultra", "fp8"),
+    _training("blackwell-ultra", "fp4"),
     _of_generation("blackwell-ultra", "memory"),
     _of_generation("blackwell-ultra", "scan"),
-    _math("volta", "bf16"),
+    _training("volta", "bf16"),
+    _training("turing", "bf16"),
     _overlap("contention"),
     _overlap("user_buffer_contention"),
     _overlap("window_share"),
     _shared("dispatch_s"),
     _shared("script_dispatch_s", lambda row: row.asked.job.software.scripted),
     _shared("compiled_dispatch_s", lambda row: row.asked.job.software.compiled),
-    _shared("expert_kernels", lambda row: row.run.number("experts") != 1 and row.asked.layout.first.ep >= 1),
+    _shared("expert_kernels", _has_experts),
     _shared("collective_kernels", lambda row: row.asked.layout.first.tp > 1),
     _shared("host_jitter", lambda row: row.asked.layout.first.tp > 1),
     _shared("unfused_attention_math", lambda row: not row.asked.job.software.flash_attention),
-    _shared("grouped_math"),
+    _shared("grouped_math", _has_experts),
 )
 
 

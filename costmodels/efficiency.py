@@ -71,6 +71,7 @@ class Generation:
     multiprocessors: int
     gemm: GemmEfficiency
     attention: AttentionEfficiency
+    training: Mapping[str, float]  # rate of products inside a training step over their isolated rate, by number format
     memory: float  # share of the memory bandwidth that memory-bound kernels reach
     scan: float  # share of the 16-bit peak that chunked scans reach
 
@@ -188,6 +189,7 @@ def _generation(row: Mapping[str, Any], sources: Mapping[str, str], where: str) 
     gemm = _Constants(row["gemm"], sources, f"{where}.gemm")
     attention = _Constants(row["attention"], sources, f"{where}.attention")
     math = _Constants(row["math"], sources, f"{where}.math")
+    training = _Constants(row["training"], sources, f"{where}.training")
     names = [item.name for item in fields(GemmEfficiency) if item.name != "math"]
     return Generation(
         name=row["name"],
@@ -200,6 +202,7 @@ def _generation(row: Mapping[str, Any], sources: Mapping[str, str], where: str) 
         attention=AttentionEfficiency(
             **{item.name: attention.value(item.name) for item in fields(AttentionEfficiency)}
         ),
+        training=MappingProxyType({name: training.value(name) for name in row["training"]}),
         memory=top.value("memory"),
         scan=top.value("scan"),
     )

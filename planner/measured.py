@@ -166,7 +166,9 @@ def _grid(row: Mapping[str, str]) -> tuple[RunGrid | None, str | None]:
     dp = whole("dp", gpus // (tp * pp * cp))
     if not dp or tp * pp * cp * dp != gpus:
         return None, "degrees do not multiply to the GPUs"
-    micro = whole("micro_batch_size", None) or _usual_micro_batch(batch // dp, pp)
+    micro = whole("micro_batch_size", None) or _only_micro_batch(batch // dp, row)
+    if micro is None:
+        return None, "micro-batch not stated"
     if batch % (micro * dp):
         return None, "global batch is no multiple of micro-batch x dp"
     grid = RunGrid(
@@ -184,11 +186,11 @@ def _grid(row: Mapping[str, str]) -> tuple[RunGrid | None, str | None]:
     return grid, None
 
 
-def _usual_micro_batch(batch_per_replica: int, pp: int) -> int:
-    """Return the micro-batch of a run that states none: one sequence in a pipeline, else up to four in few passes."""
-    if pp > 1:
+def _only_micro_batch(batch_per_replica: int, row: Mapping[str, str]) -> int | None:
+    """Return the micro-batch of a run that states none where its batch leaves but one: one sequence, or one pass."""
+    if batch_per_replica <= 1:
         return 1
-    return next(size for size in (4, 3, 2, 1) if batch_per_replica % size == 0)
+    return batch_per_replica if "grad accum 1)" in (row.get("schedule") or "") else None
 
 
 def _zero(row: Mapping[str, str]) -> tuple[int, int]:

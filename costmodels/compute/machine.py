@@ -13,8 +13,9 @@ from hardware.errors import InputError
 class Machine:
     """Accelerator, efficiencies and clock together.
 
-    ``clock`` is the sustained clock over the accelerator's highest clock (scalar, or shape (S,)); ``multiprocessors``
-    falls back to the generation's where the catalogue states none.
+    ``in_step`` says that kernels run inside a training step. ``clock`` is the sustained clock over the accelerator's
+    highest clock (scalar, or shape (S,)); ``multiprocessors`` falls back to the generation's where the catalogue states
+    none.
     """
 
     accelerator: Accelerator
@@ -22,6 +23,7 @@ class Machine:
     shared: SharedEfficiency
     clock: Floats | float
     multiprocessors: int
+    in_step: bool = False
 
     def rate_flops_per_s(self, number_format: str) -> Floats | float:
         """Return the quoted dense peak in a number format at the clock [FLOP/s].
@@ -42,16 +44,23 @@ class Machine:
         return peak * self.clock
 
     def gemm_math(self, number_format: str) -> float:
-        """Share of the quoted peak that large products reach; formats without a constant of their own use bf16's."""
-        math = self.generation.gemm.math
-        return math.get(number_format, math["bf16"])
+        """Share of the quoted peak that large products reach; formats without a constant of their own use bf16's.
+
+        Inside a training step (``in_step``) products run below their isolated rate: operands come from memory, not from
+        a cache that the last repetition warmed, and other kernels' traffic and power go on beside them.
+        """
+        math, training = self.generation.gemm.math, self.generation.training
+        share = training.get(number_format, training["bf16"]) if self.in_step else 1.0
+        return share * math.get(number_format, math["bf16"])
 
 
 PEAK_FORMATS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
 ELEMENT_BYTES = MappingProxyType({"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "fp4": 0.5})
 
 
-def machine_of(accelerator: Accelerator, efficiency: Efficiency, *, clock: Floats | float = 1.0) -> Machine:
+def machine_of(
+    accelerator: Accelerator, efficiency: Efficiency, *, clock: Floats | float = 1.0, in_step: bool = False
+) -> Machine:
     """Join an accelerator with the constants of its generation.
 
     Parameters
@@ -62,6 +71,8 @@ def machine_of(accelerator: Accelerator, efficiency: Efficiency, *, clock: Float
         Constants of all generations.
     clock : array or float
         Sustained clock over the highest clock [1].
+    in_step : bool
+        Whether kernels run inside a training step rather than alone, again and again.
 
     Returns
     -------
@@ -75,4 +86,5 @@ def machine_of(accelerator: Accelerator, efficiency: Efficiency, *, clock: Float
         shared=efficiency.shared,
         clock=clock,
         multiprocessors=accelerator.multiprocessors or generation.multiprocessors,
+        in_step=in_step,
     )

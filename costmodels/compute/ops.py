@@ -87,7 +87,7 @@ def op_times(
     """
     grid = grid_of(table, clock)
     row_clock = clock if np.ndim(clock) == 0 else np.asarray(clock, dtype=np.float64)[grid.first]
-    machine = machine_of(accelerator, efficiency, clock=row_clock)
+    machine = machine_of(accelerator, efficiency, clock=row_clock, in_step=True)
     priced = _PRICES[op.kind](op, grid, job, machine)
     return OpTimes(
         forward_s=priced.forward_s[grid.inverse],
