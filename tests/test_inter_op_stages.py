@@ -1,9 +1,11 @@
 """Splits over a fixed row of stages, over islands and over chunks: against plain enumeration and closed forms."""
 
+import doctest
 import itertools
 import math
 import time
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -302,3 +304,10 @@ def test_malformed_problems_are_refused():
         partition_stages(even(4, (1.0, 1.0), 2), k=0)
     with pytest.raises(ValueError, match="non-negative"):
         partition(StageProblem(cost_s=np.full((1, 2, 2), -1.0), objective=one_f_one_b(1)))
+
+
+def test_the_page_on_the_formulation_runs():
+    page = Path(__file__).parent.parent / "docs" / "formulation.md"
+    failed, run = doctest.testfile(str(page), module_relative=False)
+    assert run > 0
+    assert failed == 0
