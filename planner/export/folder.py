@@ -21,6 +21,7 @@ def export_files(export: Export, layout: Layout, title: str) -> dict[str, str]:
         "ranks.tsv": ranks_table(export),
         "layout.json": write_layout(layout),
         "README.md": page(export, title),
+        **dict(export.files),
     }
 
 

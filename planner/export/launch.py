@@ -1,14 +1,18 @@
 """What an export answers: arguments, environment, who runs where, and the text that starts it; all frozen values."""
 
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from costmodels.layout import Layout
 from hardware.cluster import Cluster
 from hardware.errors import InputError
 from planner.plan_report import RankPlace
 from planner.request import Framework
+
+_OVERRIDE: Final = re.compile(r"\+{0,2}[A-Za-z_][\w.]*=")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +60,28 @@ class RankRow:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Program:
+    """What torchrun starts.
+
+    Attributes
+    ----------
+    target : str
+        Words after torchrun's options, as a shell reads them; ``$TRAIN_SCRIPT`` is the user's, ``$here`` the folder.
+    script : str
+        What ``TRAIN_SCRIPT`` names, such as ``/path/to/Megatron-LM/pretrain_gpt.py``; empty when none is needed.
+    user_words : str
+        ``USER_ARGS`` when the user gives none.
+    user_says : str
+        What ``USER_ARGS`` is for.
+    """
+
+    target: str = '"$TRAIN_SCRIPT"'
+    script: str = "/path/to/Megatron-LM/pretrain_gpt.py"
+    user_words: str = "--mock-data --tokenizer-type NullTokenizer --lr 1e-4 --train-iters 20"
+    user_says: str = "data, tokenizer, learning rate, checkpoints"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Export:
     """A launch in the words of one framework.
 
@@ -69,6 +95,10 @@ class Export:
         Who runs where.
     notes : tuple of str
         What the user should know: settings left out, defaults that stand in.
+    program : Program
+        What torchrun starts.
+    files : tuple of (str, str)
+        Names and texts of files that the launch needs besides.
     """
 
     framework: Framework
@@ -78,6 +108,8 @@ class Export:
     nodes: tuple[NodeRow, ...]
     ranks: tuple[RankRow, ...]
     notes: tuple[str, ...] = ()
+    program: Program = Program()
+    files: tuple[tuple[str, str], ...] = ()
 
     @property
     def argument_text(self) -> str:
@@ -86,10 +118,10 @@ class Export:
 
 
 def join_options(arguments: Sequence[str]) -> str:
-    """Quote arguments for a shell and write one option with its values a line."""
+    """Quote arguments for a shell and write one option with its values, or one ``key=value``, a line."""
     lines: list[list[str]] = []
     for argument in arguments:
-        if argument.startswith("--") or not lines:
+        if argument.startswith("--") or _OVERRIDE.match(argument) or not lines:
             lines.append([])
         lines[-1].append(shlex.quote(argument))
     return "\n".join(" ".join(line) for line in lines)

@@ -1,0 +1,104 @@
+"""What every exporter asks of a plan before it writes a word: sizes, batch, one grid, and the framework's rules."""
+
+from collections.abc import Sequence
+
+from costmodels.job import TrainingJob
+from costmodels.layout import Granularity, Layout, Strategy
+from costmodels.workload.model import LayerKind, ModelSpec, MoeFfn
+from hardware.errors import InputError
+from planner.export.launch import Site
+from planner.plan_report import RankPlace
+from planner.request import Framework
+from planner.rules.proposal import grid_of
+from planner.rules.verdict import check_layout
+
+
+def check_sizes(model: ModelSpec, job: TrainingJob, layout: Layout, site: Site) -> None:
+    """Refuse a plan whose GPUs, layers or samples are not those of site, model and job.
+
+    Raises
+    ------
+    InputError
+        The numbers differ; the message has both.
+    """
+    if site.gpus != layout.gpus:
+        raise InputError(f"the layout uses {layout.gpus} GPUs, the site offers {site.gpus}", allowed="equal numbers")
+    if layout.layers != model.layers:
+        raise InputError(
+            f"the layout holds {layout.layers} layers, the model has {model.layers}", allowed="every layer exactly once"
+        )
+    dp = layout.first.dp
+    samples = layout.micro_batch * dp * layout.num_microbatches
+    if samples != job.global_batch:
+        raise InputError(
+            f"micro-batch {layout.micro_batch} x dp {dp} x {layout.num_microbatches} micro-batches "
+            f"are {samples} samples, the global batch is {job.global_batch}",
+            allowed="a product equal to the global batch",
+        )
+
+
+def check_rules(model: ModelSpec, job: TrainingJob, layout: Layout, framework: Framework, version: str) -> None:
+    """Refuse a plan that breaks a rule of the framework.
+
+    Raises
+    ------
+    InputError
+        Names every broken rule's numbers.
+    """
+    broken = check_layout(layout, model, job, framework=framework, version=version)
+    if broken:
+        reasons = "; ".join(violation.message for violation in broken)
+        raise InputError(f"{framework} {version} would refuse this plan: {reasons}")
+
+
+def one_grid(layout: Layout, name: str) -> Strategy:
+    """The grid of every layer, without its recompute.
+
+    Parameters
+    ----------
+    layout : Layout
+        Any layout.
+    name : str
+        The framework's name in messages.
+
+    Raises
+    ------
+    InputError
+        Layers use different grids.
+    """
+    grids = {grid_of(run.strategy) for stage in layout.stages for run in stage.strategies}
+    if len(grids) > 1:
+        raise InputError(
+            f"the layout has {len(grids)} different grids of tp, cp, dp, ep, etp and ZeRO among its layers",
+            allowed=f"one grid for the whole model in {name}",
+        )
+    return grids.pop()
+
+
+def whole_or_no_recompute(layout: Layout, name: str) -> bool:
+    """Whether every layer recomputes wholly; False when none recomputes anything.
+
+    Raises
+    ------
+    InputError
+        Some layers do, or parts of layers: the framework has one switch for all.
+    """
+    found = {run.strategy.recompute for stage in layout.stages for run in stage.strategies if run.count}
+    kinds = {recompute.granularity for recompute in found} or {Granularity.NONE}
+    if len(kinds) > 1 or Granularity.SELECTIVE in kinds:
+        told = ", ".join(sorted(str(recompute) for recompute in found))
+        raise InputError(
+            f"recompute {told} cannot be said to {name}",
+            allowed="the nearest that can: recompute full on every layer (less memory), or none (more memory)",
+        )
+    return kinds == {Granularity.FULL}
+
+
+def has_experts(model: ModelSpec) -> bool:
+    """Whether some layer is a mixture of experts."""
+    return any(isinstance(kind, LayerKind) and isinstance(kind.ffn, MoeFfn) for kind in model.kinds())
+
+
+def placed_environment(placement: Sequence[RankPlace]) -> tuple[tuple[str, str], ...]:
+    """Variable that makes GPU numbers those of ``nvidia-smi``, when ranks are placed."""
+    return (("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),) if placement else ()
