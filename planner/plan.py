@@ -8,8 +8,9 @@ from typing import Final
 from costmodels.layout import Layout, Strategy
 from costmodels.price import price_layout, price_layout_with_heat
 from costmodels.pricing import Constants, Pricing
-from costmodels.results import Evidence, LayoutCost, Verdict
+from costmodels.results import LayoutCost, Verdict
 from planner.build import on_island, uniform_layout
+from planner.evidence import evidence_for
 from planner.infeasible import explain_infeasible
 from planner.islands import IslandSearch
 from planner.objective import check_objective, objective_value
@@ -74,7 +75,7 @@ def plan(request: PlanRequest, constants: Constants | None = None) -> PlanReport
         tally.open_bound_s = 0.0  # no bound is proven over all islands together
     if request.thermal:
         priced = [(layout, price_layout_with_heat(pricings, layout)) for layout, _ in priced]
-    ranked = _ranked(request, priced)
+    ranked = _ranked(request, pricings, priced)
     infeasible = None if ranked else explain_infeasible(request, pricings, tally)
     unconstrained_s = _unconstrained_s(request, pricings, ranked, deadline)
     return PlanReport(
@@ -124,18 +125,9 @@ def estimate(request: PlanRequest, layout: Layout, constants: Constants | None =
     """Price one explicit layout as the search would."""
     price = price_layout_with_heat if request.thermal else price_layout
     cost = price(pricings_of(request, constants), layout)
-    return RankedLayout(layout=layout, cost=cost, evidence=evidence_of(cost))
-
-
-def evidence_of(cost: LayoutCost) -> Evidence:
-    """How sure the price is: the interval of the errors on published runs (docs/accuracy.md)."""
-    step_s = cost.step.total_s
-    return Evidence(
-        label="model",
-        nearest="errors on all published runs, docs/accuracy.md",
-        low_s=step_s * 0.8,
-        high_s=step_s * 1.25,
-    )
+    pricing = pricings_of(request, constants)[layout.stages[0].island]
+    evidence = evidence_for(pricing, layout, cost.step.total_s)
+    return RankedLayout(layout=layout, cost=cost, evidence=evidence)
 
 
 def layout_of(candidate: Candidate) -> Layout:
@@ -176,13 +168,16 @@ def _island_alone(
     return tally, priced
 
 
-def _ranked(request: PlanRequest, found: Sequence[tuple[Layout, LayoutCost]]) -> tuple[RankedLayout, ...]:
+def _ranked(
+    request: PlanRequest, pricings: Sequence[Pricing], found: Sequence[tuple[Layout, LayoutCost]]
+) -> tuple[RankedLayout, ...]:
     """Sort by the objective; ties keep the order of the search."""
     priced = sorted(found, key=lambda pair: objective_value(request, *pair))
     ranked: list[RankedLayout] = []
     for layout, cost in priced[: request.top]:
         why = why_slower(ranked[-1].cost, cost) if ranked else ""
-        ranked.append(RankedLayout(layout=layout, cost=cost, evidence=evidence_of(cost), why=why))
+        evidence = evidence_for(pricings[layout.stages[0].island], layout, cost.step.total_s)
+        ranked.append(RankedLayout(layout=layout, cost=cost, evidence=evidence, why=why))
     return tuple(ranked)
 
 

@@ -1,0 +1,84 @@
+"""Write planner/evidence.csv from measured runs, and say how honest the intervals are.
+
+    python benchmarks/evidence.py RUNS.csv... [-o planner/evidence.csv]
+
+Every run's interval is made from the runs of *other* studies only; the share of runs inside is printed for several
+widenings, so that ``WIDENING`` in planner/evidence.py can be set to the one that covers 80 %.
+"""
+
+import argparse
+import csv
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from costmodels.pricing import Pricing
+from planner.evidence import RunTraits, distances, log_interval, table_of_rows, traits_of
+from planner.runs import question_of
+from planner.validate import Prediction, validate
+
+LONGEST_NAME = 90
+LEFT_OUT = ("ultrascale",)  # one framework on one troubled network: its errors say nothing about other runs
+
+
+def rows_of(predictions: list[Prediction]) -> list[dict[str, str]]:
+    """One row per run that was measured and priced."""
+    rows = []
+    for prediction in predictions:
+        if prediction.error is None or prediction.run.id.startswith(LEFT_OUT):
+            continue
+        asked = question_of(prediction.run)
+        pricing = Pricing(model=asked.model, job=asked.job, island=asked.cluster.islands[0])
+        traits = asdict(traits_of(pricing, asked.layout))
+        text = {name: value if isinstance(value, str) else f"{value:.4g}" for name, value in traits.items()}
+        run = prediction.run
+        name = f"{run.text('model')} on {run.text('n_gpus')} {run.text('hardware')}, {run.text('framework')}"
+        study = run.text("framework") if run.id.startswith("R0") else run.id.split("-")[0].split("_")[0]
+        rows.append(
+            {
+                **text,
+                "ratio": f"{prediction.error + 1.0:.4f}",
+                "study": study,
+                "run": f"{name} ({run.id})"[:LONGEST_NAME],
+            }
+        )
+    return rows
+
+
+def coverage(rows: list[dict[str, str]], widening: float) -> float:
+    """Share of runs inside the interval that other studies give."""
+    table = table_of_rows(rows)
+    inside = 0
+    for number, row in enumerate(rows):
+        values = {
+            name: row[name] if name in table.texts else float(row[name]) for name in RunTraits.__dataclass_fields__
+        }
+        distance = distances(table, RunTraits(**values))
+        distance[table.study == row["study"]] = np.inf
+        others = np.isfinite(distance)
+        low, high = log_interval(table.log_ratio[others], distance[others], widening)
+        inside += low <= table.log_ratio[number] <= high
+    return inside / len(rows)
+
+
+def main() -> None:
+    """Run as a script."""
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("runs", nargs="+", type=Path)
+    arguments.add_argument("-o", "--output", type=Path)
+    chosen = arguments.parse_args()
+    rows = rows_of(list(validate(chosen.runs)))
+    print(f"{len(rows)} runs")
+    for widening in (1.0, 1.25, 1.5, 1.75, 2.0, 2.5):
+        print(f"widening {widening}: {100 * coverage(rows, widening):.1f} % of the runs of left-out studies inside")
+    if chosen.output:
+        with chosen.output.open("w", encoding="utf-8", newline="") as handle:
+            writer = csv.DictWriter(handle, list(rows[0]), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
