@@ -27,7 +27,7 @@ GRID_BITS: Final = 40
 LEAST_COMPRESSED: Final = 24
 """Links of up to so many strategies are not searched for equal rows and columns."""
 
-MOST_COMPARED: Final = 1 << 22
+MOST_COMPARED: Final = 1 << 19
 """Largest array of rises."""
 
 
@@ -50,9 +50,11 @@ class Link:
         row, column = np.arange(matrix.shape[0]), np.arange(matrix.shape[1])
         core = matrix
         if max(matrix.shape) > LEAST_COMPRESSED:
-            core, row = np.unique(core, axis=0, return_inverse=True)
-            core, column = np.unique(core, axis=1, return_inverse=True)
-        return Link._made(core, row.ravel(), column.ravel())
+            first, row = _equal_rows(matrix)
+            core = matrix[first]
+            first, column = _equal_rows(core.T)
+            core = core[:, first]
+        return Link._made(core, row, column)
 
     @staticmethod
     def _made(core: Ints, row: Ints, column: Ints) -> "Link":
@@ -74,6 +76,15 @@ class Link:
     def cost(self, s: Ints | int, t: Ints | int) -> Ints:
         """Cost from s to t, elementwise."""
         return np.asarray(self.core[self.row[s], self.column[t]])
+
+
+def _equal_rows(matrix: Ints) -> tuple[Ints, Ints]:
+    """First row of each class of equal rows, and the class of every row."""
+    mixed = np.arange(1, matrix.shape[1] + 1, dtype=np.int64) * 0x9E3779B97F4A7C1  # a row's sum tells it from others
+    _, first, inverse = np.unique((matrix * mixed).sum(axis=1), return_index=True, return_inverse=True)
+    if not (matrix == matrix[first][inverse]).all():  # unless two different rows share it
+        _, first, inverse = np.unique(matrix, axis=0, return_index=True, return_inverse=True)
+    return first, inverse.ravel()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -246,7 +246,7 @@ def solve_counts(chain: Chain, *, goal: Goal, max_deterministic_s: float) -> CpS
         solver.parameters.relative_gap_limit = goal.relative_gap
         solver.parameters.max_deterministic_time = max(0.0, max_deterministic_s - spent)
         status = solver.solve(encoded.model)
-        spent += solver.response_proto.deterministic_time
+        spent = round(spent + solver.response_proto.deterministic_time, 9)  # its last digits vary between runs
         branches += solver.num_branches
         if status == cp_model.INFEASIBLE:
             return CpSatResult(best=None, bound=upper, proven=True, deterministic_s=spent, branches=branches)
