@@ -1,0 +1,1 @@
+"""Importers: what tools print about real machines, as clusters. Start with :mod:`hardware.importers.topology`."""

@@ -1,0 +1,78 @@
+"""What a file states about a machine, before anything is assumed. Zero, empty and ``None`` mean: not stated."""
+
+from dataclasses import dataclass
+
+from hardware.cluster import LinkKind
+
+Groups = tuple[tuple[int, ...], ...]
+Links = tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapter:
+    """One network adapter (a port that collectives can use)."""
+
+    name: str
+    kind: LinkKind | None = None
+    bytes_per_s: float = 0.0
+    gpudirect: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeFacts:
+    """What a file states about one node.
+
+    ``links`` lists (GPU, GPU, number of links) of NVLink or XGMI; ``links_known`` is False where the file cannot say,
+    as in hints that list PCI devices only. ``switch_links`` is how many links each GPU has to NVSwitches.
+    ``accelerator`` is a name of the catalogue, ``accelerator_why`` what it is read from, ``accelerator_sure`` whether
+    that names one part. ``adapters_known`` is False where the form lists none. ``unit`` and ``lines`` locate the node.
+    """
+
+    where: str
+    form: str
+    gpus: int
+    accelerator: str = ""
+    accelerator_why: str = ""
+    accelerator_sure: bool = False
+    links: Links = ()
+    links_known: bool = False
+    link_kind: LinkKind = LinkKind.NVLINK
+    switch_links: int = 0
+    numa: Groups = ()
+    pcie_switches: Groups = ()
+    adapters: tuple[Adapter, ...] = ()
+    adapters_known: bool = False
+    pcie_bytes_per_s: float = 0.0
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TierFacts:
+    """One switch tier: hosts of each group of switches that sees the same hosts, and downlink over uplink capacity."""
+
+    name: str
+    groups: tuple[tuple[str, ...], ...]
+    oversubscription: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkFacts:
+    """What a file states about the network between nodes.
+
+    ``tiers`` go from the leaf outwards, ``domains`` are hosts that share a scale-up fabric, ``adapters`` is the usual
+    number of a host.
+    """
+
+    where: str
+    form: str
+    hosts: tuple[str, ...]
+    tiers: tuple[TierFacts, ...] = ()
+    domains: tuple[tuple[str, ...], ...] = ()
+    adapters: int = 0
+    kind: LinkKind | None = None
+    bytes_per_s: float = 0.0
+    in_network_reduction: bool = False
+    notes: tuple[str, ...] = ()
+
+
+Facts = NodeFacts | NetworkFacts

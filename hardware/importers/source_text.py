@@ -1,0 +1,71 @@
+"""Text of files that nobody vouches for: bounded, decoded, without control codes."""
+
+import re
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from hardware.errors import InputError
+
+MOST_BYTES: Final = 16 * 2**20
+"""Of any file: an InfiniBand fabric of 16,384 adapters prints about 10 MiB."""
+MOST_LINE: Final = 20_000
+_CONTROL_CODES: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+
+@dataclass(frozen=True)
+class SourceText:
+    """The text of a file and its name for messages."""
+
+    where: str
+    text: str
+
+    def lines(self) -> list[str]:
+        """Return the lines without terminal control codes; InputError for one of absurd length."""
+        found = _CONTROL_CODES.sub("", self.text).splitlines()
+        for number, line in enumerate(found, start=1):
+            if len(line) > MOST_LINE:
+                raise self.wrong(f"a line of {len(line)} characters", number, f"lines up to {MOST_LINE}")
+        return found
+
+    def wrong(self, what: str, line: int = 0, allowed: str = "") -> InputError:
+        """Return an error at a line of this file; line 0 is the file as a whole."""
+        return InputError(what, allowed=allowed, where=f"{self.where}: line {line}" if line else self.where)
+
+
+def read_source(path: str | Path) -> SourceText:
+    """Read a regular file of at most ``MOST_BYTES``.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file, UTF-8.
+
+    Raises
+    ------
+    InputError
+        It cannot be read, is no regular file (a pipe could keep the reader waiting), is too large, or no text.
+    """
+    where = str(path)
+    try:
+        if not stat.S_ISREG(Path(path).stat().st_mode):
+            raise InputError("not a regular file", allowed="a file with the tool's output", where=where)
+        with Path(path).open("rb") as stream:
+            data = stream.read(MOST_BYTES + 1)
+    except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        reason = getattr(error, "strerror", None) or "cannot be read"
+        raise InputError(f"cannot read the file: {reason}", allowed="a readable file", where=where) from None
+    if len(data) > MOST_BYTES:
+        raise InputError(f"more than {MOST_BYTES} bytes", allowed=f"up to {MOST_BYTES // 2**20} MiB", where=where)
+    if not data.strip():
+        raise InputError("the file is empty", allowed="the tool's output", where=where)
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"not UTF-8 text (byte {error.start})", allowed="a text file", where=where) from None
+    if "\x00" in text:
+        raise InputError("not text: it holds zero bytes", allowed="a text file", where=where)
+    return SourceText(where=where, text=text)

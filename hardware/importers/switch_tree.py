@@ -1,0 +1,95 @@
+"""Trees of switches: who is below whom, and hence the tiers of a network."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from hardware.importers.facts import TierFacts
+from hardware.importers.source_text import SourceText
+
+MOST_LEVELS: Final = 8
+_NAMES: Final = ("leaf", "spine", "core")
+
+
+def tree_tiers(
+    source: SourceText, children: Mapping[str, Sequence[str]], hosts: Mapping[str, Sequence[str]]
+) -> tuple[TierFacts, ...]:
+    """Return the tiers of a tree.
+
+    Parameters
+    ----------
+    source : SourceText
+        For messages.
+    children : mapping
+        Switch to the switches below it.
+    hosts : mapping
+        Switch to the hosts that it serves directly.
+
+    Returns
+    -------
+    tuple of TierFacts
+        From the leaf outwards; a tier whose groups are those of the tier before is left out.
+
+    Raises
+    ------
+    InputError
+        Switches in a circle, a switch that nobody defines, a host below two leaves, more than ``MOST_LEVELS`` tiers.
+    """
+    levels = _levels(source, children, hosts)
+    below: dict[str, tuple[str, ...]] = {}
+    tiers: list[TierFacts] = []
+    for level in range(max(levels.values(), default=0) + 1):
+        here = [switch for switch in levels if levels[switch] == level]
+        for switch in here:
+            own = list(hosts.get(switch, ()))
+            for child in children.get(switch, ()):
+                own += below[child]
+            below[switch] = tuple(dict.fromkeys(own))
+        groups = _merged([below[switch] for switch in here if below[switch]])
+        if groups and (not tiers or {frozenset(g) for g in groups} != {frozenset(g) for g in tiers[-1].groups}):
+            tiers.append(TierFacts(name=_NAMES[min(len(tiers), 2)], groups=groups))
+    return tuple(tiers)
+
+
+def _levels(
+    source: SourceText, children: Mapping[str, Sequence[str]], hosts: Mapping[str, Sequence[str]]
+) -> dict[str, int]:
+    """Return for each switch how far above hosts it is: 0 for a leaf."""
+    levels: dict[str, int] = {}
+    waiting = dict.fromkeys((*hosts, *children))
+    for _ in range(MOST_LEVELS):
+        ready = {}
+        for switch in waiting:
+            unknown = [child for child in children.get(switch, ()) if child not in hosts and child not in children]
+            if unknown:
+                raise source.wrong(f"switch '{switch}' leads to '{unknown[0]}', which is nowhere defined")
+            inner = [levels.get(child, -1) for child in children.get(switch, ())]
+            if all(level >= 0 for level in inner):
+                ready[switch] = max(inner, default=-1) + 1
+        levels |= ready
+        waiting = {switch: None for switch in waiting if switch not in ready}
+        if not waiting:
+            return levels
+    some = next(iter(waiting))
+    raise source.wrong(f"switch '{some}' is below itself, or above {MOST_LEVELS} tiers", allowed="a tree of switches")
+
+
+def _merged(groups: list[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
+    """Return groups that share no host: switches that serve the same hosts (rails, spines) count as one."""
+    owner: dict[str, int] = {}
+    merged: list[list[str]] = []
+    for group in groups:
+        places = sorted({owner[host] for host in group if host in owner})
+        home = places[0] if places else len(merged)
+        if not places:
+            merged.append([])
+        for place in places[1:]:
+            merged[home] += merged[place]
+            merged[place] = []
+        merged[home] += [host for host in group if host not in owner]
+        owner |= dict.fromkeys(merged[home], home)
+    return tuple(tuple(group) for group in merged if group)
+
+
+def merged_groups(groups: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], ...]:
+    """Return groups of hosts in which those that share a host are joined, in order of appearance."""
+    return _merged([tuple(group) for group in groups])
