@@ -147,6 +147,7 @@ CONSTANTS = (
     _training("volta", "bf16"),
     _training("turing", "bf16"),
     _overlap("contention"),
+    _overlap("step_exchange"),
     _overlap("user_buffer_contention"),
     _overlap("window_share"),
     _shared("dispatch_s"),

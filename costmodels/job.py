@@ -89,7 +89,9 @@ class Software:
 class TrainingJob:
     """What is trained: batch, sequence, precision, optimizer, software.
 
-    ``optimizer_bytes`` is the size of the optimizer's states per parameter besides master weights (8.0: Adam in fp32).
+    ``trained_share`` is the share of the parameters that are trained: below 1.0 adapters beside frozen weights (LoRA),
+    whose gradients are not computed, reduced or stored. ``optimizer_bytes`` is the size of the optimizer's states per
+    parameter besides master weights (8.0: Adam in fp32).
     """
 
     global_batch: int
@@ -97,4 +99,5 @@ class TrainingJob:
     precision: Precision
     software: Software
     optimizer_bytes: float = 8.0
+    trained_share: float = 1.0
     power_cap_w: float = 0.0  # per GPU; 0.0: the part's own limit

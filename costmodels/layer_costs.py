@@ -181,15 +181,17 @@ def price_parts(pricing: Pricing, table: StrategyTable, *, exchanges: bool = Tru
 def _wait_for_host(costs: PartCosts, parts: "Sequence[_Part]") -> None:
     """Fill in :attr:`Work.LAUNCH`: what the host needs to start the kernels of a pass beyond what the device needs.
 
-    A pass over a layer takes the longer of both: the host runs ahead of the device, or the device waits for it. What
+    A pass over a layer takes the longer of both: the host runs ahead of the device, or the device waits for it. Where
+    tokens are routed outside a captured graph, host and device meet in every layer, since the host reads how many
+    tokens each expert got: then neither hides behind the other, and the pass takes the root of the sum of squares. What
     the backward pass repeats is a pass of its own.
     """
     for row, part in enumerate(parts):
         forward_s, backward_s = costs.forward_s[:, row], costs.backward_s[:, row]
-        repeated_s = backward_s[Work.RECOMPUTE]
-        forward_s[Work.LAUNCH] = np.maximum(part.forward_host_s - forward_s.sum(axis=0), 0.0)
-        wait_s = np.maximum(part.backward_host_s - (backward_s.sum(axis=0) - repeated_s), 0.0)
-        backward_s[Work.LAUNCH] = wait_s + np.maximum(part.repeated_host_s - repeated_s, 0.0)
+        again_s = backward_s[Work.RECOMPUTE]
+        forward_s[Work.LAUNCH] = part.wait_s(part.forward_host_s, forward_s.sum(axis=0))
+        wait_s = part.wait_s(part.backward_host_s, backward_s.sum(axis=0) - again_s)
+        backward_s[Work.LAUNCH] = wait_s + part.wait_s(part.repeated_host_s, again_s)
 
 
 def repeated_s(pricing: Pricing, table: StrategyTable, recomputes: Sequence[Recompute]) -> Floats:
@@ -268,6 +270,14 @@ class _Part:
         self._forward_start_s = np.stack([t.forward_kernels for t in times]) * each_s
         self._backward_start_s = np.stack([t.backward_kernels for t in times]) * each_s
 
+    def wait_s(self, host_s: Floats, device_s: Floats) -> Floats:
+        """What a pass takes beyond its device seconds, shape (S,)."""
+        software = self.pricing.job.software
+        graphed = software.cuda_graphs and software.graphed_experts
+        meets = not graphed and any(op.kind is OpKind.GROUPED_GEMM for op in self.ops)
+        whole = np.hypot(device_s, host_s) if meets else np.maximum(device_s, host_s)
+        return np.asarray(whole - device_s)
+
     @property
     def forward_host_s(self) -> Floats:
         """Seconds that the slowest host of a group needs to start the kernels of a forward pass, shape (S,)."""
@@ -343,24 +353,20 @@ class _Part:
         return out
 
     def _tp_exposed(self, transfer_s: Floats, gemm_s: Floats) -> Floats:
-        if not self.pricing.job.software.tp_overlap:
-            return transfer_s
         overlap = self.pricing.constants.overlap
-        pieces = np.minimum(self.table.tp, overlap.tp_chunks)
-        return exposed_s(
-            transfer_s,
-            gemm_s,
-            overlap.window_share,
-            least_share=1.0 / pieces,
-            contention=overlap.user_buffer_contention,
-        )
+        if not self.pricing.job.software.tp_overlap:
+            return overlap.step_exchange * transfer_s
+        pieces, contention = np.minimum(self.table.tp, overlap.tp_chunks), overlap.user_buffer_contention
+        return exposed_s(transfer_s, gemm_s, overlap.window_share, least_share=1.0 / pieces, contention=contention)
 
     def _tp_backward(self, gemm_s: Floats) -> Floats:
-        """Backward exchanges of column-parallel GEMMs run beside weight-gradient GEMMs in every framework."""
+        """Backward exchanges of column-parallel GEMMs run beside weight-gradient GEMMs in most frameworks."""
         e, overlap = self.exchange, self.pricing.constants.overlap
         if not self.pricing.job.software.tp_backward_overlap:
-            return e.tp_backward_s
-        beside = exposed_s(e.tp_backward_hidden_s, 0.5 * gemm_s, overlap.window_share, contention=overlap.contention)
+            return self._tp_exposed(e.tp_backward_s, gemm_s)
+        factor = 1.0 if self.pricing.job.software.tp_overlap else overlap.step_exchange
+        beside_s = factor * e.tp_backward_hidden_s
+        beside = exposed_s(beside_s, 0.5 * gemm_s, overlap.window_share, contention=overlap.contention)
         return self._tp_exposed(e.tp_backward_s - e.tp_backward_hidden_s, gemm_s) + beside
 
     def _hidden_behind(self, transfer_s: Floats, window_s: Floats) -> Floats:
@@ -402,10 +408,11 @@ class _Part:
         """Seconds of TP, CP and EP exchanges that the backward pass runs again, shape (3, S)."""
         repeated = np.zeros((3, len(self.table)))
         e = self.exchange
+        step_exchange = 1.0 if self.pricing.job.software.tp_overlap else self.pricing.constants.overlap.step_exchange
         for number, recompute in enumerate(self.table.recomputes):
             rows = self.table.recompute == number
             if recompute.granularity is Granularity.FULL and self.name not in (EMBEDDING, HEAD):
-                repeated[:, rows] = np.stack([e.tp_forward_s, e.cp_forward_s, e.ep_forward_s])[:, rows]
+                repeated[:, rows] = np.stack([step_exchange * e.tp_forward_s, e.cp_forward_s, e.ep_forward_s])[:, rows]
             elif "moe" in recompute.modules:
                 repeated[2, rows] = e.ep_forward_s[rows]
         return repeated

@@ -106,6 +106,7 @@ class Layout:
     micro_batch: int
     num_microbatches: int
     schedule: Schedule = Schedule.ONE_F_ONE_B
+    vocabulary_spread: bool = False  # embedding and head are split over all stages (arXiv 2411.05288)
 
     @property
     def pp(self) -> int:

@@ -20,7 +20,8 @@ class Overlap:
     ``bucket_bytes`` the size of a gradient or weight bucket, of which the last (first) one can hide behind nothing;
     ``contention`` what a second of hidden transfer takes from the compute beside it (multiprocessors and memory
     bandwidth of its kernels), ``user_buffer_contention`` the same for exchanges that copy engines or a few
-    multiprocessors move.
+    multiprocessors move; ``step_exchange`` the time of a tensor-parallel exchange inside a step over its time alone:
+    ranks arrive apart, and results are copied into place.
     """
 
     window_share: float
@@ -28,6 +29,7 @@ class Overlap:
     bucket_bytes: float
     contention: float
     user_buffer_contention: float
+    step_exchange: float
 
 
 @lru_cache(maxsize=1)
@@ -40,6 +42,7 @@ def default_overlap() -> Overlap:
         bucket_bytes=float(table["bucket_bytes"]["value"]),
         contention=float(table["contention"]["value"]),
         user_buffer_contention=float(table["user_buffer_contention"]["value"]),
+        step_exchange=float(table["step_exchange"]["value"]),
     )
 
 

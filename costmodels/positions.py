@@ -104,6 +104,9 @@ def contents_of(layout: Layout, model: ModelSpec) -> tuple[Contents, StrategyTab
     slots = sorted(np.ndindex(layout.pp, layout.vpp), key=lambda slot: int(place[slot]))
     layers = np.array([layout.stages[stage].layers_per_chunk[chunk] for stage, chunk in slots])
     whole = part_counts(model, layers)
+    if layout.vocabulary_spread and model.hidden:
+        kinds = len(model.kinds())
+        whole[..., kinds : kinds + 2] = 1.0 / len(slots)
     counts = np.zeros((1, len(slots), len(strategies), whole.shape[-1]))
     kind_index = {kind: index for index, kind in enumerate(model.kinds())}
     remaining = model.layer_kinds()

@@ -26,6 +26,9 @@ from planner.splits import even_chunks
 BITS_PER_BYTE: Final = 8.0
 BYTES_PER_GBIT: Final = 1e9 / BITS_PER_BYTE
 BILLION: Final = 1e9
+ADAPTER_SHARE: Final = (
+    0.001  # parameters of low-rank adapters over those of the model (rank 16 of a width of thousands)
+)
 MOST_EXTRA_MODULES: Final = 8  # modules of a pipeline that are no layers
 SEQUENCE_PARALLEL_FRAMEWORKS: Final = ("megatron", "bridge", "nemo", "torchtitan")
 
@@ -58,6 +61,8 @@ def question_of(run: MeasuredRun) -> PricedRun:
     grid = run.grid
     if grid is None:
         raise InputError(run.skipped or "the layout is not complete")
+    if "one layer" in run.text("model").lower():
+        raise InputError("states the time of a single layer, not of a step")
     model = _model(run)
     software = _software(run)
     job = TrainingJob(
@@ -65,6 +70,7 @@ def question_of(run: MeasuredRun) -> PricedRun:
         seq=grid.seq,
         precision=_precision(run, software),
         software=software,
+        trained_share=ADAPTER_SHARE if "lora" in run.text("model").lower() else 1.0,
     )
     layout = _layout(run, grid, model, software)
     return PricedRun(model=model, cluster=_cluster(run), job=job, layout=layout)
@@ -170,7 +176,11 @@ def _layout(run: MeasuredRun, grid: RunGrid, model: ModelSpec, software: Softwar
         for chunks in _chunks(run, model, software, grid.pp, vpp)
     )
     return Layout(
-        stages=stages, micro_batch=grid.micro_batch, num_microbatches=grid.num_microbatches, schedule=schedule
+        stages=stages,
+        micro_batch=grid.micro_batch,
+        num_microbatches=grid.num_microbatches,
+        schedule=schedule,
+        vocabulary_spread="vocab-parallel" in words,
     )
 
 
@@ -182,7 +192,20 @@ def _chunks(run: MeasuredRun, model: ModelSpec, software: Software, pp: int, vpp
             counts = nanotron_layers(model, pp)
         if counts:
             return tuple((count,) for count in counts)
+    if model.mtp_layers and model.layers % (pp * vpp):
+        return _front_loaded(model.layers, pp, vpp)
     return even_chunks(model.layers, pp, vpp)
+
+
+def _front_loaded(layers: int, pp: int, vpp: int) -> tuple[tuple[int, ...], ...]:
+    """Equal chunks from the front and the rest on the last one, which holds multi-token prediction and loss as well.
+
+    As the pipeline layouts of Megatron-Bridge's recipes for DeepSeek-V3 (``recipes/deepseek/deepseek_v3.py``): 61
+    layers on 16 chunks are 15 times 4 and 1.
+    """
+    each = -(-layers // (pp * vpp))
+    flat = [min(each, max(layers - each * chunk, 0)) for chunk in range(pp * vpp)]
+    return tuple(tuple(flat[chunk * pp + stage] for chunk in range(vpp)) for stage in range(pp))
 
 
 def stated_split(words: str, pp: int, layers: int) -> tuple[int, ...]:

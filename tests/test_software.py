@@ -21,7 +21,8 @@ TABLES = tomllib.loads(Path(costmodels.software.__file__).with_suffix(".toml").r
 @pytest.mark.parametrize(
     ("run", "name"),
     [
-        (RunText(framework="megatron-bridge", version="26.04"), "megatron-bridge"),
+        (RunText(framework="megatron-bridge", version="25.11"), "megatron-bridge"),
+        (RunText(framework="megatron-bridge", version="26.04"), "megatron-bridge-26"),
         (RunText(framework="nemo-1 (launcher)", version="24.09/24.12"), "nemo-1"),
         (RunText(framework="nemo-2", version="25.07", precision="mxfp8"), "nemo-2"),
         (RunText(framework="nemo-2", version="v25.05", precision="bf16"), "nemo-2-bf16"),

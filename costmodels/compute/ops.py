@@ -13,13 +13,14 @@ from costmodels.compute.local import ROUTED, Grid, attention_shape, feature_spli
 from costmodels.compute.machine import Machine, machine_of
 from costmodels.compute.traffic import quantise_s, scan_s, traffic_s
 from costmodels.efficiency import Efficiency
-from costmodels.job import TrainingJob
+from costmodels.job import Dispatcher, TrainingJob
 from costmodels.table import Floats, StrategyTable
 from costmodels.workload.op import Op, OpKind, Split
 from hardware.cluster import Accelerator
 
 _UNFUSED_KERNELS: Final = 4.0  # kernels of a memory-bound op whose steps are not fused
 _DISPATCH_KERNELS: Final = 8.0  # routing, counts, sorting, permutation and exchange on one side of the experts
+_FUSED_PERMUTATION: Final = 0.4  # Hybrid-EP writes and reads tokens in expert order: 3 of 7 passes over them are left
 _SCAN_KERNELS: Final = (5.0, 10.0)  # chunk states, their scan, chunk products, convolution; with gradients
 _SCAN_BACKWARD: Final = 2.5  # gradients of both operands, and the chunk states again
 _OPAQUE_BACKWARD: Final = 2.0  # gradients of inputs and of weights
@@ -124,9 +125,10 @@ def _gemm(op: Op, grid: Grid, job: TrainingJob, machine: Machine) -> _Priced:
     weight_gradient = GemmShape(m=shape.k, n=shape.n, k=shape.m, groups=shape.groups, output_bytes=accumulate_bytes)
     rows = shape.m * shape.groups * calls
     forward_s = calls * gemm_s(shape, machine, number_format) + quantise_s(rows * shape.k, machine, number_format)
-    backward_s = calls * (
-        gemm_s(input_gradient, machine, number_format) + gemm_s(weight_gradient, machine, number_format)
-    )
+    backward_s = gemm_s(input_gradient, machine, number_format)
+    if job.trained_share == 1.0:
+        backward_s = backward_s + gemm_s(weight_gradient, machine, number_format)
+    backward_s = calls * backward_s
     casts = 1.0 if number_format in ("fp8", "fp4") else 0.0
     launches: Floats | float = 1.0
     if op.kind is OpKind.GROUPED_GEMM:
@@ -154,6 +156,8 @@ def _attention(op: Op, grid: Grid, job: TrainingJob, machine: Machine) -> _Price
 
 def _memory(op: Op, grid: Grid, job: TrainingJob, machine: Machine) -> _Priced:
     traffic_bytes = _traffic_bytes(op, grid, job)
+    if op.split is Split.EXPERT_TOKENS and job.software.dispatcher is Dispatcher.HYBRIDEP:
+        traffic_bytes = traffic_bytes * _FUSED_PERMUTATION
     kernels = 1.0 if job.software.fused_kernels or job.software.compiled else _UNFUSED_KERNELS
     started = _DISPATCH_KERNELS if op.split is Split.EXPERT_TOKENS else kernels
     if job.software.compiled:

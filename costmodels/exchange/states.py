@@ -39,7 +39,7 @@ def weight_exchange(parameters: LocalParameters, job: TrainingJob, placed: Place
     gather, scatter, sent = (np.zeros(len(placed.table)) for _ in range(3))
     reduce_bytes = reduced_bytes(job)
     for count, axis in ((parameters.dense, Axis.SHARD), (parameters.expert, Axis.EXPERT_SHARD)):
-        weights, gradients = count * job.precision.gather_bytes, count * reduce_bytes
+        weights, gradients = count * job.precision.gather_bytes, count * (job.trained_share * reduce_bytes)
         gather += placed.seconds(all_gather_s, axis, weights, zero == 3)
         scatter += placed.seconds(reduce_scatter_s, axis, gradients, zero >= 2)
         size = placed.group(axis).size
@@ -91,7 +91,8 @@ def state_exchange(
     Rajbhandari et al., arXiv 1910.02054; Megatron-core's distributed optimizer and its optimizer instances; PyTorch
     FSDP's hybrid sharding.
     """
-    counts = np.stack(np.broadcast_arrays(parameters.dense, parameters.expert)).astype(np.float64)
+    trained = (job.trained_share * np.asarray(count) for count in (parameters.dense, parameters.expert))
+    counts = np.stack(np.broadcast_arrays(*trained)).astype(np.float64)
     shape = counts.shape[1:]
     rows = np.repeat(np.arange(len(table)), int(np.prod(shape[1:], dtype=np.int64)))
     flat = counts.reshape(2, -1)

@@ -102,7 +102,7 @@ class _Held:
     def widest(self, pick: Pick, rows: list[int]) -> Floats:
         """Largest of some parts on each stage; shape (R, pp)."""
         sizes = self.sizes(pick)[:, None, :, rows]
-        present: Floats = np.where(self.counts[..., rows] > 0, sizes, 0.0)
+        present: Floats = np.minimum(self.counts[..., rows], 1.0) * sizes
         return np.asarray(present.max(axis=(2, 3), initial=0.0))
 
     def rows_of(self, row: int | None) -> list[int]:

@@ -115,12 +115,12 @@ def state_bytes(parameters: LocalParameters, job: TrainingJob, table: StrategyTa
             sharded, expert_group, 1
         )
 
-    optimizer = per.optimizer * held(1)
+    optimizer = per.optimizer * job.trained_share * held(1)
     offloaded = job.software.optimizer_offload
     return StateBytes(
         weights=per.weights * held(3),
-        gradients=per.gradients * held(2),
+        gradients=per.gradients * job.trained_share * held(2),
         optimizer=np.zeros_like(optimizer) if offloaded else optimizer,
         host=optimizer if offloaded else np.zeros_like(optimizer),
-        step=job.precision.step_bytes * held(1),
+        step=job.precision.step_bytes * job.trained_share * held(1),
     )
