@@ -33,6 +33,10 @@ catalog_app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="List what is known by name, or show one entry."
 )
 app.add_typer(catalog_app, name="catalog")
+import_app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Make a cluster file of what tools print about a machine."
+)
+app.add_typer(import_app, name="import")
 
 
 class FrameworkName(StrEnum):
@@ -338,6 +342,56 @@ def validate(
         from planner import commands  # noqa: PLC0415
 
         return commands.validate(runs, json_out)
+
+    _leave(run)
+
+
+ClusterFile = Annotated[
+    Path | None, typer.Option("-o", "--output", help="Cluster file to write; default: standard output.")
+]
+ImportAccelerator = Annotated[
+    str, typer.Option("--accelerator", help="Name of the accelerator, where files leave it open.")
+]
+
+
+@import_app.command("topology")
+def import_topology(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Topology files of one cluster.")],
+    output: ClusterFile = None,
+    accelerator: ImportAccelerator = "",
+    node: Annotated[
+        str, typer.Option("--node", help="Node type that lends what files leave open (plan catalog clusters).")
+    ] = "",
+    nodes: Annotated[int, typer.Option("--nodes", help="Number of nodes; 0: as the files say.", min=0)] = 0,
+    name: Annotated[str, typer.Option("--name", help="Name of the cluster; default: of the first file.")] = "",
+) -> None:
+    """Read topology files: nvidia-smi, rocm-smi, NCCL XML, SLURM, ibnetdiscover, ibstat, topograph, NetQ."""
+
+    def run() -> int:
+        from planner import commands  # noqa: PLC0415
+
+        wishes = commands.Wishes(accelerator=accelerator, node=node, nodes=nodes, name=name)
+        return commands.import_topology(files, wishes, output)
+
+    _leave(run)
+
+
+@import_app.command("nccl-tests")
+def import_nccl_tests(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Logs of nccl-tests or rccl-tests.")],
+    output: ClusterFile = None,
+    cluster: Annotated[
+        str,
+        typer.Option("--cluster", help="PRESET:NODES or TOML file that was measured; default: by the logs' devices."),
+    ] = "",
+    accelerator: ImportAccelerator = "",
+) -> None:
+    """Read measured collectives and set the rates of a cluster's links by them."""
+
+    def run() -> int:
+        from planner import commands  # noqa: PLC0415
+
+        return commands.import_nccl_tests(files, cluster, accelerator, output)
 
     _leave(run)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from hardware.errors import InputError
+from hardware.importers.assemble import Wishes
 from planner.explicit import ExplicitLayout, layout_of
 from planner.plan_report import PlanReport, RankedLayout
 from planner.question import Question, request_of
@@ -31,11 +32,14 @@ __all__ = [
     "Outputs",
     "Question",
     "Target",
+    "Wishes",
     "catalog",
     "check",
     "estimate",
     "explain",
     "export",
+    "import_nccl_tests",
+    "import_topology",
     "search",
     "sweep",
     "validate",
@@ -250,3 +254,40 @@ def catalog(kind: str, name: str | None, json_out: str | None) -> int:
     if json_out is None:
         print_entry(console, entry)
     return DONE
+
+
+def import_topology(paths: Sequence[Path], wishes: Wishes, output: Path | None) -> int:
+    """Turn topology files into a cluster file, and say what was assumed."""
+    from hardware.importers.topology import import_topology as read_files  # noqa: PLC0415
+    from planner.report.import_text import print_import  # noqa: PLC0415
+
+    if output is not None:
+        check_place(output)
+    found = read_files(paths, wishes)
+    _write_cluster(found.toml(), output)
+    shape = " + ".join(f"{island.nodes} x {island.node.gpus}" for island in found.cluster.islands)
+    print_import(f"{found.cluster.name}: {shape} GPUs", found.stated, found.assumed, output)
+    return DONE
+
+
+def import_nccl_tests(paths: Sequence[Path], cluster: str, accelerator: str, output: Path | None) -> int:
+    """Set the link rates of a cluster by logs of nccl-tests and write it as a file."""
+    from hardware.cluster_file import to_toml  # noqa: PLC0415
+    from planner.imports import calibrate  # noqa: PLC0415
+    from planner.report.import_text import print_import, rate_lines  # noqa: PLC0415
+
+    if output is not None:
+        check_place(output)
+    found = calibrate(paths, cluster, accelerator)
+    rates = rate_lines(found.rates)
+    head = "".join(f"# {line}\n" for line in ("Measured:", *rates, "Assumed:", *found.assumed) if line.isprintable())
+    _write_cluster(f"{head}\n{to_toml(found.cluster)}", output)
+    print_import(f"{found.cluster.name}: {found.cluster.gpus} GPUs", rates, found.assumed, output)
+    return DONE
+
+
+def _write_cluster(text: str, output: Path | None) -> None:
+    if output is None:
+        write_stdout(text)
+    else:
+        write_whole(output, text)

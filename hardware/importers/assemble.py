@@ -65,7 +65,9 @@ def build_island(node: NodeFacts | None, network: NetworkFacts | None, wishes: W
     count = _node_count(network, wishes, copies, stated, assumed)
     preset = _base(node, network, wishes, stated, assumed)
     built = preset.node
-    if node is not None:
+    if node is not None and node.nameless:
+        built = _with_nameless(built, node, stated, assumed)
+    elif node is not None:
         built = _with_node_facts(built, node, count, stated, assumed)
     else:
         assumed.append(f"gpus = {built.gpus}, scale_up, host: those of {preset.node.name}")
@@ -126,9 +128,17 @@ def _accelerator_name(
     assumed: list[str],
 ) -> str:
     if wishes.accelerator:
-        return catalog.accelerator(wishes.accelerator).name
+        name = catalog.accelerator(wishes.accelerator).name
+        if node is not None and node.accelerator_sure and node.accelerator not in ("", name):
+            found = node.accelerator.removeprefix(UNKNOWN)
+            assumed.append(f"accelerator = {name}, as asked for; the file says {found} ({node.accelerator_why})")
+        return name
     facts = node or network
     where = facts.where if facts else ""
+    if node is not None and node.nameless and chosen is None:
+        count = sum(len(group) for socket in node.nameless for group in socket)
+        what = f"{count} PCI devices, all without 'class': nothing tells GPUs from adapters"
+        raise InputError(what, allowed="--node with the type of the node (plan catalog clusters)", where=where)
     part = node.accelerator if node else ""
     if chosen is not None:
         return chosen.node.accelerator.name
@@ -194,6 +204,32 @@ def _with_node_facts(base: NodeType, facts: NodeFacts, count: int, stated: list[
     base = replace(base, nics=_nics(usual.nics, facts, count, stated, assumed))
     stated += [f"remark: {text}" for text in facts.notes]
     return base
+
+
+def _with_nameless(base: NodeType, facts: NodeFacts, stated: list[str], assumed: list[str]) -> NodeType:
+    """Return the node type that the user names, checked against devices of which the file states the places only.
+
+    As many devices as the node has adapters are its adapters, and its GPUs are spread evenly over their switches; as
+    many as GPUs and adapters together agree with the node and say nothing more.
+    """
+    switches = [group for socket in facts.nameless for group in socket]
+    count = sum(len(group) for group in switches)
+    stated.append(f"{count} PCI devices below {len(switches)} switches or ports of {len(facts.nameless)} sockets")
+    if count == base.gpus + base.nics.count:
+        assumed.append(f"{count} devices: {base.gpus} accelerators and {base.nics.count} adapters, as in {base.name}")
+        return base
+    if count != base.nics.count or base.gpus % len(switches):
+        what = f"{count} PCI devices, but {base.name} has {base.gpus} GPUs and {base.nics.count} adapters"
+        raise InputError(what, allowed="--node with the type of the node", where=facts.where)
+    each = base.gpus // len(switches)
+    assumed.append(f"the devices are the {count} adapters of {base.name}, and {each} GPU(s) sit below each switch")
+    groups, sockets, first = [], [], 0
+    for socket in facts.nameless:
+        groups += [tuple(range(first + k * each, first + (k + 1) * each)) for k in range(len(socket))]
+        sockets.append(tuple(range(first, first + len(socket) * each)))
+        first += len(socket) * each
+    host = replace(base.host, numa=tuple(filter(None, sockets)), pcie_switches=tuple(groups))
+    return replace(base, host=host)
 
 
 def _without_mesh(node: NodeType) -> NodeType:

@@ -25,7 +25,9 @@ class NodeFacts:
     ``links`` lists (GPU, GPU, number of links) of NVLink or XGMI; ``links_known`` is False where the file cannot say,
     as in hints that list PCI devices only. ``switch_links`` is how many links each GPU has to NVSwitches.
     ``accelerator`` is a name of the catalogue, ``accelerator_why`` what it is read from, ``accelerator_sure`` whether
-    that names one part. ``adapters_known`` is False where the form lists none. ``unit`` and ``lines`` locate the node.
+    that names one part. ``adapters_known`` is False where the form lists none.
+    ``nameless`` holds, for files that list PCI devices without saying what they are, the devices (numbered) below each
+    PCIe switch of each socket; ``gpus`` is 0 then.
     """
 
     where: str
@@ -43,6 +45,7 @@ class NodeFacts:
     adapters: tuple[Adapter, ...] = ()
     adapters_known: bool = False
     pcie_bytes_per_s: float = 0.0
+    nameless: tuple[Groups, ...] = ()
     notes: tuple[str, ...] = ()
 
 

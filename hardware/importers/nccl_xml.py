@@ -69,6 +69,8 @@ def _system_facts(source: SourceText, cpus: list[Element]) -> NodeFacts:
     devices = [device for cpu in cpus for device in _devices(cpu, ())]
     gpus = _ordered(source, [device for device in devices if _is_gpu(device.element)])
     adapters = [device for device in devices if _is_adapter(device.element)]
+    if not gpus and not adapters and (nameless := _nameless(cpus)):
+        return NodeFacts(where=source.where, form=SYSTEM_FORM, gpus=0, nameless=nameless)
     if not gpus:
         raise source.wrong(_no_gpus(devices, adapters), cpus[0].line, "GPUs by class 0x0302, 0x0300, 0x0380 or 0x1200")
     if len(gpus) > MOST_GPUS:
@@ -120,10 +122,23 @@ def _is_adapter(element: Element) -> bool:
     return own or element.get("class").startswith(_ADAPTER_CLASS)
 
 
+def _nameless(cpus: list[Element]) -> tuple[Groups, ...]:
+    """Return PCI devices without class, numbered, by the switch above them and by socket; none if a class is stated."""
+    sockets: list[Groups] = []
+    number = 0
+    for cpu in sorted(cpus, key=lambda cpu: cpu.get("numaid").zfill(4)):
+        groups: dict[int, list[int]] = {}
+        for device in _devices(cpu, ()):
+            if device.element.get("class"):
+                return ()
+            if not device.element.children:
+                groups.setdefault(id(device.path[-1]), []).append(number)
+                number += 1
+        sockets.append(tuple(tuple(group) for group in groups.values()))
+    return tuple(sockets) if number else ()
+
+
 def _no_gpus(devices: list[_Device], adapters: list[_Device]) -> str:
-    bare = [d for d in devices if d.element.name == "pci" and not d.element.get("class") and not d.element.children]
-    if bare:
-        return f"{len(bare)} PCI devices without 'class', and no GPU among the others: nothing tells GPUs from adapters"
     return f"no GPU among {len(devices)} PCI devices, of which {len(adapters)} are adapters"
 
 
