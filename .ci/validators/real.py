@@ -1,4 +1,4 @@
-"""Asks the real parser from the project's own Python: starts harness.py in the validators' environment."""
+"""Asks the real parsers from the project's own Python: starts a harness in the validators' environment."""
 
 import json
 import os
@@ -15,14 +15,21 @@ def validator_python() -> Path:
     return Path(os.environ.get("VALIDATOR_VENV", HERE / ".venv")) / "bin" / "python"
 
 
-def answers(cases: Iterable[Mapping[str, Any]], *, build: bool = False) -> list[dict[str, Any]]:
-    """Verdicts of the real parser, one for each case, in order."""
+def answers(
+    cases: Iterable[Mapping[str, Any]], *, build: bool = False, harness: str = "harness.py"
+) -> list[dict[str, Any]]:
+    """Verdicts of a real parser, one for each case, in order."""
+    lines = "\n".join(json.dumps(case) for case in cases)
+    return [json.loads(line) for line in asked(harness, *(["--build"] if build else []), text=lines).splitlines()]
+
+
+def asked(harness: str, *options: str, text: str = "") -> str:
+    """What a harness prints."""
     python = validator_python()
     if not python.exists():
         raise SystemExit(f"{python} does not exist: run .ci/validators/setup, or set VALIDATOR_VENV")
-    lines = "\n".join(json.dumps(case) for case in cases)
-    command = [str(python), str(HERE / "harness.py"), *(["--build"] if build else [])]
-    done = subprocess.run(command, input=lines, capture_output=True, text=True, check=False)
+    command = [str(python), str(HERE / harness), *options]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise SystemExit(f"the harness failed:\n{done.stderr[-4000:]}")
-    return [json.loads(line) for line in done.stdout.splitlines()]
+        raise SystemExit(f"{harness} failed:\n{done.stderr[-4000:]}")
+    return done.stdout

@@ -12,7 +12,7 @@ from hardware.errors import InputError
 from planner.plan_report import RankPlace
 from planner.request import Framework
 
-_OVERRIDE: Final = re.compile(r"\+{0,2}[A-Za-z_][\w.]*=")
+_OVERRIDE: Final = re.compile(r"\+{0,2}[A-Za-z_][\w.-]*[=:]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,12 +73,15 @@ class Program:
         ``USER_ARGS`` when the user gives none.
     user_says : str
         What ``USER_ARGS`` is for.
+    user_first : bool
+        The user's words come before the plan's, because the plan's end with a subcommand.
     """
 
     target: str = '"$TRAIN_SCRIPT"'
     script: str = "/path/to/Megatron-LM/pretrain_gpt.py"
     user_words: str = "--mock-data --tokenizer-type NullTokenizer --lr 1e-4 --train-iters 20"
     user_says: str = "data, tokenizer, learning rate, checkpoints"
+    user_first: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +121,7 @@ class Export:
 
 
 def join_options(arguments: Sequence[str]) -> str:
-    """Quote arguments for a shell and write one option with its values, or one ``key=value``, a line."""
+    """Quote arguments for a shell and write one option with its values, ``key=value`` or subcommand a line."""
     lines: list[list[str]] = []
     for argument in arguments:
         if argument.startswith("--") or _OVERRIDE.match(argument) or not lines:

@@ -30,8 +30,7 @@ exec torchrun \\
     --nnodes {nodes} --node-rank "$NODE_RANK" --nproc-per-node {per_node} \\
     --master-addr "$MASTER_ADDR" --master-port "$MASTER_PORT" \\
     {target} \\
-    {arguments} \\
-    "${{user_args[@]}}" "$@"
+    {words}
 """
 _SCRIPT_COMMENT: Final = "#   TRAIN_SCRIPT   the training script, such as {script}\n"
 _SCRIPT_CHECK: Final = ': "${{TRAIN_SCRIPT:?set TRAIN_SCRIPT to the path of {name}}}"\n'
@@ -67,6 +66,7 @@ def launch_script(export: Export) -> str:
     lines = [f"export {name}={value}" if value else f"unset {name}" for name, value in export.environment]
     program = export.program
     name = program.script.rsplit("/", maxsplit=1)[-1]
+    own, users = export.argument_text.splitlines(), ['"${user_args[@]}" "$@"']
     return _SCRIPT.format(
         script_comment=_SCRIPT_COMMENT.format(script=program.script) if program.script else "",
         script_check=_SCRIPT_CHECK.format(name=name) if program.script else "",
@@ -77,7 +77,7 @@ def launch_script(export: Export) -> str:
         nodes=len(export.nodes),
         per_node=len(export.nodes[0].gpus),
         target=program.target,
-        arguments=" \\\n    ".join(export.argument_text.splitlines()),
+        words=" \\\n    ".join([*users, *own] if program.user_first else [*own, *users]),
     )
 
 

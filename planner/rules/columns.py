@@ -84,6 +84,7 @@ def with_derived(given: Mapping[str, Ints]) -> Columns:
     columns["stage_gpus"] = columns["tp"] * columns["cp"] * columns["dp"]
     columns["used"] = columns["stage_gpus"] * columns["pp"] * columns["gtp"]
     columns["shard_ranks"] = columns["dp"] * columns["cp"]
+    columns |= _sharding(columns)
     columns["samples"] = columns["micro_batch"] * columns["dp"]
     columns["microbatches"] = columns["global_batch"] // np.maximum(one, columns["samples"])
     columns["group"] = np.where(columns["microbatch_group"] > 0, columns["microbatch_group"], columns["pp"])
@@ -101,8 +102,6 @@ def with_derived(given: Mapping[str, Ints]) -> Columns:
     columns["three"] = 3 * one
     for name in ("tp", "pp", "cp", "ep", "etp", "vpp", "gtp", "edp", "dp"):
         columns[f"has_{name}"] = (columns[name] > 1).astype(np.int64)
-    columns["zero_1"] = (columns["zero"] == 1).astype(np.int64)
-    columns["zero_above_1"] = (columns["zero"] > 1).astype(np.int64)
     columns["has_vpp"] = columns["has_vpp"] | columns["interleaved_one"]
     columns["has_experts"] = (columns["experts"] > 0).astype(np.int64)
     columns["group_fits"] = (columns["group"] <= columns["microbatches"]).astype(np.int64)
@@ -116,3 +115,17 @@ def with_derived(given: Mapping[str, Ints]) -> Columns:
     columns["top_1_softmax"] = ((columns["top_k"] == 1) & (columns["sigmoid_router"] == 0)).astype(np.int64)
     columns["recompute"] = columns["recompute_full"] | columns["recompute_selective"]
     return columns
+
+
+def _sharding(columns: Columns) -> dict[str, Ints]:
+    """What follows from the ZeRO stage; FSDP2 shards over cp even where data-parallel ranks are copies."""
+    zero, group, ranks = columns["zero"], columns["shard_group"], columns["shard_ranks"]
+    grouped = (zero > 0) & (group > 0) & (group < ranks)
+    sharded = np.where(zero > 0, np.where(grouped, group, ranks), columns["cp"])
+    return {
+        "zero_0": (zero == 0).astype(np.int64),
+        "zero_1": (zero == 1).astype(np.int64),
+        "zero_above_1": (zero > 1).astype(np.int64),
+        "grouped": grouped.astype(np.int64),
+        "shard_tp": columns["tp"] * sharded,
+    }

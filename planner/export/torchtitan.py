@@ -1,0 +1,254 @@
+"""A plan as a torchtitan launch: a configuration of its registry, and the options that make it this plan.
+
+Every export is read back with :mod:`planner.ingest.torchtitan` before it is handed out.
+
+References
+----------
+torchtitan 0.3.0: ``config/configs.py`` (options), ``trainer.py`` (batch), ``distributed/parallel_dims.py`` (mesh of pp,
+dp_replicate, dp_shard, cp, tp, with tp fastest), ``distributed/pipeline_parallel.py`` (stages by module names),
+``models/common/moe_sharding.py`` (experts over ep, or over tp without ep).
+"""
+
+import tomllib
+from collections.abc import Sequence
+from functools import lru_cache
+from importlib.resources import files
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Any, Final
+
+from costmodels.job import TrainingJob
+from costmodels.layout import Layout, Strategy
+from costmodels.pipeline.schedules import Schedule, positions
+from costmodels.workload.model import ModelSpec
+from hardware.errors import InputError
+from planner.export.launch import Export, Program, Site, node_rows, rank_rows
+from planner.export.plan_checks import (
+    check_rules,
+    check_sizes,
+    has_experts,
+    one_grid,
+    placed_environment,
+    whole_or_no_recompute,
+)
+from planner.ingest.plain_layout import plain_layout
+from planner.ingest.torchtitan import layout_of, parse_torchtitan
+from planner.plan_report import RankPlace
+from planner.request import Framework
+from planner.rules.proposal import ModelFacts, facts_of
+from planner.rules.table import resolve_version
+
+_SCHEDULES: Final = MappingProxyType(
+    {
+        Schedule.ONE_F_ONE_B: "1F1B",
+        Schedule.INTERLEAVED: "Interleaved1F1B",
+        Schedule.GPIPE: "GPipe",
+        Schedule.ZBV: "ZBVZeroBubble",
+    }
+)
+_RESHARD: Final = MappingProxyType({0: "default", 2: "never", 3: "always"})
+_SIZES: Final = ("layers", "hidden", "heads", "kv_heads", "ffn", "experts", "vocab")
+_DTYPES: Final = MappingProxyType({"bf16": "bfloat16", "bf16-fsdp": "bfloat16", "fp32": "float32"})
+
+
+def export_torchtitan(
+    model: ModelSpec,
+    job: TrainingJob,
+    layout: Layout,
+    site: Site,
+    *,
+    placement: Sequence[RankPlace] = (),
+    version: str | None = None,
+) -> Export:
+    """Write a plan as a torchtitan launch.
+
+    Parameters
+    ----------
+    model, job : ModelSpec, TrainingJob
+        What is trained; the model must be one of torchtitan's registry.
+    layout : Layout
+        The plan; one grid for the whole model.
+    site : Site
+        Hosts and GPUs, as many as the layout uses.
+    placement : sequence of RankPlace, optional
+        Which GPU each rank gets; identity by default.
+    version : str, optional
+        Such as ``0.3``; the newest known by default.
+
+    Returns
+    -------
+    Export
+        Accepted by the rules, read back as the same layout.
+
+    Raises
+    ------
+    InputError
+        A part of the model or of the layout cannot be said to torchtitan; the message names it.
+    """
+    known = resolve_version(Framework.TORCHTITAN, version)
+    check_sizes(model, job, layout, site)
+    grid = one_grid(layout, "torchtitan")
+    check_rules(model, job, layout, Framework.TORCHTITAN, known)
+    entry = _registered(model)
+    arguments = (
+        *("--module", entry["module"], "--config", entry["config"]),
+        *_batch_arguments(job, layout),
+        *_grid_arguments(grid, layout, entry),
+        *_split_arguments(layout),
+        *_software_arguments(job, layout, grid),
+        "activation-checkpoint:full" if whole_or_no_recompute(layout, "torchtitan") else "activation-checkpoint:none",
+    )
+    nodes = node_rows(site, placement)
+    export = Export(
+        framework=Framework.TORCHTITAN,
+        version=known,
+        arguments=arguments,
+        environment=(("PYTORCH_ALLOC_CONF", "expandable_segments:True"), *placed_environment(placement)),
+        nodes=nodes,
+        ranks=rank_rows(layout, nodes),
+        notes=(
+            "data, tokenizer, learning rate, steps and checkpoints are those of the configuration unless you add yours",
+        ),
+        program=Program(
+            target="-m torchtitan.train",
+            script="",
+            user_words="",
+            user_says="data, steps, checkpoints, such as --training.steps 20",
+            user_first=True,
+        ),
+    )
+    read = layout_of(parse_torchtitan(arguments, world=layout.gpus), facts_of(model))
+    if read != plain_layout(layout, experts=has_experts(model)):
+        raise InputError(
+            "the arguments do not read back as the plan", allowed="report this as an error of the exporter"
+        )
+    return export
+
+
+@lru_cache(maxsize=1)
+def registry() -> tuple[dict[str, Any], ...]:
+    """Configurations of torchtitan with the sizes of their models."""
+    text = files("planner.export").joinpath("torchtitan_models.toml").read_text(encoding="utf-8")
+    return tuple(tomllib.loads(text)["config"])
+
+
+def _registered(model: ModelSpec) -> dict[str, Any]:
+    facts: ModelFacts = facts_of(model)
+    for entry in registry():
+        if all(entry[size] == getattr(facts, size) for size in _SIZES):
+            if model.mtp_layers:
+                raise InputError(
+                    f"model {model.name} has {model.mtp_layers} multi-token-prediction layers, "
+                    f"torchtitan's {entry['config']} has none",
+                    allowed="a model without them",
+                )
+            return entry
+    raise InputError(
+        f"torchtitan has no bf16 configuration of the sizes of {model.name}",
+        allowed=", ".join(entry["config"] for entry in registry()),
+    )
+
+
+def _batch_arguments(job: TrainingJob, layout: Layout) -> list[str]:
+    """Batch: a pipeline takes its micro-batches from the local batch, else gradients accumulate over local batches."""
+    dtype = _DTYPES.get(job.precision.name)
+    if dtype is None:
+        raise InputError(
+            f"precision {job.precision.name} has no option in torchtitan: it is part of a model's configuration",
+            allowed="bf16, fp32",
+        )
+    local = layout.micro_batch * (layout.num_microbatches if layout.pp > 1 else 1)
+    return [
+        *("--training.local_batch_size", str(local), "--training.global_batch_size", str(job.global_batch)),
+        *("--training.seq_len", str(job.seq), "--training.mixed_precision_param", dtype),
+    ]
+
+
+def _grid_arguments(grid: Strategy, layout: Layout, entry: dict[str, Any]) -> list[str]:
+    replicate, shard = _data_degrees(grid)
+    arguments = [
+        *("--parallelism.data_parallel_replicate_degree", str(replicate)),
+        *("--parallelism.data_parallel_shard_degree", str(shard)),
+        *("--parallelism.fsdp_reshard_after_forward", _RESHARD[grid.zero]),
+        *("--parallelism.tensor_parallel_degree", str(grid.tp)),
+        *("--parallelism.context_parallel_degree", str(grid.cp)),
+        *("--parallelism.expert_parallel_degree", str(grid.ep)),
+        *("--parallelism.pipeline_parallel_degree", str(layout.pp)),
+    ]
+    if grid.tp > 1 and not grid.sequence_parallel:
+        arguments.append("--parallelism.no_enable_sequence_parallel")
+    if grid.cp > 1:
+        if entry["attention"] == "varlen":
+            raise InputError(f"cp {grid.cp}: {entry['config']} uses variable-length attention", allowed="cp 1")
+        arguments += ["--parallelism.context_parallel_load_balancer", "ptrr"]
+    return arguments
+
+
+def _data_degrees(grid: Strategy) -> tuple[int, int]:
+    """Replicas, and ranks that FSDP shards over besides cp."""
+    if not grid.zero:
+        if grid.cp > 1:
+            raise InputError(f"ZeRO 0 with cp {grid.cp}: torchtitan shards over cp", allowed="ZeRO 2 or 3, or cp 1")
+        return grid.dp, 1
+    group = grid.shard_group or grid.dp * grid.cp
+    if group % grid.cp:
+        raise InputError(
+            f"ZeRO over groups of {group} ranks with cp {grid.cp}: torchtitan shards over whole cp groups",
+            allowed=f"a group that is a multiple of {grid.cp}",
+        )
+    return grid.dp * grid.cp // group, group // grid.cp
+
+
+def _split_arguments(layout: Layout) -> list[str]:
+    """Names of the modules of every pipeline position, and the schedule."""
+    if layout.pp == 1:
+        return []
+    schedule = _SCHEDULES.get(layout.schedule)
+    looped = layout.schedule in (Schedule.INTERLEAVED, Schedule.ZBV)
+    if schedule is None or looped != (layout.vpp > 1):
+        raise InputError(
+            f"schedule {layout.schedule} with {layout.vpp} virtual stages",
+            allowed="1f1b or gpipe; with virtual stages interleaved or zbv in torchtitan",
+        )
+    return [
+        *("--parallelism.pipeline_parallel_schedule", schedule),
+        *("--parallelism.pipeline_parallel_microbatch_size", str(layout.micro_batch)),
+        "--parallelism.module_fqns_per_model_part",
+        *module_names(layout),
+    ]
+
+
+def module_names(layout: Layout) -> list[str]:
+    """Modules of each pipeline position, joined by commas, in the order of positions.
+
+    Raises
+    ------
+    InputError
+        A position has no layer.
+    """
+    places = positions(layout.schedule, layout.pp, layout.vpp)
+    counts = [0] * (layout.pp * layout.vpp)
+    for stage, chunks in enumerate(layout.layers_per_stage):
+        for chunk, count in enumerate(chunks):
+            counts[int(places[stage, chunk])] = count
+    if not all(counts):
+        raise InputError(
+            f"pipeline position {counts.index(0)} holds no layer", allowed="a layer on every position in torchtitan"
+        )
+    bounds = [0]
+    for count in counts:
+        bounds.append(bounds[-1] + count)
+    parts = [[f"layers.{index}" for index in range(start, stop)] for start, stop in pairwise(bounds)]
+    parts[0].insert(0, "tok_embeddings")
+    parts[-1] += ["norm", "lm_head"]
+    return [",".join(part) for part in parts]
+
+
+def _software_arguments(job: TrainingJob, layout: Layout, grid: Strategy) -> list[str]:
+    software = job.software
+    graphs = software.cuda_graphs and layout.pp == 1 and grid.ep == 1  # torchtitan captures neither
+    arguments = [] if graphs else ["--training.disable_cuda_graphs"]
+    compiled = ["--compile.enable", "--compile.components", "model,loss"]
+    arguments += compiled if software.compiled else ["--compile.no_enable"]
+    overlap = software.compiled and software.tp_overlap and grid.tp > 1 and grid.sequence_parallel
+    return [*arguments, *(["--compile.enable_async_tensor_parallel"] if overlap else [])]

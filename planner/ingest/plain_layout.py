@@ -1,0 +1,70 @@
+"""A layout without what makes no difference, so that a plan and its launch read back can be compared."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from costmodels.layout import Layout, Stage, Strategy, StrategyRun
+
+
+def plain_layout(layout: Layout, *, experts: bool) -> Layout:
+    """Drop distinctions without a difference.
+
+    Parameters
+    ----------
+    layout : Layout
+        Any layout.
+    experts : bool
+        Whether the model has experts; without them ep and etp mean nothing.
+
+    Returns
+    -------
+    Layout
+        Islands forgotten (hosts say them), equal neighbours joined, sequence parallelism only with tp, sharding groups
+        of all ranks written as 0.
+    """
+    stages = []
+    for stage in layout.stages:
+        runs = [(plain_strategy(run.strategy, experts=experts), run.count) for run in stage.strategies]
+        stages.append(Stage(layers_per_chunk=stage.layers_per_chunk, strategies=joined(runs)))
+    return replace(layout, stages=tuple(stages))
+
+
+def plain_strategy(strategy: Strategy, *, experts: bool) -> Strategy:
+    """One strategy without distinctions that make no difference."""
+    ranks = strategy.dp * strategy.cp
+    grouped = strategy.zero > 0 and 0 < strategy.shard_group < ranks
+    return replace(
+        strategy,
+        ep=strategy.ep if experts else 1,
+        etp=strategy.etp if experts else 1,
+        sequence_parallel=strategy.sequence_parallel and strategy.tp > 1,
+        shard_group=strategy.shard_group if grouped else 0,
+    )
+
+
+def joined(pieces: Iterable[tuple[Strategy, int]]) -> tuple[StrategyRun, ...]:
+    """Join equal neighbours and drop empty runs; without any layer the first strategy stays as an empty run.
+
+    Raises
+    ------
+    ValueError
+        There are no pieces.
+    """
+    given: Sequence[tuple[Strategy, int]] = tuple(pieces)
+    runs: list[StrategyRun] = []
+    for strategy, count in given:
+        if runs and runs[-1].strategy == strategy:
+            runs[-1] = StrategyRun(strategy=strategy, count=runs[-1].count + count)
+        elif count:
+            runs.append(StrategyRun(strategy=strategy, count=count))
+    if not given:
+        raise ValueError("no strategies")
+    return tuple(runs) or (StrategyRun(strategy=given[0][0], count=0),)
+
+
+def uniform_stages(split: Sequence[Sequence[int]], strategy: Strategy) -> tuple[Stage, ...]:
+    """Stages that hold the given layers of each chunk, all with one strategy."""
+    return tuple(
+        Stage(layers_per_chunk=tuple(chunks), strategies=(StrategyRun(strategy=strategy, count=sum(chunks)),))
+        for chunks in split
+    )
