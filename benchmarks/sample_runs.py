@@ -24,7 +24,7 @@ COLUMNS = (
     *("scaleout_gbps_per_node", "intra_node", "precision", "dtype", "seq_len", "global_batch_size", "micro_batch_size"),
     *("tp", "pp", "cp", "vpp", "ep", "etp", "dp", "zero", "fsdp", "sequence_parallel", "distributed_optimizer"),
     *("recompute", "schedule", "schedule_kind", "overlap", "cuda_graphs", "offload", "moe_dispatcher"),
-    *("token_routing", "step_time_s", "peak_mem_gb", "status", "mfu", "notes"),
+    *("token_routing", "step_time_s", "peak_mem_gb", "status", "mfu", "interconnect", "notes"),
 )
 PHRASES = (
     r"kernel: [^;]*",
@@ -45,6 +45,15 @@ def understood(run: MeasuredRun) -> str:
     return "; ".join(found.group(0) for phrase in PHRASES for found in [re.search(phrase, words)] if found)
 
 
+def stated(run: MeasuredRun, column: str) -> str:
+    """Return a cell of the table."""
+    if column == "notes":
+        return understood(run)
+    if column == "interconnect":
+        return "Omni-Path" if "omni-path" in run.text(column).lower() else ""
+    return run.text(column)
+
+
 def main() -> None:
     """Write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -62,7 +71,7 @@ def main() -> None:
         for _, runs in sorted(groups.items()):
             picked = np.unique(np.linspace(0, len(runs) - 1, min(options.most, len(runs))).round().astype(int))
             for run in (runs[index] for index in picked):
-                writer.writerow([understood(run) if name == "notes" else run.text(name) for name in COLUMNS])
+                writer.writerow([stated(run, name) for name in COLUMNS])
 
 
 if __name__ == "__main__":

@@ -75,6 +75,7 @@ class Software:
     scripted: bool = False  # layers are PyTorch calls op by op from Python, without fused modules
     tp_backward_overlap: bool = True  # exchanges of column-parallel inputs run beside weight-gradient GEMMs
     fused_norms: bool = True  # norms are one kernel each even where fused_kernels is false
+    copied_exchanges: bool = False  # tensor-parallel exchanges are started from Python and copy what they gather
     scatter_gather: bool = False  # tp ranks that hold the same activations send a part each over stage boundaries
     parallel_loss: bool = True  # the loss works on each tp rank's columns of the logits; false: on gathered logits
     gathered_inputs_kept: bool = False  # column-parallel layers keep their input as gathered over tp

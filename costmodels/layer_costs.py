@@ -352,10 +352,17 @@ class _Part:
         np.add.at(out, self.work, op_s)
         return out
 
+    @property
+    def _step_exchange(self) -> float:
+        """Time of a tensor-parallel exchange over its time alone: more where Python starts it between other calls."""
+        software = self.pricing.job.software
+        copied = software.scripted or software.copied_exchanges
+        return self.pricing.constants.overlap.step_exchange if copied else 1.0
+
     def _tp_exposed(self, transfer_s: Floats, gemm_s: Floats) -> Floats:
         overlap = self.pricing.constants.overlap
         if not self.pricing.job.software.tp_overlap:
-            return overlap.step_exchange * transfer_s
+            return self._step_exchange * transfer_s
         pieces, contention = np.minimum(self.table.tp, overlap.tp_chunks), overlap.user_buffer_contention
         return exposed_s(transfer_s, gemm_s, overlap.window_share, least_share=1.0 / pieces, contention=contention)
 
@@ -364,8 +371,7 @@ class _Part:
         e, overlap = self.exchange, self.pricing.constants.overlap
         if not self.pricing.job.software.tp_backward_overlap:
             return self._tp_exposed(e.tp_backward_s, gemm_s)
-        factor = 1.0 if self.pricing.job.software.tp_overlap else overlap.step_exchange
-        beside_s = factor * e.tp_backward_hidden_s
+        beside_s = self._step_exchange * e.tp_backward_hidden_s
         beside = exposed_s(beside_s, 0.5 * gemm_s, overlap.window_share, contention=overlap.contention)
         return self._tp_exposed(e.tp_backward_s - e.tp_backward_hidden_s, gemm_s) + beside
 
@@ -408,7 +414,7 @@ class _Part:
         """Seconds of TP, CP and EP exchanges that the backward pass runs again, shape (3, S)."""
         repeated = np.zeros((3, len(self.table)))
         e = self.exchange
-        step_exchange = 1.0 if self.pricing.job.software.tp_overlap else self.pricing.constants.overlap.step_exchange
+        step_exchange = self._step_exchange
         for number, recompute in enumerate(self.table.recomputes):
             rows = self.table.recompute == number
             if recompute.granularity is Granularity.FULL and self.name not in (EMBEDDING, HEAD):

@@ -20,8 +20,8 @@ class Overlap:
     ``bucket_bytes`` the size of a gradient or weight bucket, of which the last (first) one can hide behind nothing;
     ``contention`` what a second of hidden transfer takes from the compute beside it (multiprocessors and memory
     bandwidth of its kernels), ``user_buffer_contention`` the same for exchanges that copy engines or a few
-    multiprocessors move; ``step_exchange`` the time of a tensor-parallel exchange inside a step over its time alone:
-    ranks arrive apart, and results are copied into place.
+    multiprocessors move; ``step_exchange`` the time of a tensor-parallel exchange inside a step over its time alone,
+    where layers are called op by op from Python: ranks arrive apart, and results are copied into place.
     """
 
     window_share: float

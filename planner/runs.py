@@ -29,6 +29,12 @@ BILLION: Final = 1e9
 ADAPTER_SHARE: Final = (
     0.001  # parameters of low-rank adapters over those of the model (rank 16 of a width of thousands)
 )
+OMNI_PATH_SHARE: Final = 0.2
+"""Share of a node's Omni-Path adapters that NCCL reaches through verbs without a plugin.
+
+One group of all ranks moves 5 to 7 of 50 GB/s, since it uses one adapter of four, at 0.4 of its rate (github.com/
+bigscience-workshop/bigscience experiments/bandwidth: A100, 4 nodes; V100, 16 nodes); several groups use several adapters.
+Range 0.1 to 0.4."""
 MOST_EXTRA_MODULES: Final = 8  # modules of a pipeline that are no layers
 SEQUENCE_PARALLEL_FRAMEWORKS: Final = ("megatron", "bridge", "nemo", "torchtitan")
 
@@ -130,6 +136,8 @@ def _model(run: MeasuredRun) -> ModelSpec:
 
 def _cluster(run: MeasuredRun) -> Cluster:
     rate = run.number("scaleout_gbps_per_node")
+    if rate and "omni-path" in run.text("interconnect").lower():
+        rate *= OMNI_PATH_SHARE
     machine = cluster_of_run(
         run.text("hardware"),
         int(run.number("n_gpus") or 0),
