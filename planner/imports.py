@@ -24,6 +24,9 @@ SCALES: Final = tuple(2.0 ** (step / 64.0) for step in range(-320, 129))
 """Factors on a link's rate that are tried: 1/32 to 4, 1.1 % apart."""
 UNBOUND: Final = 0.05
 """Logarithm of the time that a link four times as fast would save, below which the link does not bound the time."""
+NEAR_SCALE_UP: Final = 0.7
+"""Bus bandwidth over the scale-up rate from which the scale-up fabric may be what bounds a run over several nodes:
+0.74 to 0.8 are usual for rings within a node (dgx-a100). Slower runs are bounded by the adapters."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +159,8 @@ def _measured(log: NcclLog, island: Island) -> LinkRate:
     scale = min(close, key=lambda factor: abs(math.log(factor)))
     note = "" if least < 0.05 else f"the model misses these times by {100 * least:.0f} % at any rate of this link"
     unchanged = SCALES.index(1.0)
-    if ratios[unchanged] - ratios[-1] < UNBOUND and ratios[unchanged] < 0.0:
+    fast = max(row.best_bus_bytes_per_s for row in rows) >= NEAR_SCALE_UP * island.node.scale_up.bytes_per_s
+    if across and fast and ratios[unchanged] - ratios[-1] < UNBOUND and ratios[unchanged] < 0.0:
         scale, note = 1.0, "the model has another link bound these times: the rate is left as it was"
     before = island.node.nics.bytes_per_s if across else island.node.scale_up.bytes_per_s
     if most < LARGE_BYTES:

@@ -389,7 +389,17 @@ def _with_domains(node: NodeType, network: NetworkFacts, stated: list[str], assu
 
 
 def cluster_of(islands: Sequence[Built], name: str, files: Sequence[str]) -> Cluster:
-    """Return the cluster of one or several islands; several are joined at the rate of the slowest node's adapters."""
+    """Return the cluster of one or several islands.
+
+    Parameters
+    ----------
+    islands : sequence of Built
+        One or more; several are joined at the rate of the slowest node's adapters.
+    name : str
+        Of the cluster.
+    files : sequence of str
+        What it was imported from.
+    """
     parts = tuple(built.island for built in islands)
     if len(parts) == 1:
         return Cluster(name=name, islands=parts, sources=tuple(f"imported from {file}" for file in files))

@@ -17,15 +17,16 @@ _CODE: Final = re.compile(r"(X|NV\d{1,3}|PIX|PXB|PHB|NODE|SOC|SYS|N/A|OK|NS|GNS|
 _AFFINITY: Final = re.compile(r"(CPU Affinity|NUMA Affinity|GPU NUMA ID)")
 _LEGEND: Final = re.compile(r"\s*(NIC\d{1,4})\s*:\s*(\S+)")
 _NUMA: Final = re.compile(r"\s*GPU\[(\d{1,4})\]\s*:\s*\(Topology\) Numa Node:\s*(-?\d{1,4})\s*$")
+_SECOND: Final = re.compile(r"(X|NV\d{1,3}|PIX|PXB|PHB|NODE|SOC|SYS|GPU\d{1,4}|NIC\d{1,4}|mlx\d_\d{1,3})$")
 _BELOW_SWITCH: Final = ("PIX", "PXB")
 
 
-def is_nvidia_matrix(text: str) -> bool:
-    """Return whether a text holds a matrix of ``nvidia-smi topo -m``."""
-    return (
-        re.search(r"^\W*(?:\x1b\[\d+m)*\s*GPU\d+.*\n.*GPU\d+\s+(?:X|NV\d|PIX|PXB|PHB|NODE|SYS|SOC)\b", text, re.M)
-        is not None
-    )
+def is_nvidia_matrix(source: SourceText) -> bool:
+    """Return whether a text holds a matrix of ``nvidia-smi topo -m``: a row of it, or its header."""
+    if "GPU0" not in source.text:
+        return False
+    words = (line.split(maxsplit=2)[:2] for line in source.lines() if "GPU" in line)
+    return any(len(pair) == 2 and _GPU.match(pair[0]) and _SECOND.match(pair[1]) for pair in words)
 
 
 def is_amd_matrix(text: str) -> bool:

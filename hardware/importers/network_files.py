@@ -279,7 +279,7 @@ def fabric_facts(
     here = set(hosts)
     while here:
         here = {peer for name in here for peer in peers[name] if peer in switches and peer not in level}
-        level |= dict.fromkeys(here, max(level.values()) + 1)
+        level |= dict.fromkeys(sorted(here), max(level.values()) + 1)
     children = {
         s: tuple(p for p in sorted(peers[s]) if 0 <= level.get(p, -1) < level[s]) for s in level if s in switches
     }
@@ -291,7 +291,8 @@ def fabric_facts(
         )
         up = sum(n for s in switches for p, n in peers.get(s, {}).items() if level.get(s) == tier < level.get(p, -1))
         ratio = max(1.0, down / up) if up else 0.0
-        tiers.append(TierFacts(name=found.name, groups=found.groups, oversubscription=round(ratio, 4)))
+        groups = tuple(sorted(tuple(sorted(group)) for group in found.groups))
+        tiers.append(TierFacts(name=found.name, groups=groups, oversubscription=round(ratio, 4)))
     counts = [sum(n for p, n in peers[host].items() if p in switches) for host in hosts]
     usual = max(sorted(set(counts), reverse=True), key=counts.count)
     odd = sum(count != usual for count in counts)

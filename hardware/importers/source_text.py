@@ -10,8 +10,9 @@ from hardware.errors import InputError
 
 MOST_BYTES: Final = 16 * 2**20
 """Of any file: an InfiniBand fabric of 16,384 adapters prints about 10 MiB."""
-MOST_LINE: Final = 20_000
-_CONTROL_CODES: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+MOST_LINE: Final = 100_000
+MOST_LINES: Final = 500_000
+_CONTROL_CODES: Final = re.compile(r"\x1b\[[0-9;]{0,16}[A-Za-z]")
 
 
 @dataclass(frozen=True)
@@ -23,14 +24,27 @@ class SourceText:
 
     def lines(self) -> list[str]:
         """Return the lines without terminal control codes; InputError for one of absurd length."""
-        found = _CONTROL_CODES.sub("", self.text).splitlines()
+        if self.text.count("\n") > MOST_LINES:
+            raise self.wrong("too many lines", MOST_LINES, f"up to {MOST_LINES}")
+        text = _CONTROL_CODES.sub("", self.text) if "\x1b" in self.text else self.text
+        found = text.splitlines()
         for number, line in enumerate(found, start=1):
             if len(line) > MOST_LINE:
                 raise self.wrong(f"a line of {len(line)} characters", number, f"lines up to {MOST_LINE}")
         return found
 
     def wrong(self, what: str, line: int = 0, allowed: str = "") -> InputError:
-        """Return an error at a line of this file; line 0 is the file as a whole."""
+        """Return an error at a place of this file.
+
+        Parameters
+        ----------
+        what : str
+            What is wrong.
+        line : int
+            Where, from 1; 0 is the file as a whole.
+        allowed : str
+            What would be accepted.
+        """
         return InputError(what, allowed=allowed, where=f"{self.where}: line {line}" if line else self.where)
 
 

@@ -120,7 +120,7 @@ def read_facts(source: SourceText, guids: dict[str, str] | None = None) -> tuple
     text = source.text
     if is_amd_matrix(text):
         return (read_amd_matrix(source),)
-    if is_nvidia_matrix(text):
+    if is_nvidia_matrix(source):
         return (read_nvidia_matrix(source),)
     if text.lstrip()[:1] == "<":
         return read_nccl_xml(source)
@@ -132,9 +132,9 @@ def _read_network(source: SourceText, guids: dict[str, str] | None) -> NetworkFa
     if re.search(r'^(Switch|Ca)\s+\d+\s+"', source.text, re.M):
         return read_ibnetdiscover(source, guids)
     forms = (
-        (r"^\s*(SwitchName|BlockName)\s*=", read_slurm),
+        (r"^[ \t]*(SwitchName|BlockName)[ \t]*=", read_slurm),
         (r"^(VM_hostname\s|CA ')", read_ibstat),
-        (r"^(switches|blocks)\s*:", read_topograph),
+        (r"^(switches|blocks)[ \t]*:", read_topograph),
         (r"\A\s*[\[{]", read_netq),
     )
     for mark, read in forms:
@@ -184,9 +184,11 @@ def _islands(nodes: list[NodeFacts], network: NetworkFacts | None, wishes: Wishe
 
 
 def _hosts(network: NetworkFacts | None) -> tuple[str, ...]:
-    """Return hosts as nodes are numbered: leaf group by leaf group."""
+    """Return hosts as nodes are numbered: by the group of the outermost tier, then the next one, down to the leaf."""
     if network is None:
         return ()
-    groups = network.tiers[0].groups if network.tiers else network.domains
-    ordered = tuple(host for group in groups for host in group)
-    return ordered if len(ordered) == len(network.hosts) else network.hosts
+    tiers = [tier.groups for tier in reversed(network.tiers)] or [network.domains]
+    places = [{host: place for place, group in enumerate(groups) for host in group} for groups in tiers]
+    if not all(len(place) == len(network.hosts) for place in places):
+        return network.hosts
+    return tuple(sorted(network.hosts, key=lambda host: tuple(place[host] for place in places)))

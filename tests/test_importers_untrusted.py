@@ -1,0 +1,180 @@
+"""Files of strangers: whatever they hold, the answer is a cluster or an InputError that names the file, at once."""
+
+import os
+import re
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hardware.errors import InputError
+from hardware.importers.assemble import Wishes
+from hardware.importers.nccl_log import read_nccl_log
+from hardware.importers.source_text import MOST_BYTES, SourceText
+from hardware.importers.topology import import_topology, read_facts
+
+FOLDER = Path(__file__).parent / "fixtures" / "topology"
+FIXTURES = sorted(path.name for path in FOLDER.iterdir())
+LAUGHS = (
+    '<?xml version="1.0"?><!DOCTYPE x [<!ENTITY a0 "ha">'
+    + "".join(f'<!ENTITY a{n} "' + 10 * f"&a{n - 1};" + '">' for n in range(1, 10))
+    + "]><system><cpu>&a9;</cpu></system>"
+)
+ALIASES = "blocks: &b [x]\nswitches: " + "[" * 3 + "*b" + "]" * 3 + "\n"
+BAD_COUNT = (
+    '<system><cpu numaid="0">\n<pci class="0x030200" busid="a"><gpu dev="0"><nvlink target="b" count="-2"/>'
+    "</gpu></pci></cpu></system>"
+)
+MATRIX = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV4\t0-3\nGPU1\tNV4\t X \t0-3\n"
+
+
+def refused(tmp_path: Path, text: str | bytes, name: str = "given") -> InputError:
+    path = tmp_path / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    begin = time.perf_counter()
+    with pytest.raises(InputError) as caught:
+        import_topology([path], Wishes(accelerator="h100-sxm"))
+    assert time.perf_counter() - begin < 1.0
+    assert str(path) in caught.value.where
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "line"),
+    [
+        (LAUGHS, "document type", 1),
+        ('<!DOCTYPE x SYSTEM "file:///etc/passwd"><system/>', "document type", 1),
+        ("<system>\n<cpu>\n</system>", "mismatched tag", 3),
+        ("<system>" + "<pci>" * 70, "nested too deeply", 1),
+        ("<system>" + "<pci/>" * 100_001 + "</system>", "too many elements", 1),
+        ("<other/>", "no topology", 1),
+        ("<system/>", "no <cpu>", 1),
+        ('<graphs>\n<graph id="0"/>\n</graphs>', "no channel with GPUs", 1),
+        (BAD_COUNT, "count = '-2'", 2),
+        (ALIASES, "an alias", 2),
+        ("blocks: " + "[" * 40 + "]" * 40, "too deep", 1),
+        ("blocks:\n  - {switch: [", "not YAML", 3),
+        ("blocks: []\n", "no list 'blocks'", 0),
+        ("blocks:\n- nodes: ['n[1-99999999]']\n", "range '1-99999999'", 0),
+        (
+            "switches:\n  a: {switches: [b]}\n  b: {switches: [a]}\nblocks:\n- {switch: c, nodes: [n1]}\n",
+            "below itself",
+            0,
+        ),
+        ("SwitchName=a Nodes=n[1-9\n", "closing bracket", 1),
+        ("SwitchName=a Nodes=n[1-9][1-99][1-999]\nSwitchName=b Nodes=m[1-999][1-999]", "too many hosts", 1),
+        ("SwitchName=a Nodes=n1\nSwitchName=a Nodes=n2\n", "defined twice", 2),
+        ("SwitchName=a Nodes=n1\nSwitchName=b Nodes=n1\n", "is in 'a' and in 'b'", 0),
+        ("SwitchName=a Switches=b\nSwitchName=c Nodes=n1\n", "nowhere defined", 0),
+        ("SwitchName=a Switches=b\nSwitchName=b Switches=a\nSwitchName=c Nodes=n1", "below itself", 0),
+        ("SwitchName=a Nodes=n1\nnonsense\n", "'nonsense'", 2),
+        ("[" * 100_000, "nested too deeply", 0),
+        ('{"nodes": [', "not JSON", 1),
+        ('{"nodes": [' + "9" * 5000 + "]}", "not JSON", 0),
+        ('{"nodes": []}', "no nodes", 0),
+        (MATRIX.replace("GPU1\tNV4", "GPU1\tNV2"), "joined by NV4 and by NV2", 0),
+        (MATRIX.replace("NV4\t0-3\n", "ABC\t0-3\n", 1), "'ABC' is no connection", 2),
+        ("\n".join(MATRIX.splitlines()[:2]), "no row for GPU1", 0),
+        (MATRIX + "\n" + MATRIX, "a second matrix", 5),
+        ("Link Type between two GPUs =====\n", "no header", 2),
+        ("==== Link Type between two GPUs ====\nGPU0 GPU1\nGPU0 0 XGMI\n", "for GPU1", 3),
+        ('Switch\t4 "S-1"\n[1]\t"H-9"[1]\t# "x" lid 1 4xNDR\n', "which has no block", 0),
+        ('Switch\t4 "S-1"\n[1]\tjunk\n', "junk", 2),
+        ("CA 'mlx5_0'\n\tPort 1:\n\t\tState: Down\n", "no active port", 0),
+        ("hello\n", "no known form", 1),
+        ("", "empty", 0),
+        (b"\xff\xfe\x00", "not UTF-8", 0),
+        (b"a\x00b", "zero bytes", 0),
+        ("a" * 130_000 + "\nSwitchName=a Nodes=b\n", "a line of 130000", 1),
+        (b"x" * (MOST_BYTES + 1), "more than", 0),
+    ],
+)  # fmt: skip
+def test_broken_files_are_refused_with_reason_and_line(tmp_path, text, reason, line):
+    error = refused(tmp_path, text)
+    assert reason in error.what
+    if line:
+        assert error.where.endswith(f": line {line}")
+
+
+def test_what_is_no_file_is_refused_at_once(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path, reason in (
+        (pipe, "not a regular file"),
+        (tmp_path, "not a regular"),
+        (tmp_path / "none", "No such file"),
+    ):
+        with pytest.raises(InputError, match=reason):
+            import_topology([path])
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        " ",
+        "\n",
+        "\t",
+        "1 ",
+        "GPU0 ",
+        "GPU0\n",
+        "a=",
+        "[",
+        "x\n",
+        "Switch",
+        "<a ",
+        "\x1b[",
+        "# size count type ",
+        "-",
+        "1 1 aaa ",
+    ],
+)
+def test_large_files_of_nothing_are_refused_at_once(tmp_path, piece):
+    path = tmp_path / "large"
+    path.write_text("GPU0 hello\n" + piece * (MOST_BYTES // len(piece) - 20) + "z")
+    begin = time.perf_counter()
+    with pytest.raises(InputError):
+        import_topology([path])
+    with pytest.raises(InputError):
+        read_nccl_log(path)
+    assert time.perf_counter() - begin < 2.0
+
+
+@pytest.mark.parametrize("name", FIXTURES)
+def test_truncated_files_end_in_a_cluster_or_an_error(name):
+    text = (FOLDER / name).read_text()
+    for part in range(1, 24):
+        survives(name, text[: len(text) * part // 24])
+
+
+def survives(name: str, text: str) -> None:
+    where = ""
+    try:
+        where = read_facts(SourceText(where=name, text=text))[0].where
+    except InputError as error:
+        where = error.where
+    assert name in where
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.sampled_from(FIXTURES), st.data())
+def test_damaged_files_end_in_a_cluster_or_an_error(name, data):
+    text = (FOLDER / name).read_text()
+    words = re.split(r"(\s+|[\"\[\],:<>=])", text)
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(words) - 1))
+        junk = st.sampled_from(
+            ["", "0", "-1", "NV99", "X", "GPU0", "]", "[", '"', "<", "9" * 30, "\u00e9", "None", "{"]
+        )
+        words[place] = data.draw(junk)
+    survives(name, "".join(words))
+
+
+def test_text_of_a_file_cannot_leave_its_comment(tmp_path):
+    path = tmp_path / "evil\nname = 1.xml"
+    path.write_text((FOLDER / "nccl-4gpu-nvswitch.xml").read_text().replace("mlx5_0", "a&#10;gpus = 99"))
+    found = import_topology([path])
+    assert found.cluster.gpus == 4
+    assert not re.search(r"^gpus = 99", found.toml(), re.M)
+    assert not re.search(r"^name = 1\.xml", found.toml(), re.M)
