@@ -1,0 +1,236 @@
+"""A DeepSpeed configuration with the degrees of its program, read into the layout that they launch.
+
+DeepSpeed's JSON states batch, precision, ZeRO stage and how a pipeline is cut; degrees of tensor, pipeline, sequence
+and expert parallelism are the program's, here in Megatron-DeepSpeed's words.
+
+References
+----------
+DeepSpeed 0.19: ``runtime/config.py`` (batch triple, pipeline section), ``runtime/pipe/module.py`` and
+``runtime/utils.py`` (partition of layers). Megatron-DeepSpeed ``megatron/arguments.py``.
+"""
+
+import difflib
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from types import MappingProxyType
+from typing import Any, Final
+
+from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Layout, Strategy
+from hardware.errors import InputError
+from planner.ingest.options import Arguments, Option, read_arguments
+from planner.ingest.plain_layout import uniform_stages
+from planner.request import Framework
+from planner.rules.proposal import ModelFacts, proposals_of
+from planner.rules.verdict import check
+
+_BATCH: Final = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+_BALANCED: Final = "type:transformer"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeepSpeedLaunch:
+    """A launch of DeepSpeed.
+
+    Attributes
+    ----------
+    world : int
+        Number of ranks.
+    config : mapping
+        The JSON's values.
+    arguments : Arguments
+        Options that state degrees; ``faults`` names values that are wrong.
+    unjudged : tuple of str
+        Options that say nothing about a layout, or that are not known.
+    unread : tuple of str
+        Top-level keys that DeepSpeed ignores, each with the nearest key that it reads.
+    """
+
+    world: int
+    config: Mapping[str, Any]
+    arguments: Arguments
+    unjudged: tuple[str, ...]
+    unread: tuple[str, ...]
+
+
+@lru_cache(maxsize=1)
+def key_table() -> Mapping[str, Any]:
+    """Keys that DeepSpeed reads, and options of Megatron-DeepSpeed."""
+    text = files("planner.ingest").joinpath("deepspeed_keys.toml").read_text(encoding="utf-8")
+    return MappingProxyType(tomllib.loads(text))
+
+
+def balanced_layers(layers: int, stages: int) -> tuple[int, ...]:
+    """Layers of each stage as DeepSpeed cuts them with ``type:transformer``: even, earlier stages take the rest."""
+    base, rest = divmod(layers, stages)
+    return tuple(base + (stage < rest) for stage in range(stages))
+
+
+def parse_deepspeed(text: str, arguments: Sequence[str] = (), *, world: int) -> DeepSpeedLaunch:
+    """Read a DeepSpeed configuration and the arguments of its program.
+
+    Parameters
+    ----------
+    text : str
+        JSON, as in ``ds_config.json``.
+    arguments : sequence of str
+        Of the program; those that state no degree are kept aside.
+    world : int
+        Number of ranks.
+
+    Raises
+    ------
+    InputError
+        The text is no JSON object, or a key of ``zero_optimization`` is one that DeepSpeed refuses.
+    """
+    try:
+        config = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"not JSON: {error}", allowed="a DeepSpeed configuration") from None
+    if not isinstance(config, dict):
+        raise InputError(f"{type(config).__name__} instead of an object", allowed="a DeepSpeed configuration")
+    known = key_table()
+    section = config.get("zero_optimization", {})
+    for key in section if isinstance(section, dict) else ():
+        if key not in known["zero_optimization"]:
+            raise InputError(f"zero_optimization: {key}{_near(key, known['zero_optimization'])}", allowed="a known key")
+    options = {name: Option(name=name, values=values, kind="str") for name, values in known["options"].items()}
+    judged: list[str] = []
+    unjudged: list[str] = []
+    target = unjudged
+    for word in arguments:
+        if word.startswith("--"):
+            target = judged if word.partition("=")[0] in options else unjudged
+        target.append(word)
+    unread = tuple(f"{key}{_near(key, known['top_level'])}" for key in config if key not in known["top_level"])
+    return DeepSpeedLaunch(
+        world=world,
+        config=MappingProxyType(config),
+        arguments=read_arguments(judged, options),
+        unjudged=tuple(unjudged),
+        unread=unread,
+    )
+
+
+def _near(key: str, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def layout_of(launch: DeepSpeedLaunch, model: ModelFacts) -> Layout:
+    """State a launch as a layout.
+
+    Parameters
+    ----------
+    launch : DeepSpeedLaunch
+        See :func:`parse_deepspeed`.
+    model : ModelFacts
+        Sizes of the model.
+
+    Returns
+    -------
+    Layout
+        Of the launch.
+
+    Raises
+    ------
+    InputError
+        A value is wrong, the batch does not multiply out, the pipeline is cut in a way whose result is not known, or
+        the launch breaks a rule.
+    """
+    read, config = launch.arguments, launch.config
+    if read.faults:
+        raise InputError("; ".join(fault.message for fault in read.faults), allowed="options of Megatron-DeepSpeed")
+    section = _section(config, "pipeline")
+    pp = read.number("--pipeline-model-parallel-size", int(section.get("stages", 1)))
+    strategy = _strategy(launch, model, pp, section)
+    batch, micro, steps = _batch(config, strategy.dp)
+    layout = Layout(
+        stages=uniform_stages([(count,) for count in _split(model, pp, section)], strategy),
+        micro_batch=micro,
+        num_microbatches=steps,
+    )
+    seq = read.number("--seq-length", max(1, model.max_positions))
+    for proposal in proposals_of(layout, model, global_batch=batch, seq=seq, world=launch.world):
+        broken = check(proposal, Framework.DEEPSPEED)
+        if broken:
+            raise InputError("; ".join(violation.message for violation in broken))
+    return layout
+
+
+def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = config.get(name, {})
+    if not isinstance(value, dict):
+        raise InputError(f"{type(value).__name__} instead of an object", allowed="an object", where=name)
+    return value
+
+
+def _strategy(launch: DeepSpeedLaunch, model: ModelFacts, pp: int, section: Mapping[str, Any]) -> Strategy:
+    read = launch.arguments
+    tp = read.number("--tensor-model-parallel-size", 1)
+    cp = read.number("--ds-sequence-parallel-size", 1)
+    if min(tp, cp, pp) < 1 or launch.world % (tp * cp * pp):
+        raise InputError(
+            f"tp {tp} x cp {cp} x pp {pp} does not divide {launch.world} GPUs", allowed="degrees whose product divides"
+        )
+    experts = model.experts > 0
+    full = read.has("--checkpoint-activations") or bool(section.get("activation_checkpoint_interval", 0))
+    return Strategy(
+        tp=tp,
+        cp=cp,
+        dp=launch.world // (tp * cp * pp),
+        ep=read.number("--moe-expert-parallel-size", 1) if experts else 1,
+        etp=tp if experts and read.has("--enable-expert-tensor-parallelism") else 1,
+        sequence_parallel=read.has("--sequence-parallel") and tp > 1,
+        zero=_stage(launch),
+        recompute=FULL_RECOMPUTE if full else NO_RECOMPUTE,
+    )
+
+
+def _stage(launch: DeepSpeedLaunch) -> int:
+    stage = _section(launch.config, "zero_optimization").get("stage", 0)
+    told = launch.arguments.number("--zero-stage", stage if isinstance(stage, int) else -1)
+    if isinstance(stage, bool) or not isinstance(stage, int) or not 0 <= stage <= 3:
+        raise InputError(f"{stage!r}", allowed="0, 1, 2 or 3", where="zero_optimization: stage")
+    if told != stage:
+        raise InputError(f"--zero-stage {told}, the configuration says {stage}", allowed="one stage")
+    return stage
+
+
+def _batch(config: Mapping[str, Any], dp: int) -> tuple[int, int, int]:
+    """Global batch, micro-batch and accumulation steps; one that is left out follows from the others."""
+    given = {name: config.get(name) for name in _BATCH}
+    for name, value in given.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise InputError(f"{value!r}", allowed="a whole number from 1", where=name)
+    batch, micro, steps = (given[name] for name in _BATCH)
+    if micro is None and batch is None:
+        raise InputError("no batch is stated", allowed="train_batch_size or train_micro_batch_size_per_gpu")
+    if micro is None and batch is not None:
+        micro = batch // dp // (steps or 1)
+    micro = micro or 0
+    if steps is None:
+        steps = batch // dp // micro if batch is not None and micro else 1
+    batch = micro * steps * dp if batch is None else batch
+    if batch != micro * steps * dp or not batch:
+        raise InputError(
+            f"train_batch_size {batch} is not micro-batch {micro} x {steps} steps x dp {dp} = {micro * steps * dp}",
+            allowed="three numbers that multiply out",
+        )
+    return batch, micro, steps
+
+
+def _split(model: ModelFacts, pp: int, section: Mapping[str, Any]) -> tuple[int, ...]:
+    if pp == 1:
+        return (model.layers,)
+    method = str(section.get("partition", _BALANCED)).lower()
+    if method != _BALANCED:
+        raise InputError(
+            f"partition {method!r}: what it gives depends on the program's list of layers",
+            allowed=_BALANCED,
+            where="pipeline",
+        )
+    return balanced_layers(model.layers, pp)
