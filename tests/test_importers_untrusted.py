@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from hardware.errors import InputError
 from hardware.importers.assemble import Wishes
+from hardware.importers.facts import NetworkFacts
 from hardware.importers.nccl_log import read_nccl_log
 from hardware.importers.source_text import MOST_BYTES, SourceText
 from hardware.importers.topology import import_topology, read_facts
@@ -23,6 +24,7 @@ LAUGHS = (
     + "]><system><cpu>&a9;</cpu></system>"
 )
 ALIASES = "blocks: &b [x]\nswitches: " + "[" * 3 + "*b" + "]" * 3 + "\n"
+MANY_PATHS = "SwitchName=l1 Nodes=n[1-50000]\n" + "".join(f"SwitchName=s{k} Switches=l1\n" for k in range(2000))
 BAD_COUNT = (
     '<system><cpu numaid="0">\n<pci class="0x030200" busid="a"><gpu dev="0"><nvlink target="b" count="-2"/>'
     "</gpu></pci></cpu></system>"
@@ -33,10 +35,10 @@ MATRIX = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV4\t0-3\nGPU1\tNV4\t X \t0-3\n
 def refused(tmp_path: Path, text: str | bytes, name: str = "given") -> InputError:
     path = tmp_path / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    begin = time.perf_counter()
+    begin = time.process_time()
     with pytest.raises(InputError) as caught:
         import_topology([path], Wishes(accelerator="h100-sxm"))
-    assert time.perf_counter() - begin < 1.0
+    assert time.process_time() - begin < 1.0
     assert str(path) in caught.value.where
     return caught.value
 
@@ -48,7 +50,7 @@ def refused(tmp_path: Path, text: str | bytes, name: str = "given") -> InputErro
         ('<!DOCTYPE x SYSTEM "file:///etc/passwd"><system/>', "document type", 1),
         ("<system>\n<cpu>\n</system>", "mismatched tag", 3),
         ("<system>" + "<pci>" * 70, "nested too deeply", 1),
-        ("<system>" + "<pci/>" * 100_001 + "</system>", "too many elements", 1),
+        ("<system>" + "<pci/>" * 20_001 + "</system>", "too many elements", 1),
         ("<other/>", "no topology", 1),
         ("<system/>", "no <cpu>", 1),
         ('<graphs>\n<graph id="0"/>\n</graphs>', "no channel with GPUs", 1),
@@ -83,6 +85,8 @@ def refused(tmp_path: Path, text: str | bytes, name: str = "given") -> InputErro
         ('Switch\t4 "S-1"\n[1]\t"H-9"[1]\t# "x" lid 1 4xNDR\n', "which has no block", 0),
         ('Switch\t4 "S-1"\n[1]\tjunk\n', "junk", 2),
         ("CA 'mlx5_0'\n\tPort 1:\n\t\tState: Down\n", "no active port", 0),
+        ("\n".join(f"SwitchName=s{k} Nodes=n{k}x[1-90000]" for k in range(50)), "more than 200000", 3),
+        (MANY_PATHS, "too many switches with too many hosts", 0),
         ("hello\n", "no known form", 1),
         ("", "empty", 0),
         (b"\xff\xfe\x00", "not UTF-8", 0),
@@ -133,12 +137,33 @@ def test_what_is_no_file_is_refused_at_once(tmp_path):
 def test_large_files_of_nothing_are_refused_at_once(tmp_path, piece):
     path = tmp_path / "large"
     path.write_text("GPU0 hello\n" + piece * (MOST_BYTES // len(piece) - 20) + "z")
-    begin = time.perf_counter()
+    begin = time.process_time()
     with pytest.raises(InputError):
         import_topology([path])
     with pytest.raises(InputError):
         read_nccl_log(path)
-    assert time.perf_counter() - begin < 2.0
+    assert time.process_time() - begin < 2.0
+
+
+def test_a_fabric_of_two_thousand_nodes_is_read_in_seconds():
+    leaves = [f"S-{unit:04x}{rail}" for unit in range(64) for rail in range(8)]
+    lines = []
+    for place, leaf in enumerate(leaves):
+        unit, rail = divmod(place, 8)
+        lines.append(f'Switch\t65 "{leaf}"\t\t# "leaf" enhanced port 0 lid 1 lmc 0')
+        for port in range(32):
+            host = unit * 32 + port
+            lines.append(f'[{port + 1}]\t"H-{host:08x}{rail}"[1](b) \t\t# "host-{host} mlx5_{rail}" lid 9 4xNDR')
+            lines.append(f'[{port + 33}]\t"S-e{rail}{port:02x}"[{unit + 1}]\t\t# "spine" lid 7 4xNDR')
+    lines += [f'Switch\t65 "S-e{rail}{k:02x}"\t\t# "spine"' for rail in range(8) for k in range(32)]
+    lines += [f'Ca\t1 "H-{host:08x}{rail}"\t\t# "host-{host} mlx5_{rail}"' for host in range(2048) for rail in range(8)]
+    begin = time.process_time()
+    (network,) = read_facts(SourceText(where="fabric", text="\n".join(lines) + "\n"))
+    assert time.process_time() - begin < 3.0
+    assert isinstance(network, NetworkFacts)
+    assert (len(network.hosts), network.adapters) == (2048, 8)
+    assert [len(tier.groups) for tier in network.tiers] == [64, 1]
+    assert network.tiers[0].oversubscription == 1.0
 
 
 @pytest.mark.parametrize("name", FIXTURES)

@@ -110,7 +110,8 @@ def _parse(source: SourceText) -> _Fabric:
     for one, other in fabric.cables:
         pair = (one.rpartition("#")[0], other.rpartition("#")[0])
         cables[pair] = cables.get(pair, 0) + 1
-    unknown = next((end for pair in cables for end in pair if end not in fabric.switches | fabric.adapters), None)
+    known = {*fabric.switches, *fabric.adapters}
+    unknown = next((end for pair in cables for end in pair if end not in known), None)
     if unknown is not None:
         raise source.wrong(f"a port leads to '{unknown[:40]}', which has no block", allowed="the whole output")
     return replace(fabric, cables=cables)

@@ -19,6 +19,8 @@ NETQ_FORM: Final = "NetQ topology graph"
 MOST_YAML_BYTES: Final = 2**20
 MOST_YAML_EVENTS: Final = 100_000
 MOST_NESTING: Final = 32
+MOST_NAMES: Final = 200_000
+"""Nodes and switches that a file may list, repetitions included."""
 _PAIR: Final = re.compile(r"(\w{1,40})\s*=\s*([^\s#]+)")
 _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -39,6 +41,7 @@ def read_slurm(source: SourceText) -> NetworkFacts:
     children: dict[str, tuple[str, ...]] = {}
     hosts: dict[str, tuple[str, ...]] = {}
     blocks: dict[str, tuple[str, ...]] = {}
+    named = 0
     for number, line in _continued(source.lines()):
         pairs = {key.casefold(): value for key, value in _PAIR.findall(line.partition("#")[0])}
         name = pairs.get("switchname") or pairs.get("blockname")
@@ -49,12 +52,15 @@ def read_slurm(source: SourceText) -> NetworkFacts:
         if name in children or name in hosts or name in blocks:
             raise source.wrong(f"'{name}' is defined twice", number, "each switch or block once")
         nodes = expand_hosts(pairs.get("nodes", ""), source, number)
+        named += len(nodes)
         if "blockname" in pairs:
             blocks[name] = nodes
-            continue
-        if "switches" in pairs:
+        elif "switches" in pairs:
             children[name] = expand_hosts(pairs["switches"], source, number)
-        if nodes or "switches" not in pairs:
+            named += len(children[name])
+        if named > MOST_NAMES:
+            raise source.wrong(f"more than {MOST_NAMES} nodes and switches", number, "a topology of one cluster")
+        if "blockname" not in pairs and (nodes or "switches" not in pairs):
             hosts[name] = nodes
     every = tuple(dict.fromkeys(host for group in (*hosts.values(), *blocks.values()) for host in group))
     if not every:
@@ -114,6 +120,7 @@ def read_topograph(source: SourceText) -> NetworkFacts:
     children: dict[str, tuple[str, ...]] = {}
     hosts: dict[str, tuple[str, ...]] = {}
     domains: dict[str, tuple[str, ...]] = {}
+    named = 0
     for name, entry in switches.items():
         below = _mapping(entry or {}, source, f"switch {name}").get("switches") or []
         if below:
@@ -123,6 +130,9 @@ def read_topograph(source: SourceText) -> NetworkFacts:
         nodes = _node_list(block.get("nodes"), source, number)
         switch = _text(block.get("switch") or f"block {number}", source, f"block {number}")
         hosts[switch] = (*hosts.get(switch, ()), *nodes)
+        named += len(nodes)
+        if named > MOST_NAMES:
+            raise source.wrong(f"more than {MOST_NAMES} nodes", allowed="a model of one cluster")
         notes = _mapping(
             block.get("annotations") or block.get("labels") or {}, source, f"annotations of block {number}"
         )
@@ -184,7 +194,12 @@ def _node_list(value: object, source: SourceText, number: int) -> tuple[str, ...
     if not isinstance(value, list) or not value:
         raise source.wrong(f"block {number}: no nodes", allowed="a list such as [node[01-08]]")
     texts = (_text(entry, source, f"nodes of block {number}") for entry in value)
-    return tuple(host for text in texts for host in expand_hosts(text, source))
+    hosts: list[str] = []
+    for text in texts:
+        hosts += expand_hosts(text, source)
+        if len(hosts) > MOST_NAMES:
+            raise source.wrong(f"block {number}: more than {MOST_NAMES} nodes", allowed="a model of one cluster")
+    return tuple(hosts)
 
 
 def read_netq(source: SourceText) -> NetworkFacts:

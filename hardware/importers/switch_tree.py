@@ -7,6 +7,8 @@ from hardware.importers.facts import TierFacts
 from hardware.importers.source_text import SourceText
 
 MOST_LEVELS: Final = 8
+MOST_SERVED: Final = 4_000_000
+"""Hosts below a switch, over all switches: 256 spines above 2,048 nodes have half a million."""
 _NAMES: Final = ("leaf", "spine", "core")
 
 
@@ -37,12 +39,18 @@ def tree_tiers(
     levels = _levels(source, children, hosts)
     below: dict[str, tuple[str, ...]] = {}
     tiers: list[TierFacts] = []
+    served = 0
     for level in range(max(levels.values(), default=0) + 1):
         here = [switch for switch in levels if levels[switch] == level]
         for switch in here:
             own = list(hosts.get(switch, ()))
             for child in children.get(switch, ()):
                 own += below[child]
+                if len(own) > MOST_SERVED:
+                    break
+            served += len(own)
+            if served > MOST_SERVED:
+                raise source.wrong("too many switches with too many hosts", allowed=f"{MOST_SERVED} in all")
             below[switch] = tuple(dict.fromkeys(own))
         groups = _merged([below[switch] for switch in here if below[switch]])
         if groups and (not tiers or {frozenset(g) for g in groups} != {frozenset(g) for g in tiers[-1].groups}):

@@ -1,4 +1,4 @@
-"""XML of strangers: a small tree without documents types, entities, depth or size that nobody needs."""
+"""XML of strangers: a small tree without document types, entities, depth or size that nobody needs."""
 
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -6,7 +6,7 @@ from xml.parsers import expat
 
 from hardware.importers.source_text import SourceText
 
-MOST_ELEMENTS: Final = 100_000
+MOST_ELEMENTS: Final = 20_000
 MOST_DEPTH: Final = 64
 
 
