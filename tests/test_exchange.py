@@ -1,6 +1,5 @@
 """Exchanges of layers, states and boundaries: volumes against published counts, times against single collectives."""
 
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -433,21 +432,3 @@ def test_tied_embeddings_are_reduced_between_the_ends() -> None:
     assert time_s > 32000 / 8 * HIDDEN * 4.0 / 50e9  # between nodes, over one accelerator's share
     assert tied_embedding_s(model_of(DENSE), job, table, TIERS, NETWORK)[0] == 0.0
     assert tied_embedding_s(tied, job, one(tp=8), TIERS, NETWORK)[0] == 0.0
-
-
-def test_pricing_2000_strategies_takes_milliseconds() -> None:
-    rng = np.random.default_rng(4)
-    degrees = 2 ** rng.integers(0, 4, (4, 2000))
-    strategies = [
-        Strategy(tp=int(t), cp=int(c), dp=8 * int(d), ep=8, sequence_parallel=bool(t > 1), zero=int(z))
-        for t, c, d, z in zip(*degrees[:3], rng.integers(0, 4, 2000), strict=True)
-    ]
-    table = table_of(strategies, pp=[int(p) for p in degrees[3]], micro_batch=[1] * 2000)
-    spec, job = model_of(DENSE, MOE), job_of()
-    counts = LocalParameters(dense=np.full(2000, 1e9), expert=np.full(2000, 1e9))
-    start = time.process_time()
-    for name in ("dense", "moe", "embedding", "head"):
-        layer_exchange(name, spec, job, table, TIERS, NETWORK)
-    state_exchange(counts, job, table, TIERS, NETWORK, 160e6)
-    boundary_send_s(spec, job, table, TIERS, NETWORK)
-    assert time.process_time() - start < 0.2  # about 20 ms on an idle core

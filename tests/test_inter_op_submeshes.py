@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import time
 
 import numpy as np
 import pytest
@@ -176,11 +175,10 @@ def gpt3_like(layers, nodes, *, noise):
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.2])
-def test_96_layers_on_512_devices_take_less_than_a_second(noise):
+def test_96_layers_on_512_devices_take_few_evaluations(noise):
     problem = gpt3_like(96, 64, noise=noise)
-    begin = time.process_time()
     plan = partition_submeshes(problem)
-    assert time.process_time() - begin < 1.0
+    assert plan.thresholds <= 40  # of more than 4,000 possible bottlenecks; seconds: benchmarks/solver_speed.py
     assert sum(n * d for n, d in (stage.shape for stage in plan.stages)) == 512
     assert [s.first for s in plan.stages] == [0, *(s.end for s in plan.stages[:-1])]
     assert plan.stages[-1].end == 96
