@@ -1,116 +1,125 @@
 """Bounds of every grid under every recompute option: time, and whether the memory can hold it."""
 
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from costmodels.compute.local import grid_of
-from costmodels.layer_costs import part_weights, price_parts, repeated_s
 from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Recompute
-from costmodels.memory import ModelMemory, model_memory, usable_memory
 from costmodels.pricing import Pricing
 from costmodels.results import Verdict
-from costmodels.table import Bools, Floats
-from planner.bounds import part_work, step_lower_bound_s, with_layers
+from costmodels.table import Bools, Floats, Ints
+from planner.bounds import Work, pipeline_bound_s, step_lower_bound_s, with_jitter_s
 from planner.expand import pinned_virtual
 from planner.grids import Grids
-from planner.memory_bounds import MemoryBound, memory_bound
+from planner.option_memory import OptionMemory
+from planner.option_times import OptionTimes
 from planner.request import PlanRequest
-
-CHUNK: Final = 8_192  # grids whose memory is bounded at once: bounds the memory of a search
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OptionBounds:
-    """Bounds for one request on one island under O recompute options."""
+    """Bounds of the grids of one request on one island under O recompute options.
+
+    Parameters
+    ----------
+    request : PlanRequest
+        What is asked.
+    pricing : Pricing
+        Model, job, island.
+    options : tuple of Recompute
+        Recompute choices.
+    accepted : Verdict
+        What still fits: safely (``FITS``), or at all (``RISKY``).
+    grids : Grids
+        S grids, all on equally many GPUs.
+    """
 
     request: PlanRequest
     pricing: Pricing
     options: tuple[Recompute, ...]
     accepted: Verdict
+    grids: Grids
 
-    def time_s(self, grids: Grids) -> Floats:
-        """Least time of any layout of a grid under each option, whatever split, chunks, sharding; shape (S, O)."""
-        table = grids.table
-        distinct = grid_of(table)
-        unsharded = table.take(distinct.first)
-        unsharded = replace(unsharded, zero=np.zeros_like(unsharded.zero))
-        weights = part_weights(self.pricing)
-        work = part_work(price_parts(self.pricing, unsharded), weights)
-        repeated = np.einsum("okd,k->od", repeated_s(self.pricing, unsharded, self.options), weights)
-        plain = ~self._may_interleave(grids)
-        columns = []
-        for more in repeated:
-            mine = with_layers(work, more).take(distinct.inverse)
-            columns.append(step_lower_bound_s(mine, table.pp, grids.num_microbatches, plain))
-        return np.stack(columns, axis=1)
+    def time_s(self) -> Floats:
+        """Least time of any layout of a grid under any option, whatever split, chunks and memory; shape (S,)."""
+        grids = self.grids
+        bound = pipeline_bound_s(self._times.least(), grids.table.pp, grids.num_microbatches, ~self._may_interleave)
+        return with_jitter_s(bound, grids.gpus)
 
-    def _may_interleave(self, grids: Grids) -> Bools:
-        if pinned_virtual(self.request) == 1:
-            return np.zeros(len(grids), dtype=np.bool_)
-        return np.asarray((grids.table.pp > 1) & (grids.num_microbatches % grids.table.pp == 0))
+    def within_memory_s(self, rows: Ints, limit_s: float = np.inf) -> Floats:
+        """Least times of some grids under each option; infinite where no split can fit the memory, shape (R, O).
 
-    def within_memory_s(self, grids: Grids, time_s: Floats) -> Floats:
-        """Time bounds with infinity where no split can fit the memory; shape (S, O).
+        Layouts without recompute stand also for those in which some layers recompute in full and the others do nothing.
 
-        Some layers may recompute in full while the others do nothing. A grid that does not fit without recompute keeps
-        its bound of no recompute, raised by the least number of layers that must recompute.
+        Parameters
+        ----------
+        rows : array of int
+            Which grids, shape (R,).
+        limit_s : float, optional
+            Times above it need not be told from infinity [s].
         """
-        parts = []
-        for start in range(0, len(grids), CHUNK):
-            rows = np.arange(start, min(start + CHUNK, len(grids)))
-            parts.append(self._chunk(grids.take(rows), time_s[rows]))
-        return np.concatenate(parts)
+        out = np.full((len(rows), len(self.options)), np.inf)
+        for chunked in (False, True):
+            some = np.flatnonzero(self._may_interleave[rows] if chunked else self._may_be_plain[rows])
+            for number in range(len(self.options)) if some.size else ():
+                found = self._option_s(number, rows[some], limit_s, chunked=chunked)
+                out[some, number] = np.minimum(out[some, number], found)
+        return np.where(out <= limit_s, out, np.inf)
 
-    def _chunk(self, grids: Grids, time_s: Floats) -> Floats:
-        memories = [self._memory(grids, option) for option in self.options]
-        bounds = [self._memory_bound(grids, memory) for memory in memories]
-        rooms = [self._room_bytes(memory) for memory in memories]
-        out = np.stack(
-            [
-                np.where(b.least_bytes <= room, time_s[:, o], np.inf)
-                for o, (b, room) in enumerate(zip(bounds, rooms, strict=True))
-            ],
-            axis=1,
-        )
-        if NO_RECOMPUTE in self.options and FULL_RECOMPUTE in self.options:
-            none, full = self.options.index(NO_RECOMPUTE), self.options.index(FULL_RECOMPUTE)
-            share = self._recomputed_share(
-                memories[none], memories[full], bounds[none].least_bytes - rooms[none], bounds[none]
-            )
-            mixed = time_s[:, none] + share * (time_s[:, full] - time_s[:, none])
-            fits = np.isfinite(out[:, full]) & (share > 0.0)
-            out[:, none] = np.where(fits, np.minimum(mixed, time_s[:, full]), out[:, none])
+    def _option_s(self, number: int, rows: Ints, limit_s: float, *, chunked: bool) -> Floats:
+        """Least time of any split of some grids under one option, with or without virtual stages; shape (R,)."""
+        work = self._times.work(number, rows)
+        bound = self._step_s(work, rows, chunked=chunked)
+        out = np.full(len(rows), np.inf)
+        near = np.flatnonzero(with_jitter_s(bound, self.grids.gpus[rows]) <= limit_s)
+        if not near.size:
+            return out
+        rows, work, bound = rows[near], work.take(near), bound[near]
+        option, memory = self.options[number], self._memory(chunked=chunked)
+        held = memory.held(self.grids.take(rows), option)
+        if len(work.counts) > 1:
+            bound = np.where(memory.recomputed_layers(held) > 0.0, np.inf, bound)
+        found = memory.capacity_s(held, work, np.zeros_like(work.layer_s), bound, limit_s)
+        if option == NO_RECOMPUTE and FULL_RECOMPUTE in self.options:
+            found = np.minimum(found, self._mixed_s(rows, limit_s, chunked=chunked))
+        out[near] = with_jitter_s(found, self.grids.gpus[rows])
         return out
 
-    def _memory(self, grids: Grids, option: Recompute) -> ModelMemory:
-        table = replace(grids.table, recompute=np.zeros(len(grids), dtype=np.int64), recomputes=(option,))
-        return model_memory(self.request.model, self.request.job, table, self.pricing.constants.memory)
+    def _mixed_s(self, rows: Ints, limit_s: float, *, chunked: bool) -> Floats:
+        """Least time when at least one layer recomputes in full and the others do nothing; shape (R,)."""
+        memory = self._memory(chunked=chunked)
+        held = memory.held(self.grids.take(rows), NO_RECOMPUTE, mixed=True)
+        work, again_s = self._times.mixed(rows)
+        layers = np.maximum(memory.recomputed_layers(held), 1.0)
+        possible = np.isfinite(layers)
+        work = work.plus(np.where(possible, layers, 0.0) * again_s.min(axis=0))
+        bound = np.where(possible, self._step_s(work, rows, chunked=chunked), np.inf)
+        return memory.capacity_s(held, work, again_s, bound, limit_s)
 
-    def _room_bytes(self, memory: ModelMemory) -> Floats:
-        """Most bytes that layers can take on any stage: what may be used, less what every stage needs; shape (S,)."""
-        constants = self.pricing.constants.memory
-        usable = usable_memory(self.pricing.accelerator)
-        limit = usable * (constants.risky_share if self.accepted is Verdict.FITS else 1.0)
-        working = np.min([part.working for part in memory.parts[: memory.kinds]], axis=0)
-        return np.asarray(limit - constants.context_bytes - constants.workspace_bytes - working)
+    @cached_property
+    def _times(self) -> OptionTimes:
+        return OptionTimes(pricing=self.pricing, options=self.options, grids=self.grids)
 
-    def _memory_bound(self, grids: Grids, memory: ModelMemory) -> MemoryBound:
-        counts = part_weights(self.pricing)[: memory.kinds]
-        return memory_bound(memory, counts, grids.table.pp, grids.num_microbatches)
+    def _memory(self, *, chunked: bool) -> OptionMemory:
+        return OptionMemory(pricing=self.pricing, accepted=self.accepted, chunked=chunked)
 
-    def _recomputed_share(self, none: ModelMemory, full: ModelMemory, missing: Floats, bound: MemoryBound) -> Floats:
-        """Least share of the recompute of all layers that must be paid, shape (S,); 0 where nothing must.
+    @cached_property
+    def _may_interleave(self) -> Bools:
+        """Whether a grid may have several chunks per stage, shape (S,)."""
+        return ~one_chunk_only(self.request, self.grids.table.pp, self.grids.num_microbatches)
 
-        ``K`` recomputed layers lower the weighted memory by at most ``K * relief * largest saving``, and cost at least
-        ``K`` times the cheapest kind's recompute: at least ``K / layers`` of the whole when all kinds cost the same,
-        and nothing is claimed when they do not.
-        """
-        saved = np.max(
-            [a.kept - b.kept for a, b in zip(none.parts[: none.kinds], full.parts[: full.kinds], strict=True)], axis=0
-        )
-        layers = np.where(missing > 0.0, missing / np.maximum(bound.relief * saved, 1e-9), 0.0)
-        if none.kinds > 1:
-            return np.where(missing > 0.0, np.finfo(np.float64).tiny, 0.0)
-        return np.minimum(layers / self.request.model.layers, 1.0)
+    @cached_property
+    def _may_be_plain(self) -> Bools:
+        """Whether a grid may have one chunk per stage, shape (S,)."""
+        return np.full(len(self.grids), pinned_virtual(self.request) in (None, 1))
+
+    def _step_s(self, work: Work, rows: Ints, *, chunked: bool) -> Floats:
+        """Bound the pipelines of some grids by their work, with whole layers; shape (R,)."""
+        grids, plain = self.grids, np.full(len(rows), not chunked)
+        return step_lower_bound_s(work, grids.table.pp[rows], grids.num_microbatches[rows], plain)
+
+
+def one_chunk_only(request: PlanRequest, pp: Ints, num_microbatches: Ints) -> Bools:
+    """Whether pipelines cannot have virtual stages: pinned, without a pipeline, or with micro-batches left over."""
+    return np.asarray((pp == 1) | (num_microbatches % pp != 0) | (pinned_virtual(request) == 1))

@@ -61,7 +61,7 @@ class PricedBlock:
     def _price(self, contents: Contents, group: Group) -> None:
         work = stage_work([self.costs], contents)
         near = np.flatnonzero(staircase_bound_s(work, contents) <= self.tally.threshold_s(self.request.top))
-        self.tally.pruned["time lower bound with split"] += len(group.rows) - len(near)
+        self.tally.pruned["time lower bound of a split"] += len(group.rows) - len(near)
         if not len(near):
             return
         contents, work = _rows_of(contents, near), rows_of_work(work, near)

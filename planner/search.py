@@ -1,8 +1,8 @@
 """The uniform search: every grid, bounded, priced with its recompute and virtual stages, in order of its lower bound.
 
-Grids are priced once without recompute; a lower bound over every split of their layers orders them. They are then
-expanded
-in that order until the next bound exceeds the time of the worst layout still wanted. What is left is pruned by proof.
+A cheap lower bound over every split and recompute orders the grids. Those that come first get a tighter bound under
+every recompute option, with whole layers and with the memory, and are priced in its order, until the least bound that
+is left exceeds the time of the worst layout still wanted. What is left is pruned by proof: ``docs/search.md``.
 """
 
 import time
@@ -10,15 +10,16 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.layer_costs import part_weights, price_parts
+from costmodels.layer_costs import PartCosts, part_weights, price_parts
 from costmodels.memory import model_memory
 from costmodels.pricing import Pricing
 from costmodels.results import Verdict
-from costmodels.table import Bools, Floats
-from planner.bounds import part_work, step_lower_bound_s
-from planner.expand import Group, expand, pinned_virtual, pipeline_groups
+from costmodels.table import Floats
+from planner.bounds import part_seconds, part_work, step_lower_bound_s, with_jitter_s
+from planner.expand import Expanded, Group, expand, pinned_virtual, pipeline_groups
+from planner.frontier import Frontier
 from planner.grids import Grids, enumerate_grids, kernel_table, world_sizes
-from planner.option_bounds import OptionBounds
+from planner.option_bounds import OptionBounds, one_chunk_only
 from planner.priced_block import PricedBlock
 from planner.recompute_options import recompute_options
 from planner.request import PlanRequest
@@ -78,38 +79,33 @@ class UniformSearch:
         verdict = legal_mask(self.request.framework, every.table, self.request.model, self.request.job)
         self.tally.rejected.update(dict(verdict.reasons))
         grids = every.take(np.flatnonzero(verdict.ok))
-        if not len(grids):
-            return
-        bounds = OptionBounds(request=self.request, pricing=self.pricing, options=self.options, accepted=self.accepted)
-        time_s = bounds.time_s(grids)
-        near = time_s.min(axis=1) <= self.tally.threshold_s(self.request.top)
-        self._prune("time lower bound", near, time_s.min(axis=1))
-        rows = np.flatnonzero(near)
-        if len(rows):
-            self._expand_in_order(grids.take(rows), bounds.within_memory_s(grids.take(rows), time_s[rows]))
+        if len(grids):
+            bounds = OptionBounds(
+                request=self.request,
+                pricing=self.pricing,
+                options=self.options,
+                accepted=self.accepted,
+                grids=grids,
+            )
+            self._best_first(Frontier(bounds))
 
-    def _prune(self, reason: str, kept: Bools, bound: Floats) -> None:
-        if not kept.all():
-            self.tally.pruned[reason] += int((~kept).sum())
-            self.tally.open_bound_s = min(self.tally.open_bound_s, float(bound[~kept].min()))
-
-    def _expand_in_order(self, grids: Grids, bound: Floats) -> None:
-        """Price blocks of grids in order of their bounds, shape (S, options), until the next one is too slow."""
-        least = bound.min(axis=1)
-        order = np.argsort(least, kind="stable")
-        fitting = int(np.isfinite(least).sum())
-        self.tally.pruned["memory lower bound"] += len(order) - fitting
-        start, size = 0, FIRST_BLOCK
-        while start < fitting:
+    def _best_first(self, frontier: Frontier) -> None:
+        """Price blocks of grids in the order of their bounds, until the least bound left is too slow."""
+        size = FIRST_BLOCK
+        while True:
             limit = self.tally.threshold_s(self.request.top)
-            late = time.monotonic() > self.deadline
-            if least[order[start]] > limit or late:
-                rest = np.zeros(fitting - start, dtype=np.bool_)
-                self._prune("time limit" if late else "time lower bound", rest, least[order[start:fitting]])
-                return
-            block = order[start : min(start + size, fitting)]
-            self._evaluate(grids.take(block), bound[block])
-            start, size = start + size, BLOCK
+            rows, known = frontier.take(size, limit)
+            if not rows.size:
+                break
+            self._evaluate(frontier.bounds.grids.take(rows), known)
+            size = BLOCK
+            if time.monotonic() > self.deadline:
+                break
+        late = time.monotonic() > self.deadline
+        self.tally.pruned["memory lower bound"] += frontier.without_memory
+        if frontier.left:
+            self.tally.pruned["time limit" if late else "time lower bound"] += frontier.left
+            self.tally.open_bound_s = min(self.tally.open_bound_s, frontier.least_s)
 
     def _evaluate(self, grids: Grids, known: Floats) -> None:
         """Price a block of grids under every virtual degree and the recompute options whose known bounds allow it.
@@ -121,11 +117,9 @@ class UniformSearch:
         block = expand(grids, self.options, wanted)
         table = block.grids.table
         costs = price_parts(self.pricing, table)
-        plain = np.zeros(len(table), dtype=np.bool_)
-        bound = step_lower_bound_s(part_work(costs, self.weights), table.pp, block.grids.num_microbatches, plain)
-        bound = np.maximum(bound, known[wanted])
+        bound = np.maximum(self._priced_bound_s(block, costs), known[wanted])
         alive = np.flatnonzero(bound <= self.tally.threshold_s(request.top))
-        self.tally.pruned["time lower bound with exchanges"] += len(table) - len(alive)
+        self.tally.pruned["time lower bound of a variant"] += len(table) - len(alive)
         free = bound[table.pp > 1]  # their layers may be split in ways that are not tried one by one
         self.tally.open_bound_s = min(self.tally.open_bound_s, float(free.min(initial=np.inf)))
         priced = PricedBlock(
@@ -140,6 +134,17 @@ class UniformSearch:
         for group in groups:
             priced.group(Group(spec=group.spec, rows=alive[group.rows]))
 
+    def _priced_bound_s(self, block: Expanded, costs: PartCosts) -> Floats:
+        """Bound of every row from its price, shape (S,). Rows without recompute stand for those that recompute some."""
+        part_s = part_seconds(costs)
+        plain = np.flatnonzero((block.full >= 0) & (block.full != np.arange(len(block.full))))
+        full = part_s[:, block.full[plain]]
+        part_s[:, plain] = np.minimum(part_s[:, plain], full)
+        work = part_work(costs.names, part_s, self.weights)
+        table, m = block.grids.table, block.grids.num_microbatches
+        one_chunk = one_chunk_only(self.request, table.pp, m)
+        return with_jitter_s(step_lower_bound_s(work, table.pp, m, one_chunk), block.grids.gpus)
+
     def _bound_of_fewer_s(self, world: int) -> float:
         """Least time of any layout on ``world`` GPUs.
 
@@ -148,7 +153,8 @@ class UniformSearch:
         """
         if self._gpu_seconds_per_sample is None:
             kernels = kernel_table(self.request, self.pricing.island.gpus)
-            work = part_work(price_parts(self.pricing, kernels), self.weights)
+            costs = price_parts(self.pricing, kernels)
+            work = part_work(costs.names, part_seconds(costs), self.weights)
             per_sample = work.total_s * kernels.tp * kernels.cp / kernels.micro_batch
             self._gpu_seconds_per_sample = float(per_sample.min())
         return self.request.job.global_batch * self._gpu_seconds_per_sample / world

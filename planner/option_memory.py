@@ -1,0 +1,132 @@
+"""What the memory of grids adds to their time bounds under a recompute option."""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from costmodels.layer_costs import part_names, part_weights
+from costmodels.layout import FULL_RECOMPUTE, Recompute
+from costmodels.memory import model_memory
+from costmodels.pricing import Pricing
+from costmodels.results import Verdict
+from costmodels.table import Floats
+from planner.bounds import Work
+from planner.grids import Grids
+from planner.memory_bounds import Flight, StageRoom, memory_bound, stage_room
+from planner.stage_capacity import Layers, Pipelines, capacity_bound_s
+
+_ROUNDING: Final = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Held:
+    """Room on the stages of R grids under one option, and what a layer saves when it recomputes in full instead.
+
+    ``saved_bytes`` has shape (kinds, R) and is zero where layers cannot choose.
+    """
+
+    grids: Grids
+    room: StageRoom
+    saved_bytes: Floats
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class OptionMemory:
+    """Memory of the layouts of one model and job on one island.
+
+    Parameters
+    ----------
+    pricing : Pricing
+        Model, job, island.
+    accepted : Verdict
+        What still fits: safely (``FITS``), or at all (``RISKY``).
+    chunked : bool
+        Whether stages hold several chunks (interleaved) or one.
+    """
+
+    pricing: Pricing
+    accepted: Verdict
+    chunked: bool
+
+    def held(self, grids: Grids, option: Recompute, *, mixed: bool = False) -> Held:
+        """Return the room of some grids when all layers use an option; ``mixed``: that, or recompute in full."""
+        room = self._room(grids, option)
+        saved = np.zeros_like(room.kept_bytes)
+        if mixed:
+            saved = np.maximum(room.kept_bytes - self._room(grids, FULL_RECOMPUTE).kept_bytes, 0.0)
+        return Held(grids=grids, room=room, saved_bytes=saved)
+
+    def recomputed_layers(self, held: Held) -> Floats:
+        """Layers that must recompute in full for the weighted mean of the stages to fit, shape (R,).
+
+        0 where none must, infinite where not all of them are enough.
+        """
+        counts, grids = self._counts(held), held.grids
+        least = memory_bound(held.room, counts, Flight(grids.table.pp, grids.num_microbatches, self.chunked))
+        missing = least.least_bytes - held.room.room_bytes
+        saved = least.relief * held.saved_bytes.max(axis=0)
+        layers = np.divide(missing, saved, out=np.full_like(missing, np.inf), where=saved > 0.0)
+        layers = np.where(missing > 0.0, np.ceil(layers * (1.0 - _ROUNDING)), 0.0)
+        return np.where(layers <= counts.sum(), layers, np.inf)
+
+    def capacity_s(self, held: Held, work: Work, again_s: Floats, known_s: Floats, limit_s: float) -> Floats:
+        """Raise bounds on the time of pipelines by what their stages can hold.
+
+        Parameters
+        ----------
+        held : Held
+            Of R grids.
+        work : Work
+            Of the same.
+        again_s : ndarray
+            Seconds that a layer of each kind takes longer when it recomputes in full [s], shape (kinds, R).
+        known_s : ndarray
+            Bounds that are known [s], shape (R,).
+        limit_s : float
+            Bounds above it need not be told from infinity [s].
+
+        Returns
+        -------
+        ndarray
+            Shape (R,); infinite where no split can hold the layers.
+        """
+        room = held.room
+        pipelines = Pipelines(
+            flight=Flight(held.grids.table.pp, held.grids.num_microbatches, self.chunked),
+            first_s=work.first_s,
+            last_s=work.last_s,
+            shortest_s=work.layer_s.min(axis=0),
+            room_bytes=room.room_bytes,
+            first_bytes=room.first_bytes,
+            last_bytes=room.last_bytes,
+        )
+        bound = known_s
+        for kind, count in enumerate(work.counts):
+            layers = Layers(
+                count=count,
+                layer_s=work.layer_s[kind],
+                states_bytes=room.states_bytes[kind],
+                kept_bytes=room.kept_bytes[kind],
+                again_s=again_s[kind],
+                saved_bytes=held.saved_bytes[kind],
+            )
+            open_rows = np.flatnonzero(np.isfinite(bound))
+            raised = np.full_like(bound, np.inf)
+            if open_rows.size:
+                raised[open_rows] = capacity_bound_s(
+                    pipelines.take(open_rows), layers.take(open_rows), bound[open_rows], limit_s
+                )
+            bound = raised
+        return bound
+
+    def _room(self, grids: Grids, option: Recompute) -> StageRoom:
+        recompute = np.zeros(len(grids), dtype=np.int64)
+        table = replace(grids.table, recompute=recompute, recomputes=(option,))
+        pricing = self.pricing
+        memory = model_memory(pricing.model, pricing.job, table, pricing.constants.memory)
+        in_flight = np.minimum(grids.num_microbatches, table.pp)
+        return stage_room(pricing, memory, part_names(pricing), self.accepted, in_flight)
+
+    def _counts(self, held: Held) -> Floats:
+        return part_weights(self.pricing)[: held.room.states_bytes.shape[0]]

@@ -1,0 +1,126 @@
+"""Small requests and every layout of their space, written down the slow and simple way."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from itertools import combinations, pairwise
+
+from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Layout, Recompute, Strategy
+from costmodels.pricing import Pricing
+from costmodels.results import LayoutCost, Verdict
+from costmodels.workload.model import ModelSpec
+from hardware.cluster import Cluster
+from planner.build import uniform_layout
+from planner.question import Question, request_of
+from planner.request import PlanRequest
+from planner.rules import check_layout
+
+GIB = 2.0**30
+
+
+@cache
+def asked(model: str = "llama32_1b", cluster: str = "dgx-a100:1", **words: object) -> PlanRequest:
+    """A request by name, with a small batch and a short sequence unless it says otherwise."""
+    chosen = {"global_batch": 8, "seq": 2048, **words}
+    return request_of(Question(model=model, cluster=cluster, **chosen))  # type: ignore[arg-type]
+
+
+def cut(model: ModelSpec, *counts: int) -> ModelSpec:
+    """The model with fewer layers in each of its runs; runs beyond the counts are dropped."""
+    runs = tuple(replace(run, count=count) for run, count in zip(model.runs, counts, strict=False) if count)
+    return replace(model, runs=runs)
+
+
+def sized(cluster: Cluster, gpus: int, memory_gib: float | None = None) -> Cluster:
+    """One island of one node with some of its GPUs, and another size of memory."""
+    island = cluster.islands[0]
+    part = island.node.accelerator
+    if memory_gib is not None:
+        part = replace(part, memory_bytes=memory_gib * GIB, allocatable_bytes=0.0)
+    scale_up = replace(island.node.scale_up, domain_gpus=gpus)
+    node = replace(island.node, accelerator=part, gpus=gpus, scale_up=scale_up)
+    return replace(cluster, islands=(replace(island, node=node, nodes=1),))
+
+
+def small(
+    model: str = "llama32_1b",
+    layers: tuple[int, ...] = (4,),
+    gpus: int = 4,
+    memory_gib: float | None = None,
+    **words: object,
+) -> PlanRequest:
+    """A request for a cut model on some GPUs of one node."""
+    request = asked(model, **words)
+    cluster = sized(request.cluster, gpus, memory_gib)
+    return replace(request, model=cut(request.model, *layers), cluster=cluster)
+
+
+def pricing_of(request: PlanRequest) -> Pricing:
+    return Pricing(model=request.model, job=request.job, island=request.cluster.islands[0])
+
+
+def compositions(total: int, parts: int, *, ends_may_be_empty: bool = False) -> Iterator[tuple[int, ...]]:
+    """Every way to write a number as a sum of positive ones; the first and the last may be 0 if allowed."""
+    free = int(ends_may_be_empty)
+    for cuts in combinations(range(1, total + 2 * free), parts - 1):
+        sizes = [high - low for low, high in pairwise((0, *cuts, total + 2 * free))]
+        sizes[0] -= free
+        sizes[-1] -= free
+        yield tuple(sizes)
+
+
+def divisors(number: int) -> list[int]:
+    return [d for d in range(1, number + 1) if number % d == 0]
+
+
+def grids(request: PlanRequest, gpus: int) -> Iterator[tuple[Strategy, int, int, int]]:
+    """Every (strategy, pp, micro-batch, micro-batches) on so many GPUs, legal or not."""
+    batch = request.job.global_batch
+    experts = max((getattr(getattr(kind, "ffn", None), "experts", 0) for kind in request.model.kinds()), default=0)
+    for tp in divisors(gpus):
+        for cp in divisors(gpus // tp):
+            for pp in divisors(gpus // (tp * cp)):
+                dp = gpus // (tp * cp * pp)
+                if batch % dp or pp > request.model.layers:
+                    continue
+                for size in divisors(batch // dp):
+                    for zero in (0, 1, 2, 3) if dp * cp > 1 else (0,):
+                        for etp in {1, tp} if experts else {1}:
+                            for ep in divisors(experts) if experts else (1,):
+                                if tp * cp * dp % (ep * etp) == 0:
+                                    yield (
+                                        Strategy(tp=tp, cp=cp, dp=dp, ep=ep, etp=etp, zero=zero,
+                                                 sequence_parallel=tp > 1),
+                                        pp, size, batch // (dp * size),
+                                    )  # fmt: skip
+
+
+def layouts_of(
+    request: PlanRequest, strategy: Strategy, shape: tuple[int, int, int], recomputes: tuple[Recompute, ...]
+) -> Iterator[Layout]:
+    """Every split of a grid over stages and up to two chunks, under every recompute, also of the first layers alone."""
+    pp, size, number = shape
+    layers = request.model.layers
+    for vpp in (1, 2) if pp > 1 and number % pp == 0 else (1,):
+        for flat in compositions(layers, pp * vpp, ends_may_be_empty=vpp > 1):
+            chunks = tuple(flat[stage::pp] for stage in range(pp))
+            if min(sum(sizes) for sizes in chunks) == 0:
+                continue
+            for recompute in recomputes:
+                prefixes = range(max(flat)) if recompute == NO_RECOMPUTE and FULL_RECOMPUTE in recomputes else (0,)
+                for prefix in prefixes:
+                    yield uniform_layout(
+                        replace(strategy, recompute=recompute),
+                        chunks,
+                        micro_batch=size,
+                        num_microbatches=number,
+                        prefix=prefix,
+                    )
+
+
+def legal(request: PlanRequest, layout: Layout) -> bool:
+    return not check_layout(layout, request.model, request.job, framework=request.framework)
+
+
+def fits(cost: LayoutCost) -> bool:
+    return all(use.verdict is Verdict.FITS for use in cost.memory)

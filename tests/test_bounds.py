@@ -1,0 +1,271 @@
+"""Lower bounds against prices of explicit layouts: nothing of a family may be faster or smaller than its bound says."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from small_requests import GIB, compositions, fits, layouts_of, legal, pricing_of, small
+
+from costmodels.layer_costs import price_parts
+from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Layout, Recompute
+from costmodels.pipeline.inflight import in_flight_total, peak_activation_bytes
+from costmodels.pipeline.schedules import PipelineSpec, Schedule
+from costmodels.price import price_layout
+from costmodels.results import Verdict
+from planner.bounds import Work, least_bottleneck_s, part_seconds, part_work, pipeline_bound_s, step_lower_bound_s
+from planner.grids import Grids, enumerate_grids
+from planner.memory_bounds import Flight, StageRoom, memory_bound
+from planner.option_bounds import OptionBounds
+from planner.recompute_options import recompute_options
+from planner.rules import legal_mask
+from planner.stage_capacity import Layers, Pipelines, capacity_bound_s
+
+QUICK = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+EXACT = 1.0 + 1e-9
+
+CASES = {
+    "dense": lambda: small(layers=(6,), gpus=8, memory_gib=8.0, seq=8192),
+    "dense, short of memory": lambda: small("llama3_8b", layers=(6,), gpus=8, memory_gib=14.0, seq=8192),
+    "under a power limit": lambda: small(
+        "llama3_8b", cluster="dgx-h100:1", layers=(5,), gpus=8, memory_gib=11.0, power_cap_w=400.0
+    ),
+    "experts": lambda: small(
+        "deepseek_v2_lite", cluster="dgx-h100:1", layers=(1, 5), gpus=8, memory_gib=17.0, seq=8192
+    ),
+    "experts, any strategy": lambda: small(
+        "deepseek_v2_lite",
+        cluster="dgx-h100:1",
+        layers=(1, 4),
+        gpus=4,
+        memory_gib=24.0,
+        seq=8192,
+        precision="fp8",
+        framework="none",
+    ),
+    "all or nothing": lambda: small("gpt3_126m", layers=(7,), gpus=4, memory_gib=2.2, framework="deepspeed"),
+}
+
+
+class Case:
+    """Bounds of all legal grids of a small request, and its layouts by grid."""
+
+    def __init__(self, name: str) -> None:
+        self.request = CASES[name]()
+        self.pricing = pricing_of(self.request)
+        self.options = recompute_options(self.request.recompute, self.request.framework, self.pricing)
+        every = enumerate_grids(self.request, self.request.cluster.gpus)
+        legal_ones = legal_mask(self.request.framework, every.table, self.request.model, self.request.job).ok
+        self.grids: Grids = every.take(np.flatnonzero(legal_ones))
+        bounds = OptionBounds(
+            request=self.request,
+            pricing=self.pricing,
+            options=self.options,
+            accepted=Verdict.FITS,
+            grids=self.grids,
+        )
+        self.least_s = bounds.time_s()
+        self.within_s = bounds.within_memory_s(np.arange(len(self.grids)))
+
+    def layouts(self, row: int) -> list[Layout]:
+        table = self.grids.table
+        shape = (int(table.pp[row]), int(table.micro_batch[row]), int(self.grids.num_microbatches[row]))
+        return list(layouts_of(self.request, table.strategy(row), shape, self.options))
+
+    def option_of(self, layout: Layout) -> int:
+        used: set[Recompute] = {run.strategy.recompute for stage in layout.stages for run in stage.strategies}
+        return self.options.index(NO_RECOMPUTE if len(used) > 1 else used.pop())
+
+
+@cache
+def case(name: str) -> Case:
+    return Case(name)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_layout_is_faster_than_the_bound_of_its_grid(name):
+    found = case(name)
+
+    @QUICK
+    @given(st.data())
+    def check(data):
+        row = data.draw(st.integers(0, len(found.grids) - 1))
+        layout = data.draw(st.sampled_from(found.layouts(row)))
+        if not legal(found.request, layout):
+            return
+        cost = price_layout([found.pricing], layout)
+        assert found.least_s[row] <= cost.step.total_s * EXACT
+        if fits(cost):
+            assert found.within_s[row, found.option_of(layout)] <= cost.step.total_s * EXACT
+
+    check()
+
+
+def test_the_bounds_say_something():
+    """All the work where nothing is split and no exchange is left out; infinite for grids that do not fit."""
+    found = case("dense, short of memory")
+    for row in np.flatnonzero((found.grids.table.pp == 1) & (found.grids.table.zero < 2)).tolist():
+        layout = next(layout for layout in found.layouts(row) if layout.first.recompute == NO_RECOMPUTE)
+        (stage_s,) = price_layout([found.pricing], layout).stage_times_s
+        assert found.least_s[row] >= layout.num_microbatches * stage_s / EXACT
+    assert np.isinf(found.within_s).any()
+    assert np.isfinite(found.within_s).any()
+
+
+def test_every_grid_of_which_a_layout_fits_has_a_finite_bound():
+    found = case("dense, short of memory")
+    for row in range(0, len(found.grids), 3):
+        known = np.isfinite(found.within_s[row])
+        layouts = found.layouts(row)
+        for layout in layouts[:: max(1, len(layouts) // 4)]:
+            if fits(price_layout([found.pricing], layout)):
+                assert known[found.option_of(layout)], layout
+
+
+@QUICK
+@given(
+    counts=st.lists(st.integers(1, 5), min_size=1, max_size=2),
+    times=st.lists(st.floats(0.1, 3.0), min_size=4, max_size=4),
+    pp=st.integers(1, 4),
+)
+def test_the_bottleneck_is_the_least_over_all_splits_of_one_kind(counts, times, pp):
+    layer_s = np.array(times[: len(counts)])[:, None]
+    first_s, last_s = np.array([times[2]]), np.array([times[3]])
+    total = layer_s[:, 0] @ np.array(counts) + first_s + last_s
+    work = Work(total_s=total, first_s=first_s, last_s=last_s, layer_s=layer_s, counts=tuple(counts))
+    bound = float(least_bottleneck_s(work, np.array([pp]))[0])
+    each = [time for count, time in zip(counts, layer_s[:, 0], strict=True) for _ in range(count)]
+    exact = np.inf
+    for split in compositions(len(each) + 2, pp) if pp <= len(each) + 2 else ():
+        ends = np.cumsum(split)
+        chain = [times[2], *each, times[3]]
+        exact = min(exact, max(sum(chain[end - size : end]) for end, size in zip(ends, split, strict=True)))
+    assert bound <= exact * EXACT
+    if pp == 1:
+        assert bound == pytest.approx(exact)
+
+
+@QUICK
+@given(pp=st.integers(2, 6), m=st.integers(1, 12), n=st.integers(1, 4))
+def test_the_pipeline_bound_is_below_the_closed_form_of_equal_stages(pp, m, n):
+    """1F1B over equal stages takes ``(m + pp - 1) t``."""
+    work = Work(
+        total_s=np.array([float(pp * n)]),
+        first_s=np.zeros(1),
+        last_s=np.zeros(1),
+        layer_s=np.ones((1, 1)),
+        counts=(pp * n,),
+    )
+    shape = (np.array([pp]), np.array([m]))
+    plain = float(pipeline_bound_s(work, *shape, np.array([True]))[0])
+    chunked = float(pipeline_bound_s(work, *shape, np.array([False]))[0])
+    assert chunked <= plain <= (m + pp - 1) * n * EXACT
+    assert float(step_lower_bound_s(work, *shape, np.array([True]))[0]) >= m * n / EXACT
+
+
+@QUICK
+@given(
+    pp=st.integers(2, 6),
+    vpp=st.integers(2, 4),
+    groups=st.integers(1, 4),
+    sizes=st.lists(st.floats(0.1, 2.0), min_size=24, max_size=24),
+)
+def test_every_layer_is_in_flight_as_often_as_the_memory_bound_says(pp, vpp, groups, sizes):
+    for chunks, schedule, m in ((vpp, Schedule.INTERLEAVED, groups * pp), (1, Schedule.ONE_F_ONE_B, groups)):
+        spec = PipelineSpec(schedule=schedule, pp=pp, vpp=chunks, num_microbatches=m)
+        least = Flight(np.array([pp]), np.array([m]), chunked=chunks > 1).least(np.arange(pp))[0]
+        kept = np.array(sizes[: pp * chunks]).reshape(1, pp, chunks)
+        peak = peak_activation_bytes(spec, kept)[0]
+        assert (least * kept[0].sum(axis=1) <= peak * EXACT).all()
+        assert (least <= in_flight_total(spec)).all()
+
+
+@QUICK
+@given(
+    pp=st.integers(1, 4),
+    m=st.integers(1, 6),
+    counts=st.lists(st.integers(1, 4), min_size=1, max_size=2),
+    sizes=st.lists(st.floats(0.1, 4.0), min_size=4, max_size=4),
+)
+def test_the_memory_bound_is_below_the_fullest_stage_of_every_placement(pp, m, counts, sizes):
+    kinds = len(counts)
+    states, kept = np.array(sizes[:kinds])[:, None], np.array(sizes[2 : 2 + kinds])[:, None]
+    room = StageRoom(
+        room_bytes=np.ones(1), states_bytes=states, kept_bytes=kept, first_bytes=np.zeros(1), last_bytes=np.zeros(1)
+    )
+    flight = Flight(np.array([pp]), np.array([m]), chunked=False)
+    bound = float(memory_bound(room, np.array(counts, dtype=float), flight).least_bytes[0])
+    held = flight.least(np.arange(pp))[0]
+    each = [kind for kind, count in enumerate(counts) for _ in range(count)]
+    exact = np.inf
+    for split in compositions(len(each), pp) if pp <= len(each) else ():
+        ends = np.cumsum(split)
+        spans = [each[end - size : end] for end, size in zip(ends, split, strict=True)]
+        stages = [sum(states[k, 0] + held[i] * kept[k, 0] for k in span) for i, span in enumerate(spans)]
+        exact = min(exact, max(stages))
+    assert bound <= exact * EXACT
+
+
+@QUICK
+@given(data=st.data())
+def test_capacity_is_below_every_split_and_choice_of_recomputed_layers(data):
+    """Brute force over splits and numbers of recomputed layers of every stage."""
+    draw = data.draw
+    pp, m, count = draw(st.integers(1, 3)), draw(st.integers(1, 4)), draw(st.integers(3, 7))
+    layer_s, again_s, first_s, last_s = (draw(st.floats(0.1, 1.0)) for _ in range(4))
+    states, kept = GIB * draw(st.floats(0.1, 1.0)), GIB * draw(st.floats(0.1, 1.0))
+    saved = draw(st.sampled_from([0.0, 0.9])) * kept
+    room = GIB * draw(st.floats(1.0, 12.0))
+    pipelines = Pipelines(
+        flight=Flight(np.array([pp]), np.array([m]), chunked=False),
+        first_s=np.array([first_s]),
+        last_s=np.array([last_s]),
+        shortest_s=np.array([layer_s]),
+        room_bytes=np.array([room]),
+        first_bytes=np.zeros(1),
+        last_bytes=np.zeros(1),
+    )
+    layers = Layers(
+        count=count,
+        layer_s=np.array([layer_s]),
+        states_bytes=np.array([states]),
+        kept_bytes=np.array([kept]),
+        again_s=np.array([again_s if saved else 0.0]),
+        saved_bytes=np.array([saved]),
+    )
+    bound = float(capacity_bound_s(pipelines, layers, np.full(1, 1e-3), np.inf)[0])
+    exact = np.inf
+    for split in compositions(count, pp):
+        times = []
+        for stage, size in enumerate(split):
+            held = min(m, pp - stage)
+            chosen = [k for k in range(size + 1) if size * (states + held * kept) - k * held * saved <= room]
+            ends = (first_s if stage == 0 else 0.0) + (last_s if stage == pp - 1 else 0.0)
+            again = again_s * min(chosen) if chosen and saved else 0.0
+            times.append(size * layer_s + again + ends if chosen else np.inf)
+        exact = min(exact, max(m * time + sum(times[:stage]) for stage, time in enumerate(times)))
+    assert bound <= exact * EXACT
+    if np.isinf(bound):
+        assert np.isinf(exact)
+
+
+@pytest.mark.parametrize("name", ["dense", "experts", "under a power limit"])
+def test_parts_depend_on_their_own_strategy_alone(name):
+    """A row of a table costs what it costs alone: searches and estimates agree."""
+    found = case(name)
+    table = found.grids.table
+    together = part_seconds(price_parts(found.pricing, table))
+    for row in range(0, len(table), 17):
+        alone = part_seconds(price_parts(found.pricing, table.take(np.array([row]))))
+        np.testing.assert_allclose(together[:, row], alone[:, 0], rtol=1e-12)
+
+
+def test_work_adds_up_the_parts():
+    found = case("experts")
+    costs = price_parts(found.pricing, found.grids.table)
+    weights = np.array([1.0, 5.0, 1.0, 1.0])
+    work = part_work(costs.names, part_seconds(costs), weights)
+    assert work.counts == (1, 5)
+    np.testing.assert_allclose(work.total_s, work.first_s + work.last_s + np.array([1.0, 5.0]) @ work.layer_s)
+    assert FULL_RECOMPUTE in found.options
