@@ -69,6 +69,11 @@ class ExportName(StrEnum):
     """Formats that a plan is written in."""
 
     MEGATRON = "megatron"
+    BRIDGE = "bridge"
+    NEMO = "nemo"
+    TORCHTITAN = "torchtitan"
+    DEEPSPEED = "deepspeed"
+    GALVATRON = "galvatron"
     JSON = "json"
 
 

@@ -27,6 +27,8 @@ def check_sizes(model: ModelSpec, job: TrainingJob, layout: Layout, site: Site) 
         raise InputError(
             f"the layout holds {layout.layers} layers, the model has {model.layers}", allowed="every layer exactly once"
         )
+    if layout.vocabulary_spread:
+        raise InputError("the vocabulary is spread over all stages", allowed="embedding first and head last")
     dp = layout.first.dp
     samples = layout.micro_batch * dp * layout.num_microbatches
     if samples != job.global_batch:

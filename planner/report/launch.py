@@ -1,7 +1,7 @@
 """A saved layout as the files that start it."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -9,10 +9,15 @@ from types import MappingProxyType
 from rich.console import Console
 
 from hardware.errors import InputError
+from planner.export.bridge import export_bridge
+from planner.export.deepspeed import export_deepspeed
 from planner.export.folder import export_files
-from planner.export.launch import site_of
+from planner.export.galvatron import export_galvatron
+from planner.export.launch import Export, site_of
 from planner.export.layout_json import write_layout
 from planner.export.megatron import export_megatron
+from planner.export.nemo import export_nemo
+from planner.export.torchtitan import export_torchtitan
 from planner.nearest import nearest
 from planner.plan_report import RankedLayout
 from planner.report.console import section, show
@@ -21,7 +26,17 @@ from planner.report.target import Target
 from planner.report.words import layout_text
 from planner.request import PlanRequest
 
-FORMATS = ("megatron", "json")
+EXPORTERS: Mapping[str, Callable[..., Export]] = MappingProxyType(
+    {
+        "megatron": export_megatron,
+        "bridge": export_bridge,
+        "nemo": export_nemo,
+        "torchtitan": export_torchtitan,
+        "deepspeed": export_deepspeed,
+        "galvatron": export_galvatron,
+    }
+)
+FORMATS = (*EXPORTERS, "json")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +86,9 @@ def launch_of(request: PlanRequest, ranked: RankedLayout, target: Target) -> Lau
     if target.format == "json":
         text = write_layout(ranked.layout)
         return LaunchFiles(title=title, text=text, files=MappingProxyType({"layout.json": text}))
-    if target.format == "megatron":
-        export = export_megatron(
+    exporter = EXPORTERS.get(target.format)
+    if exporter is not None:
+        export = exporter(
             request.model,
             request.job,
             ranked.layout,

@@ -1,0 +1,154 @@
+"""A plan as overrides of a Megatron-Bridge recipe.
+
+The recipe builds the model; the overrides set everything that decides on the layout, also what the plan leaves off, so
+that no setting of the recipe stays by accident. Every export is read back before it is handed out.
+
+References
+----------
+Megatron-Bridge 0.6: ``scripts/training/run_recipe.py``, ``src/megatron/bridge/training/config.py`` (ConfigContainer and
+Hydra overrides).
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from costmodels.job import TrainingJob
+from costmodels.layout import Layout
+from costmodels.workload.model import ModelSpec
+from hardware.errors import InputError
+from planner.export.launch import Export, Program, Site, node_rows, rank_rows
+from planner.export.megatron import export_megatron
+from planner.export.megatron_model import model_arguments
+from planner.export.plan_checks import check_rules, check_sizes, has_experts
+from planner.ingest.bridge import CORE, OverrideKey, layout_of_overrides, override_keys, precision_words
+from planner.ingest.plain_layout import plain_layout
+from planner.plan_report import RankPlace
+from planner.request import Framework
+from planner.rules.table import resolve_version
+
+_PLAIN: Final = re.compile(r"[\w.+-]+")
+_PRECISION_FLAGS: Final = ("--bf16", "--fp16", "--fp8-", "--fp4-", "--reuse-grad-buf-for-mxfp8")
+_RECIPE: Final = "MODEL_RECIPE names the recipe; its model must be that of the plan: layers, sizes, experts"
+
+
+def export_bridge(
+    model: ModelSpec,
+    job: TrainingJob,
+    layout: Layout,
+    site: Site,
+    *,
+    placement: Sequence[RankPlace] = (),
+    version: str | None = None,
+) -> Export:
+    """Write a plan as overrides of a Megatron-Bridge recipe.
+
+    Parameters
+    ----------
+    model, job : ModelSpec, TrainingJob
+        What is trained.
+    layout : Layout
+        The plan; one grid for the whole model.
+    site : Site
+        Hosts and GPUs, as many as the layout uses.
+    placement : sequence of RankPlace, optional
+        Which GPU each rank gets; identity by default.
+    version : str, optional
+        Such as ``0.6``; the newest known by default.
+
+    Returns
+    -------
+    Export
+        Accepted by the rules, read back as the same layout.
+
+    Raises
+    ------
+    InputError
+        A part of the model or of the layout cannot be said; the message names it.
+    """
+    known = resolve_version(Framework.BRIDGE, version)
+    words = override_words(model, job, layout, site, framework=Framework.BRIDGE)
+    check_rules(model, job, layout, Framework.BRIDGE, known)
+    nodes = node_rows(site, placement)
+    core = export_megatron(model, job, layout, site, placement=placement, version=CORE[Framework.BRIDGE])
+    return Export(
+        framework=Framework.BRIDGE,
+        version=known,
+        arguments=words,
+        environment=core.environment,
+        nodes=nodes,
+        ranks=rank_rows(layout, nodes),
+        notes=(_RECIPE, "data, learning rate, schedule and checkpoints are the recipe's unless you add yours"),
+        program=Program(
+            target=(
+                '"$TRAIN_SCRIPT" --recipe "${MODEL_RECIPE:?set MODEL_RECIPE to a recipe of Megatron-Bridge}" '
+                "--mode pretrain --dataset mock"
+            ),
+            script="/path/to/Megatron-Bridge/scripts/training/run_recipe.py",
+            user_words="train.train_iters=20",
+            user_says="further overrides, such as dataset, checkpoint and optimizer settings",
+        ),
+    )
+
+
+def override_words(
+    model: ModelSpec, job: TrainingJob, layout: Layout, site: Site, *, framework: Framework
+) -> tuple[str, ...]:
+    """Overrides of a framework that builds on Megatron-core, read back.
+
+    Parameters
+    ----------
+    model, job, layout, site
+        As of :func:`export_bridge`.
+    framework : Framework
+        Megatron-Bridge or NeMo.
+
+    Raises
+    ------
+    InputError
+        Megatron-core of that framework cannot run the plan, or a part has no key.
+    """
+    check_sizes(model, job, layout, site)
+    core = export_megatron(model, job, layout, site, version=CORE[framework])
+    given = _options(core.arguments)
+    model_words = model_arguments(model, job.seq)
+    recipes = precision_words(framework)
+    if job.precision.name not in recipes:
+        raise InputError(f"precision {job.precision.name} has no override", allowed=", ".join(recipes))
+    words = [word for key in override_keys(framework) for word in _key_words(key, given)]
+    words += recipes[job.precision.name][0]
+    silent = {*_options(model_words), *(key.flag for key in override_keys(framework)), "--seq-length"}
+    unsaid = [flag for flag in given if flag not in silent and not flag.startswith(_PRECISION_FLAGS)]
+    if unsaid:
+        raise InputError(f"{', '.join(unsaid)} has no override in {framework}", allowed="a plan without it")
+    read = layout_of_overrides(words, model_words, world=layout.gpus, framework=framework)
+    if read != plain_layout(layout, experts=has_experts(model)):
+        raise InputError("the overrides do not read back as the plan", allowed="report this as an error")
+    return tuple(words)
+
+
+def _options(arguments: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Values of each option of an argument list."""
+    found: dict[str, tuple[str, ...]] = {}
+    name = ""
+    for word in arguments:
+        if word.startswith("--"):
+            name = word
+            found[name] = ()
+        else:
+            found[name] += (word,)
+    return found
+
+
+def _key_words(key: OverrideKey, given: dict[str, tuple[str, ...]]) -> list[str]:
+    """Overrides of one flag; what is not given gets the value that turns it off."""
+    if key.flag not in given:
+        return [f"{name}={key.absent}" for name in key.keys] if key.absent is not None else []
+    values = given[key.flag]
+    if key.kind == "values":
+        text = f"[{','.join(values)}]"
+    elif key.kind in ("on", "off"):
+        text = "true" if key.kind == "on" else "false"
+    else:
+        text = values[0] if _PLAIN.fullmatch(values[0]) else f'"{values[0]}"'
+    return [f"{name}={text}" for name in key.keys]

@@ -1,0 +1,56 @@
+"""From a priced layout to a launch folder of every framework, through the command line."""
+
+import json
+import shutil
+import subprocess
+
+import pytest
+from typer.testing import CliRunner
+
+from planner.cli import app
+
+RUN = CliRunner()
+OWN = {
+    "bridge": (["--zero", "1"], "model.tensor_model_parallel_size=2", ""),
+    "nemo": (["--zero", "1"], "trainer.strategy.tensor_model_parallel_size=2", ""),
+    "torchtitan": (["--zero", "3"], "--parallelism.tensor_parallel_degree 2", ""),
+    "deepspeed": (["--zero", "2", "--no-sequence-parallel"], "--tensor-model-parallel-size 2", "ds_config.json"),
+    "galvatron": (["--zero", "2"], "runtime.train.sequence_parallel=true", "galvatron_config.json"),
+}
+USUAL = {"launch.sh", "arguments.txt", "nodes.tsv", "ranks.tsv", "layout.json", "README.md"}
+
+
+def run(*words: str):
+    return RUN.invoke(app, list(words))
+
+
+def priced(folder, framework: str, *words: str) -> str:
+    report = folder / "one.json"
+    base = ["estimate", "llama3_8b", "dgx-h100:1", "--global-batch", "64", "--seq", "4096", "--tp", "2"]
+    result = run(*base, "--framework", framework, *words, "--json", str(report))
+    assert result.exit_code == 0, result.output
+    return str(report)
+
+
+@pytest.mark.parametrize("framework", OWN)
+def test_a_priced_layout_becomes_a_launch_folder(framework, tmp_path):
+    words, said, file = OWN[framework]
+    report = priced(tmp_path, framework, *words)
+    printed = run("export", report, "--to", framework)
+    assert printed.exit_code == 0, printed.output
+    assert said in printed.stdout.splitlines()
+    target = tmp_path / "launch"
+    written = run("export", report, "--to", framework, "--hosts", "gpu-7", "-o", str(target))
+    assert written.exit_code == 0, written.output
+    assert {path.name for path in target.iterdir()} == USUAL | ({file} if file else set())
+    assert "gpu-7" in (target / "nodes.tsv").read_text()
+    if file:
+        assert json.loads((target / file).read_text())
+    if shutil.which("bash"):
+        subprocess.run(["bash", "-n", str(target / "launch.sh")], check=True)
+
+
+def test_what_a_framework_cannot_do_ends_with_its_reason(tmp_path):
+    report = priced(tmp_path, "megatron", "--zero", "1")
+    refused = run("export", report, "--to", "torchtitan")
+    assert (refused.exit_code, "ZeRO stage 1 has no option" in " ".join(refused.stderr.split())) == (2, True)
