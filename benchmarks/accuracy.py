@@ -27,6 +27,7 @@ APART = "ultrascale"
 LEAST_ROWS = 3
 LEAST_GROUP = 5
 WORST = 10
+MOST_OF_A_STUDY = 2
 WITH_MEMORY = ("ok", "memory_only")
 
 
@@ -203,8 +204,15 @@ def coverage_lines(predictions: Sequence[Prediction]) -> list[str]:
 def worst_lines(pairs: Sequence[tuple[Prediction, float]], reasons: dict[str, str]) -> list[str]:
     """List the rows with the largest errors, each from another study where possible, with its reason."""
     ordered = sorted(pairs, key=lambda pair: -abs(np.log(pair[1])))
+    studies = Counter[str]()
+    shown: list[tuple[Prediction, float]] = []
+    for pair in ordered:
+        name = family(pair[0].run)
+        studies[name] += 1
+        if studies[name] <= MOST_OF_A_STUDY:
+            shown.append(pair)
     lines = ["| run | measured s | predicted s | ratio | reason |", "|---|---|---|---|---|"]
-    for prediction, ratio in ordered[:WORST]:
+    for prediction, ratio in shown[:WORST]:
         run = prediction.run
         why = next((text for pattern, text in reasons.items() if re.search(pattern, run.id)), "not explained yet")
         lines.append(f"| `{run.id}` | {run.step_time_s:.4g} | {prediction.step_time_s:.4g} | {ratio:.2f} | {why} |")

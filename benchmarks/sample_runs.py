@@ -28,6 +28,7 @@ COLUMNS = (
 )
 PHRASES = (
     r"kernel: [^;]*",
+    r"offload ratio alpha=[\d.]+",
     r"layer split \[[\d, ]+\]",
     r"max_allocated|max_memory_allocated|peak allocated|max allocated|nvidia-smi|first/last nodes",
 )

@@ -2,12 +2,13 @@
 
 import re
 from dataclasses import dataclass, fields, replace
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
 
 from costmodels.job import Precision, Software, TrainingJob
-from costmodels.layout import Layout, Stage, Strategy, StrategyRun
+from costmodels.layout import Granularity, Layout, Recompute, Stage, Strategy, StrategyRun
 from costmodels.pipeline.schedules import Schedule
 from costmodels.precision import precision
 from costmodels.software import RunText, software_for
@@ -29,12 +30,18 @@ BILLION: Final = 1e9
 ADAPTER_SHARE: Final = (
     0.001  # parameters of low-rank adapters over those of the model (rank 16 of a width of thousands)
 )
+UNSTATED_VARIANTS: Final = MappingProxyType({"V100 (not stated)": "V100-SXM2-32GB"})
+"""What a part is taken for whose table leaves its memory open: the variant that can hold more."""
 OMNI_PATH_SHARE: Final = 0.2
 """Share of a node's Omni-Path adapters that NCCL reaches through verbs without a plugin.
 
-One group of all ranks moves 5 to 7 of 50 GB/s, since it uses one adapter of four, at 0.4 of its rate (github.com/
-bigscience-workshop/bigscience experiments/bandwidth: A100, 4 nodes; V100, 16 nodes); several groups use several adapters.
-Range 0.1 to 0.4."""
+One group of all ranks moves 5 to 7 of 50 GB/s, since it uses one adapter of four, at 0.4 of its rate; several groups
+use several adapters. Source: github.com/bigscience-workshop/bigscience experiments/bandwidth (A100, 4 nodes; V100, 16
+nodes). Range 0.1 to 0.4."""
+SHARDED_OPTIMIZER_FRAMEWORKS: Final = ("nemo", "bridge")
+"""Their launchers shard the optimizer unless told otherwise (``distributed_fused_adam`` and its successors)."""
+TITAN_SELECTIVE: Final = Recompute(granularity=Granularity.SELECTIVE, modules=("attn", "layernorm", "mlp_act"))
+"""torchtitan's selective recompute per op keeps every second product and fused attention."""
 MOST_EXTRA_MODULES: Final = 8  # modules of a pipeline that are no layers
 SEQUENCE_PARALLEL_FRAMEWORKS: Final = ("megatron", "bridge", "nemo", "torchtitan")
 
@@ -85,6 +92,10 @@ def question_of(run: MeasuredRun) -> PricedRun:
 def _software(run: MeasuredRun) -> Software:
     """The preset of the run with its remarks, and the layers whose activations it offloads."""
     found = software_for(_words(run)).software
+    share = re.search(r"offload ratio alpha=([\d.]+)", run.text("notes"))
+    if share and run.grid:
+        layers = float(share.group(1)) * (run.number("layers") or 0.0) / run.grid.pp
+        return replace(found, activation_offload_layers=round(layers))
     offloaded = re.search(r"activation (?:cpu )?offload (\d+) layers", run.text("offload").lower())
     if not offloaded:
         return found
@@ -94,13 +105,16 @@ def _software(run: MeasuredRun) -> Software:
 
 def _precision(run: MeasuredRun, software: Software) -> Precision:
     """The recipe that a run states; where it states none that is known, 16 bits as its hardware has them."""
-    sixteen_bits = "bf16" if accelerator(run.text("hardware").split("+")[0]).peak.bf16 > 0.0 else "fp16"
+    peak = accelerator(run.text("hardware").split("+")[0]).peak
+    sixteen_bits = "bf16" if peak.bf16 > 0.0 else "fp16"
     for words in (run.text("dtype"), run.text("precision")):
         if words:
             try:
-                return precision(words, framework=software.framework)
+                found = precision(words, framework=software.framework)
             except InputError:
                 continue
+            if getattr(peak, found.gemm) > 0.0:
+                return found
     return precision(sixteen_bits, framework=software.framework)
 
 
@@ -139,7 +153,7 @@ def _cluster(run: MeasuredRun) -> Cluster:
     if rate and "omni-path" in run.text("interconnect").lower():
         rate *= OMNI_PATH_SHARE
     machine = cluster_of_run(
-        run.text("hardware"),
+        UNSTATED_VARIANTS.get(run.text("hardware"), run.text("hardware")),
         int(run.number("n_gpus") or 0),
         int(run.number("gpus_per_node") or 0),
         rate * BYTES_PER_GBIT if rate else None,
@@ -173,9 +187,9 @@ def _layout(run: MeasuredRun, grid: RunGrid, model: ModelSpec, software: Softwar
         ep=grid.ep,
         etp=(grid.etp or (1 if grid.ep > 1 else grid.tp)) if expert_count(model) else 1,
         sequence_parallel=grid.tp > 1 and _sequence_parallel(run, software),
-        zero=run.zero,
+        zero=_zero(run, software),
         shard_group=_shard_group(run, grid),
-        recompute=run.recompute,
+        recompute=_recompute(run, software),
     )
     if grid.tp * grid.cp * grid.dp % (strategy.ep * strategy.etp):
         raise InputError(f"expert grid {strategy.etp} x {strategy.ep} does not divide {strategy.gpus} GPUs of a stage")
@@ -188,8 +202,21 @@ def _layout(run: MeasuredRun, grid: RunGrid, model: ModelSpec, software: Softwar
         micro_batch=grid.micro_batch,
         num_microbatches=grid.num_microbatches,
         schedule=schedule,
-        vocabulary_spread="vocab-parallel" in words,
+        vocabulary_spread="vocab-parallel" in words or "interlaced vocab" in words,
     )
+
+
+def _zero(run: MeasuredRun, software: Software) -> int:
+    """Return the ZeRO stage that a run states; where it says nothing, what its framework does."""
+    stated = run.text("zero") or run.text("distributed_optimizer") or run.text("fsdp").startswith("1")
+    return run.zero if stated else max(run.zero, int(software.framework in SHARDED_OPTIMIZER_FRAMEWORKS))
+
+
+def _recompute(run: MeasuredRun, software: Software) -> Recompute:
+    """Return what a run recomputes; "selective" means other modules in torchtitan than in Megatron-LM."""
+    per_layer = "layer" in run.text("recompute").lower()
+    selective = run.recompute.granularity is Granularity.SELECTIVE and not per_layer
+    return TITAN_SELECTIVE if selective and software.framework == "torchtitan" else run.recompute
 
 
 def _chunks(run: MeasuredRun, model: ModelSpec, software: Software, pp: int, vpp: int) -> tuple[tuple[int, ...], ...]:

@@ -1,0 +1,99 @@
+"""Accuracy gates: errors against a table of measured runs must not grow.
+
+The table spans every study, accelerator, number format and kind of model of the runs that the project knows
+(``benchmarks/sample_runs.py`` chooses evenly, whatever the errors). Limits stand a little above the errors at the time
+of writing; docs/accuracy.md has the errors over all runs. Lower them when the models improve; do not raise them.
+"""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from planner.validate import Prediction, validate
+
+RUNS = Path(__file__).parent / "reference" / "measured_runs.csv"
+GIB = 2.0**30
+
+
+@pytest.fixture(scope="module")
+def predictions() -> tuple[Prediction, ...]:
+    return validate([RUNS])
+
+
+def sizes(predictions: Iterable[Prediction]) -> np.ndarray:
+    return np.array([abs(p.error) for p in predictions if p.error is not None and p.run.status == "ok"])
+
+
+def numbered(prediction: Prediction) -> bool:
+    return re.match(r"R\d", prediction.run.id) is not None
+
+
+def is_moe(prediction: Prediction) -> bool:
+    return (prediction.run.number("ep") or 0) > 1 or (prediction.run.number("experts") or 0) > 0
+
+
+def test_every_run_of_the_table_is_priced(predictions):
+    skipped = [(p.run.id, p.skipped) for p in predictions if p.skipped]
+    assert len(skipped) <= 0.03 * len(predictions), skipped
+
+
+def test_step_time(predictions):
+    found = sizes(predictions)
+    assert len(found) > 200
+    assert np.median(found) < 0.09
+    assert np.quantile(found, 0.9) < 0.32
+
+
+def test_step_time_of_vendors_tables(predictions):
+    found = sizes(filter(numbered, predictions))
+    assert len(found) > 80
+    assert np.median(found) < 0.07
+    assert np.quantile(found, 0.9) < 0.29
+
+
+def test_step_time_of_mixtures_of_experts(predictions):
+    found = sizes(filter(is_moe, predictions))
+    assert len(found) > 40
+    assert np.median(found) < 0.13
+
+
+@pytest.mark.parametrize("hardware", ["A100", "H100", "B200", "GB200", "GB300"])
+def test_no_accelerator_is_systematically_off(predictions, hardware):
+    mine = [p for p in predictions if re.match(rf"{hardware}(?!\d)", p.run.text("hardware"))]
+    ratios = [p.error + 1.0 for p in mine if p.error is not None and p.run.status == "ok"]
+    assert len(ratios) >= 10
+    assert 0.85 < np.median(ratios) < 1.12
+
+
+def test_peak_memory(predictions):
+    pairs = [
+        (p.peak_mem_bytes / GIB, p.run.peak_mem_gib)
+        for p in predictions
+        if p.peak_mem_bytes and p.run.peak_mem_gib and p.run.status in ("ok", "memory_only")
+    ]
+    errors = np.array([abs(predicted / measured - 1.0) for predicted, measured in pairs])
+    assert len(errors) > 40
+    assert np.median(errors) < 0.14
+
+
+def test_verdicts(predictions):
+    judged = [(p.run.status, p.verdict) for p in predictions if p.verdict and p.run.status in ("ok", "oom")]
+    failed = [verdict for status, verdict in judged if status == "oom"]
+    ran = [verdict for status, verdict in judged if status == "ok"]
+    assert len(failed) >= 10
+    assert sum(verdict != "fits" for verdict in failed) >= 0.8 * len(failed)
+    assert sum(verdict == "oom" for verdict in ran) <= 0.08 * len(ran)
+
+
+def test_errors_are_not_of_the_table_alone(predictions):
+    """A model that knows nothing but one efficiency per accelerator and format must do much worse."""
+    groups: dict[tuple[str, str], list[float]] = {}
+    for p in predictions:
+        rate = p.run.step_time_s and p.cost and p.error is not None and p.cost.mfu * p.cost.step.total_s
+        if rate:
+            groups.setdefault((p.run.text("hardware"), p.run.text("precision")), []).append(rate / p.run.step_time_s)
+    naive = [abs(float(np.median(values)) / value - 1.0) for values in groups.values() for value in values]
+    assert np.median(naive) > np.median(sizes(predictions))
