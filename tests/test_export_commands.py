@@ -50,6 +50,39 @@ def test_a_priced_layout_becomes_a_launch_folder(framework, tmp_path):
         subprocess.run(["bash", "-n", str(target / "launch.sh")], check=True)
 
 
+@pytest.mark.skipif(shutil.which("bash") is None or shutil.which("awk") is None, reason="needs bash and awk")
+@pytest.mark.parametrize(
+    ("framework", "program"),
+    [
+        ("bridge", ["TRAIN", "--recipe", "RECIPE", "--mode", "pretrain", "--dataset", "mock"]),
+        ("nemo", ["NEMO", "llm", "pretrain", "--factory", "RECIPE", "--yes"]),
+        ("torchtitan", ["-m", "torchtitan.train", "--user", "1"]),
+        ("deepspeed", ["TRAIN", "--deepspeed", "--deepspeed_config", "HERE/ds_config.json"]),
+        (
+            "galvatron",
+            ["TRAIN", "YAML", "runtime.parallel.galvatron_config_path=HERE/galvatron_config.json"],
+        ),
+    ],
+)
+def test_the_script_gives_torchrun_the_program_and_its_words(framework, program, tmp_path):
+    target = tmp_path / "launch"
+    report = priced(tmp_path, framework, *OWN[framework][0])
+    assert run("export", report, "--to", framework, "-o", str(target)).exit_code == 0
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("torchrun", "nemo"):
+        (tools / name).write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+        (tools / name).chmod(0o755)
+    environment = {"PATH": f"{tools}:/usr/bin:/bin", "NODE_RANK": "0", "USER_ARGS": "--user 1"}
+    environment |= {"TRAIN_SCRIPT": "TRAIN", "MODEL_RECIPE": "RECIPE", "CONFIG_YAML": "YAML"}
+    done = subprocess.run([str(target / "launch.sh")], env=environment, capture_output=True, text=True, check=True)
+    words = done.stdout.replace(str(target), "HERE").replace(str(tools / "nemo"), "NEMO").splitlines()
+    start = words.index("29500") + 1
+    assert words[start : start + len(program)] == program
+    plain = run("export", report, "--to", framework).stdout.split()
+    assert len(words) - start == len(program) + len(plain) + (0 if framework == "torchtitan" else 2)
+
+
 def test_what_a_framework_cannot_do_ends_with_its_reason(tmp_path):
     report = priced(tmp_path, "megatron", "--zero", "1")
     refused = run("export", report, "--to", "torchtitan")
