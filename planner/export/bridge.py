@@ -30,6 +30,15 @@ from planner.rules.table import resolve_version
 _PLAIN: Final = re.compile(r"[\w.+-]+")
 _PRECISION_FLAGS: Final = ("--bf16", "--fp16", "--fp8-", "--fp4-", "--reuse-grad-buf-for-mxfp8")
 _RECIPE: Final = "MODEL_RECIPE names the recipe; its model must be that of the plan: layers, sizes, experts"
+_PROGRAM: Final = Program(
+    target=(
+        '"$TRAIN_SCRIPT" --recipe "${MODEL_RECIPE:?set MODEL_RECIPE to a recipe of Megatron-Bridge}" '
+        "--mode pretrain --dataset mock"
+    ),
+    script="/path/to/Megatron-Bridge/scripts/training/run_recipe.py",
+    user_words="train.train_iters=20",
+    user_says="further overrides, such as dataset, checkpoint and optimizer settings",
+)
 
 
 def export_bridge(
@@ -79,15 +88,7 @@ def export_bridge(
         nodes=nodes,
         ranks=rank_rows(layout, nodes),
         notes=(_RECIPE, "data, learning rate, schedule and checkpoints are the recipe's unless you add yours"),
-        program=Program(
-            target=(
-                '"$TRAIN_SCRIPT" --recipe "${MODEL_RECIPE:?set MODEL_RECIPE to a recipe of Megatron-Bridge}" '
-                "--mode pretrain --dataset mock"
-            ),
-            script="/path/to/Megatron-Bridge/scripts/training/run_recipe.py",
-            user_words="train.train_iters=20",
-            user_says="further overrides, such as dataset, checkpoint and optimizer settings",
-        ),
+        program=_PROGRAM,
     )
 
 

@@ -38,6 +38,12 @@ from planner.rules.table import resolve_version
 
 CONFIG: Final = "ds_config.json"
 _HALF: Final = ("bf16", "fp16")
+_PROGRAM: Final = Program(
+    target=f'"$TRAIN_SCRIPT" --deepspeed --deepspeed_config "$here/{CONFIG}"',
+    script="/path/to/Megatron-DeepSpeed/pretrain_gpt.py",
+    user_words="--lr 1e-4 --train-iters 20",
+    user_says="data, tokenizer, activation, norm, position embedding, learning rate, checkpoints",
+)
 
 
 def export_deepspeed(
@@ -94,12 +100,7 @@ def export_deepspeed(
         nodes=nodes,
         ranks=rank_rows(layout, nodes),
         notes=_notes(model, layout),
-        program=Program(
-            target=f'"$TRAIN_SCRIPT" --deepspeed --deepspeed_config "$here/{CONFIG}"',
-            script="/path/to/Megatron-DeepSpeed/pretrain_gpt.py",
-            user_words="--lr 1e-4 --train-iters 20",
-            user_says="data, tokenizer, activation, norm, position embedding, learning rate, checkpoints",
-        ),
+        program=_PROGRAM,
         files=((CONFIG, config),),
     )
 

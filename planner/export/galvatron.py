@@ -32,6 +32,15 @@ CONFIG: Final = "galvatron_config.json"
 _PIPELINES: Final = MappingProxyType({Schedule.ONE_F_ONE_B: "pipedream_flush", Schedule.GPIPE: "gpipe"})
 _DEFAULTS: Final = MappingProxyType({0: "ddp", 2: "zero2"})
 _PRECISIONS: Final = ("bf16", "fp16", "fp32")
+_PROGRAM: Final = Program(
+    target=(
+        '"$TRAIN_SCRIPT" "${CONFIG_YAML:-$(dirname "$TRAIN_SCRIPT")/scripts/train_dist.yaml}" '
+        f'"runtime.parallel.galvatron_config_path=$here/{CONFIG}"'
+    ),
+    script="/path/to/galvatron/models/gpt/train_dist.py",
+    user_words="runtime.train.train_iters=20",
+    user_says="overrides of the YAML, such as runtime.data.data_path=...; CONFIG_YAML names the YAML",
+)
 
 
 def export_galvatron(
@@ -89,15 +98,7 @@ def export_galvatron(
         nodes=nodes,
         ranks=rank_rows(layout, nodes),
         notes=tuple(notes),
-        program=Program(
-            target=(
-                '"$TRAIN_SCRIPT" "${CONFIG_YAML:-$(dirname "$TRAIN_SCRIPT")/scripts/train_dist.yaml}" '
-                f'"runtime.parallel.galvatron_config_path=$here/{CONFIG}"'
-            ),
-            script="/path/to/galvatron/models/gpt/train_dist.py",
-            user_words="runtime.train.train_iters=20",
-            user_says="overrides of the YAML, such as runtime.data.data_path=...; CONFIG_YAML names the YAML",
-        ),
+        program=_PROGRAM,
         files=((CONFIG, config),),
     )
 

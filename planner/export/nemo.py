@@ -9,6 +9,7 @@ NeMo 2.7: ``nemo/lightning/pytorch/strategies/megatron_strategy.py``, ``nemo/col
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from costmodels.job import TrainingJob
 from costmodels.layout import Layout
@@ -21,6 +22,16 @@ from planner.ingest.bridge import CORE
 from planner.plan_report import RankPlace
 from planner.request import Framework
 from planner.rules.table import resolve_version
+
+_PROGRAM: Final = Program(
+    target=(
+        '"$(command -v nemo)" llm pretrain '
+        '--factory "${MODEL_RECIPE:?set MODEL_RECIPE to a recipe such as llama3_8b}" --yes'
+    ),
+    script="",
+    user_words="trainer.max_steps=20",
+    user_says="further overrides, such as data, log and optim settings",
+)
 
 
 def export_nemo(
@@ -74,13 +85,5 @@ def export_nemo(
             "MODEL_RECIPE names the recipe; its model must be that of the plan: layers, sizes, experts",
             "NeMo accepts misspelt keys of trainer.strategy silently: change keys with care",
         ),
-        program=Program(
-            target=(
-                '"$(command -v nemo)" llm pretrain '
-                '--factory "${MODEL_RECIPE:?set MODEL_RECIPE to a recipe such as llama3_8b}" --yes'
-            ),
-            script="",
-            user_words="trainer.max_steps=20",
-            user_says="further overrides, such as data, log and optim settings",
-        ),
+        program=_PROGRAM,
     )

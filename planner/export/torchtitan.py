@@ -49,6 +49,13 @@ _SCHEDULES: Final = MappingProxyType(
 _RESHARD: Final = MappingProxyType({0: "default", 2: "never", 3: "always"})
 _SIZES: Final = ("layers", "hidden", "heads", "kv_heads", "ffn", "experts", "vocab")
 _DTYPES: Final = MappingProxyType({"bf16": "bfloat16", "bf16-fsdp": "bfloat16", "fp32": "float32"})
+_PROGRAM: Final = Program(
+    target="-m torchtitan.train",
+    script="",
+    user_words="",
+    user_says="data, steps, checkpoints, such as --training.steps 20",
+    user_first=True,
+)
 
 
 def export_torchtitan(
@@ -89,15 +96,7 @@ def export_torchtitan(
     check_sizes(model, job, layout, site)
     grid = one_grid(layout, "torchtitan")
     check_rules(model, job, layout, Framework.TORCHTITAN, known)
-    entry = _registered(model)
-    arguments = (
-        *("--module", entry["module"], "--config", entry["config"]),
-        *_batch_arguments(job, layout),
-        *_grid_arguments(grid, layout, entry),
-        *_split_arguments(layout),
-        *_software_arguments(job, layout, grid),
-        "activation-checkpoint:full" if whole_or_no_recompute(layout, "torchtitan") else "activation-checkpoint:none",
-    )
+    arguments = _arguments(model, job, layout, grid)
     nodes = node_rows(site, placement)
     export = Export(
         framework=Framework.TORCHTITAN,
@@ -109,13 +108,7 @@ def export_torchtitan(
         notes=(
             "data, tokenizer, learning rate, steps and checkpoints are those of the configuration unless you add yours",
         ),
-        program=Program(
-            target="-m torchtitan.train",
-            script="",
-            user_words="",
-            user_says="data, steps, checkpoints, such as --training.steps 20",
-            user_first=True,
-        ),
+        program=_PROGRAM,
     )
     read = layout_of(parse_torchtitan(arguments, world=layout.gpus), facts_of(model))
     if read != plain_layout(layout, experts=has_experts(model)):
@@ -123,6 +116,19 @@ def export_torchtitan(
             "the arguments do not read back as the plan", allowed="report this as an error of the exporter"
         )
     return export
+
+
+def _arguments(model: ModelSpec, job: TrainingJob, layout: Layout, grid: Strategy) -> tuple[str, ...]:
+    entry = _registered(model)
+    recompute = "full" if whole_or_no_recompute(layout, "torchtitan") else "none"
+    return (
+        *("--module", entry["module"], "--config", entry["config"]),
+        *_batch_arguments(job, layout),
+        *_grid_arguments(grid, layout, entry),
+        *_split_arguments(layout),
+        *_software_arguments(job, layout, grid),
+        f"activation-checkpoint:{recompute}",
+    )
 
 
 @lru_cache(maxsize=1)
