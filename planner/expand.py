@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.layer_costs import EMBEDDING, HEAD, MTP, PartCosts
-from costmodels.layout import FULL_RECOMPUTE, Recompute
+from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Recompute
 from costmodels.pipeline.schedules import PipelineSpec, Schedule
 from costmodels.positions import Contents, part_counts
 from costmodels.table import Bools, Floats, Ints
@@ -57,8 +57,11 @@ def expand(grids: Grids, options: tuple[Recompute, ...], wanted: Bools) -> Expan
     Returns
     -------
     Expanded
-        Rows by grid, then by option.
+        Rows by grid, then by option. Where no recompute is wanted, full recompute is there too: for the first layers.
     """
+    if NO_RECOMPUTE in options and FULL_RECOMPUTE in options:
+        wanted = wanted.copy()
+        wanted[:, options.index(FULL_RECOMPUTE)] |= wanted[:, options.index(NO_RECOMPUTE)]
     grid, option = np.nonzero(wanted)
     table = replace(grids.table.take(grid), recompute=option, recomputes=options)
     full = np.full(len(grid), -1, dtype=np.int64)

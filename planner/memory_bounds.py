@@ -70,6 +70,16 @@ class StageRoom:
     first_bytes: Floats
     last_bytes: Floats
 
+    def take(self, rows: Ints) -> "StageRoom":
+        """Candidates ``rows``."""
+        return StageRoom(
+            room_bytes=self.room_bytes[rows],
+            states_bytes=self.states_bytes[:, rows],
+            kept_bytes=self.kept_bytes[:, rows],
+            first_bytes=self.first_bytes[rows],
+            last_bytes=self.last_bytes[rows],
+        )
+
 
 def reserved_share(constants: MemoryConstants, accepted: Verdict) -> float:
     """Least share of what comes and goes that the allocator holds on top: all of the reserve when the layout is safe.

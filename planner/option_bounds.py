@@ -12,7 +12,7 @@ from costmodels.table import Bools, Floats, Ints
 from planner.bounds import Work, pipeline_bound_s, step_lower_bound_s, with_jitter_s
 from planner.expand import pinned_virtual
 from planner.grids import Grids
-from planner.option_memory import OptionMemory
+from planner.option_memory import Held, OptionMemory
 from planner.option_times import OptionTimes
 from planner.request import PlanRequest
 
@@ -44,7 +44,7 @@ class OptionBounds:
     def time_s(self) -> Floats:
         """Least time of any layout of a grid under any option, whatever split, chunks and memory; shape (S,)."""
         grids = self.grids
-        bound = pipeline_bound_s(self._times.least(), grids.table.pp, grids.num_microbatches, ~self._may_interleave)
+        bound = pipeline_bound_s(self._times.least(), grids.table.pp, grids.num_microbatches, ~self._allows[True])
         return with_jitter_s(bound, grids.gpus)
 
     def within_memory_s(self, rows: Ints, limit_s: float = np.inf) -> Floats:
@@ -59,65 +59,68 @@ class OptionBounds:
         limit_s : float, optional
             Times above it need not be told from infinity [s].
         """
-        out = np.full((len(rows), len(self.options)), np.inf)
-        for chunked in (False, True):
-            some = np.flatnonzero(self._may_interleave[rows] if chunked else self._may_be_plain[rows])
-            for number in range(len(self.options)) if some.size else ():
-                found = self._option_s(number, rows[some], limit_s, chunked=chunked)
-                out[some, number] = np.minimum(out[some, number], found)
+        columns = [self._option_s(number, rows, limit_s) for number in range(len(self.options))]
+        out = np.stack(columns, axis=1)
         return np.where(out <= limit_s, out, np.inf)
 
-    def _option_s(self, number: int, rows: Ints, limit_s: float, *, chunked: bool) -> Floats:
-        """Least time of any split of some grids under one option, with or without virtual stages; shape (R,)."""
+    def _option_s(self, number: int, rows: Ints, limit_s: float) -> Floats:
+        """Least time of any split of some grids under one option, infinite where none fits; shape (R,)."""
         work = self._times.work(number, rows)
-        bound = self._step_s(work, rows, chunked=chunked)
+        chunks = [chunked for chunked in (False, True) if self._allows[chunked].any()]
+        bounds = {chunked: self._step_s(work, rows, chunked=chunked) for chunked in chunks}
+        gpus = self.grids.gpus[rows]
         out = np.full(len(rows), np.inf)
-        near = np.flatnonzero(with_jitter_s(bound, self.grids.gpus[rows]) <= limit_s)
+        near = np.flatnonzero(np.any([with_jitter_s(bound, gpus) <= limit_s for bound in bounds.values()], axis=0))
         if not near.size:
             return out
-        rows, work, bound = rows[near], work.take(near), bound[near]
-        option, memory = self.options[number], self._memory(chunked=chunked)
-        held = memory.held(self.grids.take(rows), option)
-        if len(work.counts) > 1:
-            bound = np.where(memory.recomputed_layers(held) > 0.0, np.inf, bound)
-        found = memory.capacity_s(held, work, np.zeros_like(work.layer_s), bound, limit_s)
-        if option == NO_RECOMPUTE and FULL_RECOMPUTE in self.options:
-            found = np.minimum(found, self._mixed_s(rows, limit_s, chunked=chunked))
-        out[near] = with_jitter_s(found, self.grids.gpus[rows])
-        return out
+        mixed = self.options[number] == NO_RECOMPUTE and FULL_RECOMPUTE in self.options
+        held = self._memory.held(self.grids.take(rows[near]), self.options[number], mixed=mixed)
+        for chunked, bound in bounds.items():
+            some = np.flatnonzero(bound[near] <= limit_s)
+            if some.size:
+                mine = held.take(some, chunked=chunked)
+                found = self._split_s(mine, work.take(near[some]), bound[near[some]], limit_s)
+                if mixed:
+                    found = np.minimum(found, self._mixed_s(mine, rows[near[some]], limit_s))
+                out[near[some]] = np.minimum(out[near[some]], found)
+        return with_jitter_s(out, gpus)
 
-    def _mixed_s(self, rows: Ints, limit_s: float, *, chunked: bool) -> Floats:
+    def _split_s(self, held: Held, work: Work, bound_s: Floats, limit_s: float) -> Floats:
+        """Least time when all layers use one option; shape (R,)."""
+        plain = held.without_choice()
+        if len(work.counts) > 1:
+            bound_s = np.where(self._memory.recomputed_layers(plain) > 0.0, np.inf, bound_s)
+        return self._memory.capacity_s(plain, work, np.zeros_like(work.layer_s), bound_s, limit_s)
+
+    def _mixed_s(self, held: Held, rows: Ints, limit_s: float) -> Floats:
         """Least time when at least one layer recomputes in full and the others do nothing; shape (R,)."""
-        memory = self._memory(chunked=chunked)
-        held = memory.held(self.grids.take(rows), NO_RECOMPUTE, mixed=True)
         work, again_s = self._times.mixed(rows)
-        layers = np.maximum(memory.recomputed_layers(held), 1.0)
+        layers = np.maximum(self._memory.recomputed_layers(held), 1.0)
         possible = np.isfinite(layers)
         work = work.plus(np.where(possible, layers, 0.0) * again_s.min(axis=0))
-        bound = np.where(possible, self._step_s(work, rows, chunked=chunked), np.inf)
-        return memory.capacity_s(held, work, again_s, bound, limit_s)
+        bound = np.where(possible, self._step_s(work, rows, chunked=held.chunked), np.inf)
+        return self._memory.capacity_s(held, work, again_s, bound, limit_s)
 
     @cached_property
     def _times(self) -> OptionTimes:
         return OptionTimes(pricing=self.pricing, options=self.options, grids=self.grids)
 
-    def _memory(self, *, chunked: bool) -> OptionMemory:
-        return OptionMemory(pricing=self.pricing, accepted=self.accepted, chunked=chunked)
+    @cached_property
+    def _memory(self) -> OptionMemory:
+        return OptionMemory(pricing=self.pricing, accepted=self.accepted)
 
     @cached_property
-    def _may_interleave(self) -> Bools:
-        """Whether a grid may have several chunks per stage, shape (S,)."""
-        return ~one_chunk_only(self.request, self.grids.table.pp, self.grids.num_microbatches)
-
-    @cached_property
-    def _may_be_plain(self) -> Bools:
-        """Whether a grid may have one chunk per stage, shape (S,)."""
-        return np.full(len(self.grids), pinned_virtual(self.request) in (None, 1))
+    def _allows(self) -> tuple[Bools, Bools]:
+        """Whether the stages of a grid may have one chunk each, and several, shapes (S,)."""
+        one = np.full(len(self.grids), pinned_virtual(self.request) in (None, 1))
+        several = ~one_chunk_only(self.request, self.grids.table.pp, self.grids.num_microbatches)
+        return one, several
 
     def _step_s(self, work: Work, rows: Ints, *, chunked: bool) -> Floats:
-        """Bound the pipelines of some grids by their work, with whole layers; shape (R,)."""
+        """Bound the pipelines of some grids, with whole layers; infinite where the chunks are not allowed; (R,)."""
         grids, plain = self.grids, np.full(len(rows), not chunked)
-        return step_lower_bound_s(work, grids.table.pp[rows], grids.num_microbatches[rows], plain)
+        bound = step_lower_bound_s(work, grids.table.pp[rows], grids.num_microbatches[rows], plain)
+        return np.where(self._allows[chunked][rows], bound, np.inf)
 
 
 def one_chunk_only(request: PlanRequest, pp: Ints, num_microbatches: Ints) -> Bools:

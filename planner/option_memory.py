@@ -10,7 +10,7 @@ from costmodels.layout import FULL_RECOMPUTE, Recompute
 from costmodels.memory import model_memory
 from costmodels.pricing import Pricing
 from costmodels.results import Verdict
-from costmodels.table import Floats
+from costmodels.table import Floats, Ints
 from planner.bounds import Work
 from planner.grids import Grids
 from planner.memory_bounds import Flight, StageRoom, memory_bound, stage_room
@@ -23,12 +23,32 @@ _ROUNDING: Final = 1e-9
 class Held:
     """Room on the stages of R grids under one option, and what a layer saves when it recomputes in full instead.
 
-    ``saved_bytes`` has shape (kinds, R) and is zero where layers cannot choose.
+    ``saved_bytes`` has shape (kinds, R) and is zero where layers cannot choose. ``chunked``: stages hold several chunks
+    (interleaved), not one.
     """
 
     grids: Grids
     room: StageRoom
     saved_bytes: Floats
+    chunked: bool = False
+
+    def take(self, rows: Ints, *, chunked: bool) -> "Held":
+        """Grids ``rows`` under one form of schedule."""
+        return Held(
+            grids=self.grids.take(rows),
+            room=self.room.take(rows),
+            saved_bytes=self.saved_bytes[:, rows],
+            chunked=chunked,
+        )
+
+    def without_choice(self) -> "Held":
+        """The same when no layer may choose."""
+        return replace(self, saved_bytes=np.zeros_like(self.saved_bytes))
+
+    @property
+    def flight(self) -> Flight:
+        """The pipelines."""
+        return Flight(self.grids.table.pp, self.grids.num_microbatches, self.chunked)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -41,13 +61,10 @@ class OptionMemory:
         Model, job, island.
     accepted : Verdict
         What still fits: safely (``FITS``), or at all (``RISKY``).
-    chunked : bool
-        Whether stages hold several chunks (interleaved) or one.
     """
 
     pricing: Pricing
     accepted: Verdict
-    chunked: bool
 
     def held(self, grids: Grids, option: Recompute, *, mixed: bool = False) -> Held:
         """Return the room of some grids when all layers use an option; ``mixed``: that, or recompute in full."""
@@ -62,8 +79,8 @@ class OptionMemory:
 
         0 where none must, infinite where not all of them are enough.
         """
-        counts, grids = self._counts(held), held.grids
-        least = memory_bound(held.room, counts, Flight(grids.table.pp, grids.num_microbatches, self.chunked))
+        counts = self._counts(held)
+        least = memory_bound(held.room, counts, held.flight)
         missing = least.least_bytes - held.room.room_bytes
         saved = least.relief * held.saved_bytes.max(axis=0)
         layers = np.divide(missing, saved, out=np.full_like(missing, np.inf), where=saved > 0.0)
@@ -93,7 +110,7 @@ class OptionMemory:
         """
         room = held.room
         pipelines = Pipelines(
-            flight=Flight(held.grids.table.pp, held.grids.num_microbatches, self.chunked),
+            flight=held.flight,
             first_s=work.first_s,
             last_s=work.last_s,
             shortest_s=work.layer_s.min(axis=0),

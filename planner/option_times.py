@@ -31,7 +31,7 @@ SHARDED: Final = 2
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Parts:
-    """Seconds of each part per micro-batch under D kernel sizes, shape (K, D), at ZeRO 0 and under one recompute choice.
+    """Seconds of each part per micro-batch under D kernel sizes, shape (K, D), at ZeRO 0 and under one recompute.
 
     ``exact`` is the price, or nothing above it. More exchanges leave more power to the compute beside them and hide
     waits for the host: ``low`` is at most what a part can then take, and ``busy`` adds up to at most what the whole
@@ -111,30 +111,41 @@ class OptionTimes:
     def _parts(self) -> tuple[_Parts, ...]:
         """Parts under every option; those of full recompute are priced, as it repeats exchanges too."""
         table = self.grids.table.take(self._kernels.first)
-        table = replace(table, zero=np.zeros_like(table.zero))
-        plain = self._of(price_parts(self.pricing, table))
+        size = len(table)
+        twice = table.take(np.tile(np.arange(size), 2))  # one table: what they share is priced once
+        costs = price_parts(
+            self.pricing,
+            replace(
+                twice,
+                zero=np.zeros_like(twice.zero),
+                recompute=np.repeat([0, 1], size),
+                recomputes=(NO_RECOMPUTE, FULL_RECOMPUTE),
+            ),
+        )
+        plain, full = self._of(costs, slice(None, size)), self._of(costs, slice(size, None))
         found = []
         for option, more in zip(self.options, repeated_s(self.pricing, table, self.options), strict=True):
             parts = plain.plus(more)
             if option.granularity is Granularity.FULL:
-                full = self._of(price_parts(self.pricing, replace(table, recomputes=(option,))))
                 parts = replace(full, low=np.maximum(full.low, parts.low))
             elif "moe" in option.modules:  # repeats an exchange, which may hide a wait and lets the clock rise
                 parts = replace(parts, exact=parts.low)
             found.append(parts)
         return tuple(found)
 
-    def _of(self, costs: PartCosts) -> _Parts:
-        model = power.power_model(self.pricing.accelerator)
-        low, busy = np.zeros_like(costs.dense_parameters), np.zeros_like(costs.dense_parameters)
-        for times in (costs.forward_s, costs.backward_s):
+    def _of(self, costs: PartCosts, rows: slice) -> _Parts:
+        model, clock = power.power_model(self.pricing.accelerator), costs.clock[rows]
+        shape = costs.dense_parameters[:, rows].shape
+        exact, low, busy = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+        for times in (costs.forward_s[:, :, rows], costs.backward_s[:, :, rows]):
+            total = times.sum(axis=0)
             device, exchange = times[list(DEVICE_WORKS)].sum(axis=0), times[list(EXCHANGE_WORKS)].sum(axis=0)
             once = (times[Work.LAUNCH] > 0.0) & (times[Work.RECOMPUTE] == 0.0)  # a pass of its own as long as its host
-            low += np.maximum(costs.clock * device + exchange, np.where(once, times.sum(axis=0), 0.0))
+            exact += total
+            low += np.maximum(clock * device + exchange, np.where(once, total, 0.0))
             busy += device + exchange
         # Below the clock at which the voltage stops to fall, less power can mean more energy: nothing is sure then.
-        rising = costs.clock >= 1.0 - (1.0 - model.voltage_floor) / model.voltage_slope
-        exact = (costs.forward_s + costs.backward_s).sum(axis=0)
+        rising = clock >= 1.0 - (1.0 - model.voltage_floor) / model.voltage_slope
         return _Parts(exact=exact, busy=np.where(rising, busy, 0.0), low=low)
 
     @cached_property

@@ -5,27 +5,26 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from costmodels.layout import Layout, Strategy
+from costmodels.layout import Layout
 from costmodels.price import price_layout, price_layout_with_heat
 from costmodels.pricing import Constants, Pricing
-from costmodels.results import LayoutCost, Verdict
-from planner.build import on_island, uniform_layout
+from costmodels.results import LayoutCost
+from planner.build import on_island
 from planner.evidence import evidence_for
 from planner.infeasible import explain_infeasible
 from planner.islands import IslandSearch
 from planner.objective import check_objective, objective_value
 from planner.plan_report import PlanReport, RankedLayout, SearchProof
+from planner.refine import best_of_grid
 from planner.request import Framework, PlanRequest
 from planner.search import UniformSearch
 from planner.stage_ilp import StageShape
-from planner.tally import Candidate, Tally
+from planner.tally import Tally
 from planner.two_level import PER_LAYER, candidate_shape, mixed_plans
-from planner.uneven import uneven_layouts
 
 MOST_STAGE_GPUS: Final = 64
 UNCONSTRAINED_LIMIT_S: Final = 5.0  # for a number that informs and decides nothing
 MIXED_SHAPES: Final = 6  # pipeline shapes that are solved with a strategy for every layer
-VARIANTS: Final = 3  # virtual degrees of a grid whose splits are refined
 
 
 def pricings_of(request: PlanRequest, constants: Constants | None = None) -> tuple[Pricing, ...]:
@@ -130,26 +129,6 @@ def estimate(request: PlanRequest, layout: Layout, constants: Constants | None =
     return RankedLayout(layout=layout, cost=cost, evidence=evidence)
 
 
-def layout_of(candidate: Candidate) -> Layout:
-    """Return the explicit layout of a candidate."""
-    return uniform_layout(
-        Strategy(
-            tp=candidate.tp,
-            cp=candidate.cp,
-            dp=candidate.dp,
-            ep=candidate.ep,
-            etp=candidate.etp,
-            sequence_parallel=candidate.sequence_parallel,
-            zero=candidate.zero,
-            recompute=candidate.recompute,
-        ),
-        tuple(candidate.layers[stage :: candidate.pp] for stage in range(candidate.pp)),
-        micro_batch=candidate.micro_batch,
-        num_microbatches=candidate.num_microbatches,
-        prefix=candidate.prefix,
-    )
-
-
 def _island_alone(
     request: PlanRequest, pricings: Sequence[Pricing], island: int, deadline: float
 ) -> tuple[Tally, list[tuple[Layout, LayoutCost]]]:
@@ -157,7 +136,7 @@ def _island_alone(
     tally = UniformSearch(request, pricings[island]).run()
     chosen = sorted(tally.best.values(), key=lambda candidate: candidate.order)[: request.top]
     alone = [pricings[island]]
-    priced = [_best_variant(alone, tally.near_best(candidate.key, VARIANTS)) for candidate in chosen]
+    priced = [best_of_grid(alone, tally, candidate.key) for candidate in chosen]
     if request.framework in PER_LAYER:
         shapes = [candidate_shape(candidate) for candidate in chosen[:MIXED_SHAPES]]
         mixed = mixed_plans(request, pricings[island], shapes, deadline)
@@ -184,23 +163,6 @@ def _ranked(
 def _distinct(priced: Sequence[tuple[Layout, LayoutCost]]) -> list[tuple[Layout, LayoutCost]]:
     """Each layout once."""
     return list(dict(priced).items())
-
-
-def _best_variant(pricings: Sequence[Pricing], variants: Sequence[Candidate]) -> tuple[Layout, LayoutCost]:
-    """The fastest of some variants of one grid, each with its best split; ties keep the earlier one."""
-    priced = [_with_best_split(pricings, layout_of(variant)) for variant in variants]
-    return min(priced, key=lambda pair: pair[1].step.total_s)
-
-
-def _with_best_split(pricings: Sequence[Pricing], layout: Layout) -> tuple[Layout, LayoutCost]:
-    """The layout with the fastest split among its own and the partitioner's that is no riskier; ties keep its own."""
-    best = (layout, price_layout(pricings, layout))
-    for other in uneven_layouts(pricings[0], layout):
-        cost = price_layout(pricings, other)
-        safe = cost.heaviest.verdict in (Verdict.FITS, best[1].heaviest.verdict)
-        if safe and cost.step.total_s < best[1].step.total_s * (1.0 - 1e-9):
-            best = (other, cost)
-    return best
 
 
 def why_slower(better: LayoutCost, worse: LayoutCost) -> str:

@@ -1,6 +1,7 @@
 """A block of grids, expanded by recompute and virtual stages, priced and judged."""
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -16,6 +17,8 @@ from costmodels.table import Bools, Floats, Ints
 from planner.expand import Expanded, Group, balanced_contents, even_contents, prefix_contents
 from planner.request import PlanRequest
 from planner.tally import Candidate, Tally
+
+NEARLY: Final = 1.15  # of the usable memory: what exceeds it by less may fit with its layers split in another way
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -108,13 +111,14 @@ class PricedBlock:
             self._offer(_Found(contents=mixed, held=held, prefix=high[some]))
 
     def _offer(self, found: _Found, work: StageWork | None = None) -> None:
-        """Price what fits, at least with risk, and keep what may enter the ranking."""
+        """Price what fits, or nearly, and keep what may enter the ranking."""
         self._note_nearest(found)
         contents = found.contents
         work = stage_work([self.costs], contents) if work is None else work
         limit = self.tally.threshold_s(self.request.top)
         near = staircase_bound_s(work, contents) <= limit
-        rows = np.flatnonzero(~found.held.oom & near)
+        nearly = found.held.total_bytes <= NEARLY * usable_memory(self.pricing.accelerator)
+        rows = np.flatnonzero(nearly & near)
         if not len(rows):
             return
         part = _rows_of(contents, rows)

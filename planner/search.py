@@ -117,10 +117,11 @@ class UniformSearch:
         block = expand(grids, self.options, wanted)
         table = block.grids.table
         costs = price_parts(self.pricing, table)
-        bound = np.maximum(self._priced_bound_s(block, costs), known[wanted])
-        alive = np.flatnonzero(bound <= self.tally.threshold_s(request.top))
-        self.tally.pruned["time lower bound of a variant"] += len(table) - len(alive)
-        free = bound[table.pp > 1]  # their layers may be split in ways that are not tried one by one
+        asked = wanted[block.grid, table.recompute]
+        bound = np.maximum(self._priced_bound_s(block, costs), known[block.grid, table.recompute])
+        alive = np.flatnonzero(asked & (bound <= self.tally.threshold_s(request.top)))
+        self.tally.pruned["time lower bound of a variant"] += int(asked.sum()) - len(alive)
+        free = bound[asked & (table.pp > 1)]  # their layers may be split in ways that are not tried one by one
         self.tally.open_bound_s = min(self.tally.open_bound_s, float(free.min(initial=np.inf)))
         priced = PricedBlock(
             request=request,

@@ -14,7 +14,7 @@ import numpy as np
 from costmodels.table import Bools, Floats, Ints
 from planner.memory_bounds import Flight
 
-BISECTIONS: Final = 12
+BISECTIONS: Final = 8
 WIDEST: Final = 4.0  # without a limit the bound is looked for up to so many times the bound that is known
 _ROUNDING: Final = 1e-9
 
@@ -113,16 +113,20 @@ def _of_one_depth(pipelines: Pipelines, layers: Layers, known_s: Floats, limit_s
     """Bounds of candidates with equally many stages."""
     out = known_s.copy()
     short = np.flatnonzero(~_holds(pipelines, layers, known_s))
+    out[short] = np.inf
     if not short.size:
         return out
-    pipelines, layers = pipelines.take(short), layers.take(short)
-    low, high = known_s[short], np.minimum(WIDEST * known_s[short], limit_s)
-    possible = _holds(pipelines, layers, np.full(len(short), limit_s))
+    within = _holds(pipelines.take(short), layers.take(short), np.full(len(short), limit_s))
+    rows = short[within]
+    if not rows.size:
+        return out
+    pipelines, layers = pipelines.take(rows), layers.take(rows)
+    low, high = known_s[rows], np.minimum(WIDEST * known_s[rows], limit_s)
     for _ in range(BISECTIONS):
         middle = 0.5 * (low + high)
         holds = _holds(pipelines, layers, middle)
         low, high = np.where(holds, low, middle), np.where(holds, middle, high)
-    out[short] = np.where(possible, low, np.inf)
+    out[rows] = low
     return out
 
 

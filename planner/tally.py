@@ -2,11 +2,14 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Final
 
 from costmodels.layout import Granularity, Recompute
 from costmodels.results import Verdict
 
 Key = tuple[int, ...]
+
+TIGHT_KEPT: Final = 3  # variants of a grid that do not fit as they are split, kept for other splits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +59,7 @@ class Tally:
     accepted: Verdict  # fits: only what fits with a safe margin is kept; risky: whatever is not out of memory
     best: dict[Key, Candidate] = field(default_factory=dict)
     variants: dict[tuple[Key, int], Candidate] = field(default_factory=dict)  # the best of each grid and virtual degree
-    fastest_risky: Candidate | None = None  # for a note: what a smaller margin would give
+    tight: dict[Key, list[Candidate]] = field(default_factory=dict)  # of each grid the fastest that just do not fit
     nearest: Candidate | None = None  # least over its memory, when nothing fits
     enumerated: int = 0
     solved: int = 0
@@ -65,10 +68,10 @@ class Tally:
     open_bound_s: float = float("inf")  # least bound among what was not expanded
 
     def offer(self, candidate: Candidate) -> None:
-        """Keep a candidate if it is the best of its grid."""
-        if self.accepted is Verdict.FITS and candidate.verdict is not Verdict.FITS:
-            if self.fastest_risky is None or candidate.order < self.fastest_risky.order:
-                self.fastest_risky = candidate
+        """Keep a candidate if it is the best of its grid, or among the fastest of those that just do not fit."""
+        if candidate.verdict is Verdict.OOM or (self.accepted is Verdict.FITS and candidate.verdict is Verdict.RISKY):
+            known = [*self.tight.get(candidate.key, ()), candidate]
+            self.tight[candidate.key] = sorted(known, key=lambda other: other.order)[:TIGHT_KEPT]
             return
         held = self.best.get(candidate.key)
         if held is None or candidate.order < held.order:
