@@ -11,7 +11,7 @@ from costmodels.layer_costs import price_parts
 from costmodels.layout import Strategy
 from costmodels.memory import model_memory
 from costmodels.table import StrategyTable, table_of
-from planner.plan import pricings_of
+from planner.planning import pricings_of
 from planner.question import Question, request_of
 
 ROWS = 2_000

@@ -73,7 +73,7 @@ class Outputs:
 
 def search(question: Question, outputs: Outputs) -> int:
     """Find the best layouts, print them, write the files."""
-    from planner.plan import plan  # noqa: PLC0415 - the solver is heavy and mistakes should show at once
+    from planner.planning import plan  # noqa: PLC0415 - the solver is heavy and mistakes should show at once
     from planner.report.search_text import print_search  # noqa: PLC0415
 
     outputs.check()
@@ -104,7 +104,7 @@ def _write_views(report: PlanReport, outputs: Outputs) -> list[str]:
 
 def estimate(question: Question, explicit: ExplicitLayout, outputs: Outputs) -> int:
     """Price one explicit layout, print it, say which rules it breaks."""
-    from planner.plan import estimate as price  # noqa: PLC0415
+    from planner.planning import estimate as price  # noqa: PLC0415
     from planner.report.estimate_text import print_estimate  # noqa: PLC0415
 
     outputs.check()

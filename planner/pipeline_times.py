@@ -11,7 +11,7 @@ from costmodels.positions import contents_of
 from costmodels.pricing import Constants
 from costmodels.step import price_steps, stage_work
 from costmodels.table import Floats
-from planner.plan import pricings_of
+from planner.planning import pricings_of
 from planner.request import PlanRequest
 
 WEIGHT_SHARE = 0.5

@@ -8,8 +8,8 @@ from costmodels.pricing import Constants
 from costmodels.results import LayoutCost, Verdict
 from hardware.errors import InputError
 from planner.neighbours import neighbours
-from planner.plan import estimate
 from planner.plan_report import PlanReport
+from planner.planning import estimate
 from planner.request import PlanRequest
 
 LEAST_SAVING_BYTES = 64.0 * 2**20

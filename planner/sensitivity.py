@@ -7,7 +7,7 @@ from typing import Final
 from costmodels.layout import Layout
 from costmodels.pricing import Constants
 from hardware.cluster import Cluster, NodeType
-from planner.plan import estimate
+from planner.planning import estimate
 from planner.request import PlanRequest
 
 FACTORS: Final = (0.5, 2.0)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from hardware.errors import InputError
-from planner.plan import plan
+from planner.planning import plan
 from planner.question import Question, request_of
 from planner.report.files import drop_parts, make_folder, write_whole
 from planner.report.json_report import SCHEMA, report_to_json

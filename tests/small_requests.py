@@ -12,7 +12,7 @@ from costmodels.workload.model import ModelSpec
 from hardware.cluster import Cluster
 from planner.build import uniform_layout
 from planner.question import Question, request_of
-from planner.request import PlanRequest
+from planner.request import Framework, PlanRequest
 from planner.rules import check_layout
 
 GIB = 2.0**30
@@ -73,8 +73,13 @@ def divisors(number: int) -> list[int]:
     return [d for d in range(1, number + 1) if number % d == 0]
 
 
+ZERO_STAGES = {Framework.MEGATRON: (1, 3), Framework.DEEPSPEED: (0, 1, 2, 3), Framework.NONE: (0, 1, 2, 3)}
+"""Stages that a search offers where there is something to shard."""
+
+
 def grids(request: PlanRequest, gpus: int) -> Iterator[tuple[Strategy, int, int, int]]:
     """Every (strategy, pp, micro-batch, micro-batches) on so many GPUs, legal or not."""
+    parallel = request.framework is not Framework.DEEPSPEED
     batch = request.job.global_batch
     experts = max((getattr(getattr(kind, "ffn", None), "experts", 0) for kind in request.model.kinds()), default=0)
     for tp in divisors(gpus):
@@ -84,13 +89,13 @@ def grids(request: PlanRequest, gpus: int) -> Iterator[tuple[Strategy, int, int,
                 if batch % dp or pp > request.model.layers:
                     continue
                 for size in divisors(batch // dp):
-                    for zero in (0, 1, 2, 3) if dp * cp > 1 else (0,):
+                    for zero in ZERO_STAGES[request.framework] if dp * cp > 1 else (0,):
                         for etp in {1, tp} if experts else {1}:
                             for ep in divisors(experts) if experts else (1,):
                                 if tp * cp * dp % (ep * etp) == 0:
                                     yield (
                                         Strategy(tp=tp, cp=cp, dp=dp, ep=ep, etp=etp, zero=zero,
-                                                 sequence_parallel=tp > 1),
+                                                 sequence_parallel=tp > 1 and parallel),
                                         pp, size, batch // (dp * size),
                                     )  # fmt: skip
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 COMMAND = [sys.executable, "-m", "planner"]
-HEAVY = ("numpy", "ortools", "networkx", "rich", "costmodels", "planner.plan")
+HEAVY = ("numpy", "ortools", "networkx", "rich", "costmodels", "planner.planning")
 
 
 def run(*arguments: str, **more) -> subprocess.CompletedProcess[str]:

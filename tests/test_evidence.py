@@ -7,7 +7,7 @@ import pytest
 
 from planner.evidence import COVERAGE, RunTraits, distances, evidence_for, log_interval, shipped_runs, traits_of
 from planner.explicit import ExplicitLayout, layout_of
-from planner.plan import estimate, pricings_of
+from planner.planning import estimate, pricings_of
 from planner.question import Question, request_of
 
 

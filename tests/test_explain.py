@@ -9,7 +9,7 @@ from costmodels.layout import FULL_RECOMPUTE, Strategy
 from costmodels.results import StepTime, Verdict
 from planner.explain import differences, named_parts, waterfall
 from planner.neighbours import neighbours
-from planner.plan import estimate
+from planner.planning import estimate
 from planner.question import Question, request_of
 from planner.remedies import LEAST_SAVING_BYTES, remedies
 from planner.rules import check_layout

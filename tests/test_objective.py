@@ -7,7 +7,7 @@ import pytest
 from hardware.catalog import cluster
 from hardware.errors import InputError
 from planner.objective import objective_value, step_cost, step_energy_j
-from planner.plan import plan
+from planner.planning import plan
 from planner.question import Question, request_of
 from planner.request import Objective
 

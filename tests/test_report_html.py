@@ -9,7 +9,7 @@ import pytest
 
 from costmodels.layout import Strategy
 from costmodels.pipeline.schedules import Schedule
-from planner.plan import estimate
+from planner.planning import estimate
 from planner.report import trace
 from planner.report.html import html_text
 

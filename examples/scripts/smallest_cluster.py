@@ -5,7 +5,7 @@ Run: python examples/scripts/smallest_cluster.py llama3_70b dgx-h100 150000
 
 import sys
 
-from planner.plan import plan
+from planner.planning import plan
 from planner.question import Question, request_of
 from planner.report.words import layout_text
 

@@ -4,7 +4,7 @@ Run: python examples/scripts/uneven_split.py
 """
 
 from planner.explicit import ExplicitLayout, layout_of
-from planner.plan import estimate
+from planner.planning import estimate
 from planner.question import Question, request_of
 
 SPLITS = ("20,20,20,20", "21,21,19,19", "19,21,21,19", "18,21,21,20")
