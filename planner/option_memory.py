@@ -79,7 +79,7 @@ class OptionMemory:
 
         0 where none must, infinite where not all of them are enough.
         """
-        counts = self._counts(held)
+        counts = self.counts(held)
         least = memory_bound(held.room, counts, held.flight)
         missing = least.least_bytes - held.room.room_bytes
         saved = least.relief * held.saved_bytes.max(axis=0)
@@ -145,5 +145,6 @@ class OptionMemory:
         in_flight = np.minimum(grids.num_microbatches, table.pp)
         return stage_room(pricing, memory, part_names(pricing), self.accepted, in_flight)
 
-    def _counts(self, held: Held) -> Floats:
+    def counts(self, held: Held) -> Floats:
+        """Layers of each kind in the model, shape (kinds,)."""
         return part_weights(self.pricing)[: held.room.states_bytes.shape[0]]

@@ -39,13 +39,16 @@ class UniformSearch:
         What is asked.
     pricing : Pricing
         Model, job and the island.
+    any_will_do : bool
+        Stop at the first layouts that fit.
     """
 
-    def __init__(self, request: PlanRequest, pricing: Pricing) -> None:
+    def __init__(self, request: PlanRequest, pricing: Pricing, *, any_will_do: bool = False) -> None:
         self.request = request
         self.pricing = pricing
         self.weights = part_weights(pricing)
         self.options = recompute_options(request.recompute, request.framework, pricing)
+        self.any_will_do = any_will_do
         self.accepted = Verdict.FITS
         self.tally = Tally(accepted=self.accepted)
         self.deadline = time.monotonic() + request.time_limit_s
@@ -64,6 +67,8 @@ class UniformSearch:
         self.tally = Tally(accepted=accepted)
         sizes = world_sizes(self.pricing.island)
         for number, world in enumerate(sizes):
+            if number and self.any_will_do and self.tally.best:
+                break
             if number and self._bound_of_fewer_s(world) > self.tally.threshold_s(self.request.top):
                 self.tally.pruned["fewer GPUs: time lower bound (counts of GPUs)"] += len(sizes) - number
                 break
@@ -99,7 +104,7 @@ class UniformSearch:
                 break
             self._evaluate(frontier.bounds.grids.take(rows), known)
             size = BLOCK
-            if time.monotonic() > self.deadline:
+            if time.monotonic() > self.deadline or (self.any_will_do and self.tally.best):
                 break
         late = time.monotonic() > self.deadline
         self.tally.pruned["memory lower bound"] += frontier.without_memory
