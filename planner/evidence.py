@@ -10,6 +10,7 @@ ship with it. A request is compared with every run; the nearest ones give the in
 """
 
 import csv
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
@@ -176,8 +177,8 @@ def _quantile(values: Floats, weight: Floats, share: float) -> float:
 @lru_cache(maxsize=1)
 def shipped_runs() -> EvidenceTable:
     """Return the runs of ``evidence.csv``."""
-    with resources.files("planner").joinpath("evidence.csv").open(encoding="utf-8", newline="") as handle:
-        return table_of_rows(list(csv.DictReader(handle)))
+    text = resources.files("planner").joinpath("evidence.csv").read_text(encoding="utf-8")
+    return table_of_rows(list(csv.DictReader(io.StringIO(text))))
 
 
 def table_of_rows(rows: Sequence[dict[str, str]]) -> EvidenceTable:

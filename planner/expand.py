@@ -14,10 +14,11 @@ from costmodels.table import Bools, Floats, Ints
 from costmodels.workload.model import ModelSpec
 from planner.grids import Grids
 from planner.request import Framework, PlanRequest
-from planner.splits import balanced_positions, even_positions
+from planner.splits import balanced_positions, even_positions, leading_positions
 
 MAX_VPP: Final = 24
 WITHOUT_VIRTUAL_STAGES: Final = (Framework.DEEPSPEED, Framework.GALVATRON)
+WITHOUT_FREE_SPLITS: Final = (Framework.DEEPSPEED,)
 FEW_CHUNKS: Final = 4  # virtual degrees tried even where they do not divide
 
 
@@ -90,6 +91,11 @@ def virtual_degrees(layers: int, pp: int, num_microbatches: int, pinned: int | N
     return (1, *sorted({*even, *few}))
 
 
+def splits_freely(request: PlanRequest) -> bool:
+    """Whether the framework takes any number of layers on any stage."""
+    return request.framework not in WITHOUT_FREE_SPLITS
+
+
 def pinned_virtual(request: PlanRequest) -> int | None:
     """Virtual chunks that a request leaves no choice about: pinned, or 1 where the framework has none."""
     return 1 if request.framework in WITHOUT_VIRTUAL_STAGES else request.fixed_degree("vpp")
@@ -106,9 +112,11 @@ def pipeline_groups(grids: Grids, layers: int, pinned_vpp: int | None) -> Iterat
             yield Group(spec=PipelineSpec(schedule=schedule, pp=pp, vpp=vpp, num_microbatches=m), rows=rows)
 
 
-def even_contents(model: ModelSpec, group: Group, islands: tuple[int, ...]) -> Contents:
-    """Contents of a group whose layers are split evenly, one strategy each."""
-    counts = part_counts(model, even_positions(model.layers, group.spec.pp * group.spec.vpp))
+def even_contents(request: PlanRequest, group: Group, islands: tuple[int, ...]) -> Contents:
+    """Contents of a group whose layers are split evenly as the framework does it, one strategy each."""
+    model, places = request.model, group.spec.pp * group.spec.vpp
+    split = even_positions if splits_freely(request) else leading_positions
+    counts = part_counts(model, split(model.layers, places))
     shape = (len(group.rows), counts.shape[0], 1, counts.shape[1])
     return Contents(
         spec=group.spec,

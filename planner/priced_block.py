@@ -14,7 +14,7 @@ from costmodels.pricing import Pricing
 from costmodels.results import Verdict
 from costmodels.step import StageWork, price_steps, rows_of_work, stage_work, staircase_bound_s
 from costmodels.table import Bools, Floats, Ints
-from planner.expand import Expanded, Group, balanced_contents, even_contents, prefix_contents
+from planner.expand import Expanded, Group, balanced_contents, even_contents, prefix_contents, splits_freely
 from planner.request import PlanRequest
 from planner.tally import Candidate, Tally
 
@@ -56,7 +56,9 @@ class PricedBlock:
     def group(self, group: Group) -> None:
         """Price one pipeline shape: even and balanced splits, with prefix recompute for those that do not fit."""
         islands = tuple(0 for _ in range(group.spec.pp))
-        self._price(even_contents(self.request.model, group, islands), group)
+        self._price(even_contents(self.request, group, islands), group)
+        if not splits_freely(self.request):
+            return
         balanced = balanced_contents(self.request.model, group, self.costs, islands)
         if balanced is not None:
             self._price(balanced, group)

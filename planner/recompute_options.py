@@ -12,7 +12,7 @@ from planner.recompute_words import parse_recompute_words
 from planner.request import Framework
 
 SELECTIVE_MODULES: Final = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe_act", "moe", "shared_experts")
-_FULL_OR_NONE: Final = (Framework.GALVATRON, Framework.DEEPSPEED)
+_FULL_OR_NONE: Final = (Framework.GALVATRON, Framework.DEEPSPEED, Framework.TORCHTITAN)
 MAX_MODULES: Final = 3
 
 

@@ -45,10 +45,15 @@ def best_of_grid(pricings: Sequence[Pricing], tally: Tally, key: Key) -> Priced:
     pricings : sequence of Pricing
         Of the island of the search alone.
     tally : Tally
-        What the search found.
+        What the search found; says whether layers may be split at will.
     key : tuple of int
         The grid, one of ``tally.best``.
     """
+    if not tally.free_splits:
+        fixed = [layout_of(variant) for variant in tally.near_best(key, VARIANTS)]
+        return min(
+            ((layout, price_layout(pricings, layout)) for layout in fixed), key=lambda pair: pair[1].step.total_s
+        )
     found = [_with_best_split(pricings, layout_of(variant)) for variant in tally.near_best(key, VARIANTS)]
     best = min(found, key=lambda pair: pair[1].step.total_s)
     for variant in tally.tight.get(key, ()):  # faster as they are split, but too large: they may fit otherwise

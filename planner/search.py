@@ -16,7 +16,7 @@ from costmodels.pricing import Pricing
 from costmodels.results import Verdict
 from costmodels.table import Floats
 from planner.bounds import part_seconds, part_work, step_lower_bound_s, with_jitter_s
-from planner.expand import Expanded, Group, expand, pinned_virtual, pipeline_groups
+from planner.expand import Expanded, Group, expand, pinned_virtual, pipeline_groups, splits_freely
 from planner.frontier import Frontier
 from planner.grids import Grids, enumerate_grids, kernel_table, world_sizes
 from planner.option_bounds import OptionBounds, one_chunk_only
@@ -50,7 +50,7 @@ class UniformSearch:
         self.options = recompute_options(request.recompute, request.framework, pricing)
         self.any_will_do = any_will_do
         self.accepted = Verdict.FITS
-        self.tally = Tally(accepted=self.accepted)
+        self.tally = Tally(accepted=self.accepted, free_splits=splits_freely(self.request))
         self.deadline = time.monotonic() + request.time_limit_s
         self._gpu_seconds_per_sample: float | None = None
 
@@ -64,7 +64,7 @@ class UniformSearch:
     def _search(self, accepted: Verdict) -> None:
         """Search all GPU counts, the whole island first."""
         self.accepted = accepted
-        self.tally = Tally(accepted=accepted)
+        self.tally = Tally(accepted=accepted, free_splits=splits_freely(self.request))
         sizes = world_sizes(self.pricing.island)
         for number, world in enumerate(sizes):
             if number and self.any_will_do and self.tally.best:

@@ -34,6 +34,13 @@ def even_positions(layers: int, positions: int) -> Ints:
     return out
 
 
+def leading_positions(layers: int, positions: int) -> Ints:
+    """Layers per position where the remainder goes to the first ones, as DeepSpeed's uniform partition makes it."""
+    out = np.full(positions, layers // positions, dtype=np.int64)
+    out[: layers % positions] += 1
+    return out
+
+
 def even_chunks(layers: int, pp: int, vpp: int) -> tuple[tuple[int, ...], ...]:
     """Layers of every chunk of every stage for an even split, shape (pp, vpp): position is chunk * pp + stage."""
     flat = even_positions(layers, pp * vpp)

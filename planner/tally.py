@@ -56,6 +56,7 @@ class Candidate:
 class Tally:
     """What the search has seen so far."""
 
+    free_splits: bool = True  # whether the framework takes any number of layers on any stage
     accepted: Verdict  # fits: only what fits with a safe margin is kept; risky: whatever is not out of memory
     best: dict[Key, Candidate] = field(default_factory=dict)
     variants: dict[tuple[Key, int], Candidate] = field(default_factory=dict)  # the best of each grid and virtual degree

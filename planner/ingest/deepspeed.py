@@ -26,6 +26,7 @@ from planner.ingest.plain_layout import uniform_stages
 from planner.request import Framework
 from planner.rules.proposal import ModelFacts, proposals_of
 from planner.rules.verdict import check
+from planner.splits import leading_positions
 
 _BATCH: Final = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 _BALANCED: Final = "type:transformer"
@@ -65,8 +66,7 @@ def key_table() -> Mapping[str, Any]:
 
 def balanced_layers(layers: int, stages: int) -> tuple[int, ...]:
     """Layers of each stage as DeepSpeed cuts them with ``type:transformer``: even, earlier stages take the rest."""
-    base, rest = divmod(layers, stages)
-    return tuple(base + (stage < rest) for stage in range(stages))
+    return tuple(leading_positions(layers, stages).tolist())
 
 
 def parse_deepspeed(text: str, arguments: Sequence[str] = (), *, world: int) -> DeepSpeedLaunch:

@@ -1,0 +1,46 @@
+"""Nothing feasible: the constraint is named in numbers, and the change that is named really mends it."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from hardware.catalog import cluster
+from planner import Question, plan, request_of
+
+
+def ask(**more):
+    return request_of(Question(**({"seq": 2048, "top": 1, "time_limit_s": 20.0} | more)))
+
+
+def test_more_nodes_that_are_named_hold_the_model():
+    request = ask(model="gpt3_175b", cluster="mi250-thermal-study", global_batch=128)
+    report = plan(request)
+    assert not report.layouts
+    assert "bytes a parameter" in report.infeasible.constraint
+    nodes = int(re.match(r"(\d+) nodes", report.infeasible.nearest_change)[1])
+    assert nodes > request.cluster.nodes
+    island = replace(request.cluster.islands[0], nodes=nodes)
+    assert plan(replace(request, cluster=replace(request.cluster, islands=(island,)))).layouts
+
+
+def test_a_pin_that_is_named_is_the_one_to_free():
+    request = ask(model="llama3_8b", cluster="dgx-h100:1", global_batch=32, fixed=("tp=3",))
+    report = plan(request)
+    assert "do not divide by tp 3" in report.infeasible.constraint
+    assert report.infeasible.nearest_change.startswith("free tp (pinned to 3)")
+    assert plan(replace(request, fixed=())).layouts
+
+
+def test_a_batch_that_does_not_divide_is_said():
+    report = plan(ask(model="llama3_8b", cluster="dgx-h100:1", global_batch=7, fixed=("dp=8",)))
+    assert report.infeasible.constraint == "no grid over 8 GPUs divides a global batch of 7 with dp=8"
+
+
+@pytest.mark.parametrize("name", ["dgx-h100:1"])
+def test_memory_that_is_missed_is_given_in_numbers(name):
+    request = ask(model="llama2_13b", cluster=name, global_batch=8, seq=4096, fixed=("tp=1", "pp=1", "zero=1"))
+    report = plan(replace(request, cluster=cluster(name)))
+    assert not report.layouts
+    assert re.search(r"\d+(\.\d)? GiB", report.infeasible.constraint)
+    assert " fits" in report.infeasible.nearest_change
