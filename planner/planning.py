@@ -9,6 +9,7 @@ from costmodels.layout import Layout
 from costmodels.price import price_layout, price_layout_with_heat
 from costmodels.pricing import Constants, Pricing
 from costmodels.results import LayoutCost
+from hardware.segments import in_segments
 from planner.build import on_island
 from planner.evidence import evidence_for
 from planner.infeasible import explain_infeasible
@@ -31,7 +32,7 @@ def pricings_of(request: PlanRequest, constants: Constants | None = None) -> tup
     """Return what stays fixed while the candidates of a request vary, one for every island."""
     shared = constants or Constants()
     return tuple(
-        Pricing(model=request.model, job=request.job, island=island, constants=shared)
+        Pricing(model=request.model, job=request.job, island=in_segments(island), constants=shared)
         for island in request.cluster.islands
     )
 
@@ -84,7 +85,21 @@ def plan(request: PlanRequest, constants: Constants | None = None) -> PlanReport
         rejected=tuple(tally.rejected.most_common()),
         infeasible=infeasible,
         unconstrained_s=unconstrained_s,
+        notes=_notes(request, pricings),
     )
+
+
+def _notes(request: PlanRequest, pricings: Sequence[Pricing]) -> tuple[str, ...]:
+    """What the prices take for granted about how the job is allocated."""
+    notes = []
+    for island, pricing in zip(request.cluster.islands, pricings, strict=True):
+        segment = pricing.island.node.scale_up.domain_gpus
+        if segment != island.node.scale_up.domain_gpus:
+            nodes = segment // island.node.gpus
+            notes.append(
+                f"allocate in segments of {nodes} nodes ({segment} GPUs of one domain; SLURM --segment={nodes})"
+            )
+    return tuple(notes)
 
 
 def _unconstrained_s(

@@ -18,8 +18,9 @@ from costmodels.workload.layers import layer_ops
 from costmodels.workload.model import ModelSpec
 from costmodels.workload.stated import StatedArchitecture, model_from_architecture
 from hardware.catalog import accelerator, cluster_of_run
-from hardware.cluster import Cluster, Island
+from hardware.cluster import Cluster
 from hardware.errors import InputError
+from hardware.segments import in_segments
 from planner.grids import expert_count
 from planner.measured import MeasuredRun, RunGrid
 from planner.splits import even_chunks
@@ -159,19 +160,7 @@ def _cluster(run: MeasuredRun) -> Cluster:
         rate * BYTES_PER_GBIT if rate else None,
         run.text("intra_node"),
     )
-    return replace(machine, islands=tuple(_in_segments(island) for island in machine.islands))
-
-
-def _in_segments(island: Island) -> Island:
-    """Give a job on several large scale-up domains the same power of two of accelerators in each.
-
-    Launch scripts allocate in segments (16 of the 18 nodes of an NVL72 rack) so that no group straddles two domains.
-    """
-    domain = island.node.scale_up.domain_gpus
-    segment = 1 << (domain.bit_length() - 1)
-    if domain <= island.node.gpus or island.gpus <= domain or island.gpus % segment or domain == segment:
-        return island
-    return replace(island, node=replace(island.node, scale_up=replace(island.node.scale_up, domain_gpus=segment)))
+    return replace(machine, islands=tuple(in_segments(island) for island in machine.islands))
 
 
 def _layout(run: MeasuredRun, grid: RunGrid, model: ModelSpec, software: Software) -> Layout:

@@ -21,7 +21,7 @@ _ROUNDING: Final = 1e-9
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Layers:
-    """``count`` layers of one kind under R candidates; arrays of shape (R,).
+    """``count`` layers of one kind under R candidates; arrays of shape (R,), or (R, pp) where stages differ.
 
     Attributes
     ----------
@@ -56,9 +56,9 @@ class Pipelines:
     first_s, last_s : ndarray
         Seconds per micro-batch of what else lies on the first and on the last stage.
     shortest_s : ndarray
-        Seconds per micro-batch of the shortest layer: the least that a first chunk takes.
+        Seconds per micro-batch of the shortest layer, the least that a first chunk takes; (R, pp) where stages differ.
     room_bytes : ndarray
-        What the layers and ends of a stage may take together.
+        What the layers and ends of a stage may take together; (R, pp) where stages differ.
     first_bytes, last_bytes : ndarray
         Least that the ends of the model take.
     """
@@ -135,16 +135,14 @@ def _holds(pipelines: Pipelines, layers: Layers, time_s: Floats) -> Bools:
     pp, m = int(pipelines.flight.pp[0]), pipelines.flight.num_microbatches[:, None].astype(np.float64)
     stage = np.arange(pp)
     first, last = (stage == 0).astype(np.float64), (stage == pp - 1).astype(np.float64)
-    before = np.where(stage > 0, 1.0, 0.0) * pipelines.first_s[:, None]
-    before = before + np.maximum(stage - 1, 0) * pipelines.shortest_s[:, None]
-    ends_s = first * pipelines.first_s[:, None] + last * pipelines.last_s[:, None]
-    spare_s = (time_s[:, None] - before) / m - ends_s
+    spare_s = (time_s[:, None] - _before_s(pipelines, stage)) / m
+    spare_s = spare_s - first * pipelines.first_s[:, None] - last * pipelines.last_s[:, None]
     ends_bytes = first * pipelines.first_bytes[:, None] + last * pipelines.last_bytes[:, None]
-    spare_bytes = pipelines.room_bytes[:, None] - ends_bytes
+    spare_bytes = _wide(pipelines.room_bytes) - ends_bytes
     in_flight = pipelines.flight.least(stage)
-    each_bytes = np.maximum(layers.states_bytes[:, None] + in_flight * layers.kept_bytes[:, None], 1.0)
-    layer_s, again_s = np.maximum(layers.layer_s, 1e-30)[:, None], layers.again_s[:, None]
-    saved_bytes = in_flight * layers.saved_bytes[:, None]
+    each_bytes = np.maximum(_wide(layers.states_bytes) + in_flight * _wide(layers.kept_bytes), 1.0)
+    layer_s, again_s = np.maximum(_wide(layers.layer_s), 1e-30), _wide(layers.again_s)
+    saved_bytes = in_flight * _wide(layers.saved_bytes)
     by_time = spare_s / layer_s
     # Where layers may recompute, what exceeds the memory is bought at again_s for every saved_bytes.
     price = np.divide(again_s, saved_bytes, out=np.zeros_like(each_bytes), where=saved_bytes > 0.0)
@@ -155,3 +153,15 @@ def _holds(pipelines: Pipelines, layers: Layers, time_s: Floats) -> Bools:
     held = np.floor(most * (1.0 + _ROUNDING) + _ROUNDING)
     impossible = ((spare_s < -1e-12) | (spare_bytes < 0.0)).any(axis=1)
     return np.asarray((np.maximum(held, 0.0).sum(axis=1) >= layers.count) & ~impossible)
+
+
+def _before_s(pipelines: Pipelines, stage: Ints) -> Floats:
+    """Seconds that pass before a stage can begin and after it must have ended: the embedding, then a layer a stage."""
+    shortest = np.broadcast_to(_wide(pipelines.shortest_s), (len(pipelines.first_s), len(stage)))
+    between = np.cumsum(shortest, axis=1) - shortest - shortest[:, :1]
+    return np.asarray(np.where(stage > 0, pipelines.first_s[:, None] + between, 0.0))
+
+
+def _wide(values: Floats) -> Floats:
+    """Values of candidates for all of their stages: shape (R, 1), or (R, pp) as they are."""
+    return values[:, None] if values.ndim == 1 else values

@@ -7,9 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hardware import catalog
+from hardware.catalog import cluster
 from hardware.cluster import FabricShape, FabricTier, Island
 from hardware.errors import InputError
 from hardware.node_parts import with_gpus
+from hardware.segments import in_segments
 from hardware.tiers import island_tiers, reachable_nic_bytes_per_s
 
 
@@ -129,3 +131,12 @@ def test_tiers_widen_and_never_quicken_outwards(name: str, nodes: int, sizes: se
     network = [tier.bytes_per_s for tier in tiers if tier.name not in ("scale-up", "node")]
     assert network == sorted(network, reverse=True)
     assert all(rate * machine.node.gpus <= machine.node.nics.node_bytes_per_s * (1 + 1e-12) for rate in network)
+
+
+def test_jobs_on_several_racks_take_segments_of_a_power_of_two():
+    one, two, odd = (cluster(f"gb200-nvl72:{nodes}").islands[0] for nodes in (18, 32, 27))
+    assert in_segments(one) is one
+    assert in_segments(two).node.scale_up.domain_gpus == 64
+    assert in_segments(odd) is odd  # 108 GPUs do not divide into segments of 64
+    eight = cluster("dgx-h100:16").islands[0]
+    assert in_segments(eight) is eight
