@@ -72,7 +72,8 @@ def plan(request: PlanRequest, constants: Constants | None = None) -> PlanReport
         priced += [(plan.layout, plan.cost) for plan in together.run()]
         tally.enumerated += together.enumerated
         tally.solved += together.solved
-        tally.open_bound_s = 0.0  # no bound is proven over all islands together
+        tally.pruned["time lower bound over all islands"] += together.pruned
+        tally.open_bound_s = min(tally.open_bound_s, together.open_bound_s)
     if request.thermal:
         priced = [(layout, price_layout_with_heat(pricings, layout)) for layout, _ in priced]
     ranked = _ranked(request, pricings, priced)

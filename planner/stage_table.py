@@ -10,6 +10,7 @@ from costmodels.memory import ModelMemory
 from costmodels.positions import kind_prefix
 from costmodels.table import Floats
 from costmodels.workload.model import ModelSpec
+from planner.inter_op.costs import Ends, LayerRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,12 +55,6 @@ def part_sizes(costs: PartCosts, memory: ModelMemory, row: int) -> PartSizes:
     )
 
 
-def spans(model: ModelSpec, per_layer: Floats) -> Floats:
-    """Sum of a quantity over layers i..j-1, shape (L + 1, L + 1), from its value per kind of layer."""
-    upto = kind_prefix(model) @ per_layer
-    return np.asarray(upto[None, :] - upto[:, None])
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class StagePlace:
     """One stage: its parts' sizes, micro-batches in flight, and memory for layers and ends of the model."""
@@ -71,12 +66,51 @@ class StagePlace:
 
 def span_costs_s(model: ModelSpec, places: Sequence[StagePlace]) -> Floats:
     """Seconds of every span of layers on every stage, shape (pp, L + 1, L + 1); infinite where it does not fit."""
+    upto = kind_prefix(model)
+    known: dict[int, tuple[Floats, Floats, Floats]] = {}  # of the stages that share their sizes
     out = []
     for number, place in enumerate(places):
-        ends = EndsHeld(first=number == 0, last=number == len(places) - 1, mtp_layers=model.mtp_layers)
         sizes = place.sizes
+        if id(sizes) not in known:
+            per_layer = (sizes.time_s, sizes.states_bytes, sizes.kept_bytes)
+            seconds, states, kept = (_spans(upto @ values[: sizes.kinds]) for values in per_layer)
+            known[id(sizes)] = seconds, states, kept
+        seconds, states, kept = known[id(sizes)]
+        ends = EndsHeld(first=number == 0, last=number == len(places) - 1, mtp_layers=model.mtp_layers)
         held_bytes = sizes.states_bytes + place.in_flight * sizes.kept_bytes
-        seconds = spans(model, sizes.time_s[: sizes.kinds]) + sizes.ends(sizes.time_s, ends)
-        memory = spans(model, held_bytes[: sizes.kinds]) + sizes.ends(held_bytes, ends)
-        out.append(np.where(memory <= place.limit_bytes, np.maximum(seconds, 0.0), np.inf))
+        memory = states + place.in_flight * kept + sizes.ends(held_bytes, ends)
+        time_s = np.maximum(seconds + sizes.ends(sizes.time_s, ends), 0.0)
+        out.append(np.where(memory <= place.limit_bytes, time_s, np.inf))
     return np.stack(out)
+
+
+def _spans(upto: Floats) -> Floats:
+    """Sum of a quantity over layers i..j-1, shape (L + 1, L + 1), from its sums over the first layers."""
+    return np.asarray(upto[None, :] - upto[:, None])
+
+
+def layer_runs(model: ModelSpec, sizes: PartSizes) -> tuple[LayerRun, ...]:
+    """Return the model's runs of layers as the partitioner of chunks takes them."""
+    kinds = {kind: row for row, kind in enumerate(model.kinds())}
+    return tuple(
+        LayerRun(
+            count=run.count,
+            time_s=float(sizes.time_s[kinds[run.kind]]),
+            weight_bytes=float(sizes.states_bytes[kinds[run.kind]]),
+            activation_bytes=float(sizes.kept_bytes[kinds[run.kind]]),
+        )
+        for run in model.runs
+    )
+
+
+def chunk_ends(model: ModelSpec, sizes: PartSizes) -> Ends:
+    """Return the ends of the model as the partitioner of chunks takes them."""
+    first = EndsHeld(first=True, last=False, mtp_layers=model.mtp_layers)
+    last = EndsHeld(first=False, last=True, mtp_layers=model.mtp_layers)
+    held = sizes.states_bytes + sizes.kept_bytes
+    return Ends(
+        first_s=sizes.ends(sizes.time_s, first),
+        last_s=sizes.ends(sizes.time_s, last),
+        first_bytes=sizes.ends(held, first),
+        last_bytes=sizes.ends(held, last),
+    )

@@ -12,10 +12,10 @@ from costmodels.pricing import Pricing
 from costmodels.table import table_of
 from planner.build import uniform_layout
 from planner.inter_op.chunks import ChunkProblem, partition_chunks
-from planner.inter_op.costs import Ends, LayerRun, Position
+from planner.inter_op.costs import Position
 from planner.inter_op.objective import one_f_one_b
 from planner.inter_op.stages import StageProblem, partition_stages
-from planner.stage_table import EndsHeld, PartSizes, StagePlace, part_sizes, span_costs_s
+from planner.stage_table import PartSizes, StagePlace, chunk_ends, layer_runs, part_sizes, span_costs_s
 
 BEST_SPLITS: Final = 3  # splits of the partitioner that are priced with the exact schedule
 
@@ -85,38 +85,12 @@ def _splits(
         return
     plan = partition_chunks(
         ChunkProblem(
-            runs=_runs(pricing, sizes),
+            runs=layer_runs(model, sizes),
             positions=tuple(Position(limit_bytes=max(limit, 0.0), in_flight=held) for held, limit in places),
             chunks=layout.vpp,
             micro_batches=layout.num_microbatches,
-            ends=_ends(pricing, sizes),
+            ends=chunk_ends(model, sizes),
         )
     )
     if plan is not None:
         yield plan.layers
-
-
-def _runs(pricing: Pricing, sizes: PartSizes) -> tuple[LayerRun, ...]:
-    kinds = {kind: row for row, kind in enumerate(pricing.model.kinds())}
-    return tuple(
-        LayerRun(
-            count=run.count,
-            time_s=float(sizes.time_s[kinds[run.kind]]),
-            weight_bytes=float(sizes.states_bytes[kinds[run.kind]]),
-            activation_bytes=float(sizes.kept_bytes[kinds[run.kind]]),
-        )
-        for run in pricing.model.runs
-    )
-
-
-def _ends(pricing: Pricing, sizes: PartSizes) -> Ends:
-    mtp = pricing.model.mtp_layers
-    first = EndsHeld(first=True, last=False, mtp_layers=mtp)
-    last = EndsHeld(first=False, last=True, mtp_layers=mtp)
-    held = sizes.states_bytes + sizes.kept_bytes
-    return Ends(
-        first_s=sizes.ends(sizes.time_s, first),
-        last_s=sizes.ends(sizes.time_s, last),
-        first_bytes=sizes.ends(held, first),
-        last_bytes=sizes.ends(held, last),
-    )
