@@ -131,7 +131,7 @@ def step_lower_bound_s(work: Work, pp: Ints, num_microbatches: Ints, plain: Bool
 
 def with_jitter_s(bound_s: Floats, ranks: Ints) -> Floats:
     """A bound raised by the slowest of ``ranks``, which every step waits for; shape (S,)."""
-    return bound_s + jitter_s(bound_s, ranks)
+    return np.asarray(bound_s * (1.0 + jitter_s(np.ones(len(ranks)), ranks)))
 
 
 def least_bottleneck_s(work: Work, pp: Ints) -> Floats:

@@ -1,21 +1,26 @@
 """Why nothing is feasible: the tightest constraint in numbers, and the nearest change that was found to mend it."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
+from costmodels.layout import Layout
 from costmodels.memory import usable_memory
-from costmodels.pricing import Pricing
+from costmodels.pricing import Constants, Pricing
 from costmodels.workload.counts import parameter_count
-from hardware.cluster import Cluster
+from planner.build import on_island
+from planner.changes import DOUBLINGS, Change, batches, choices, more_nodes, shorter, without_choices
 from planner.plan_report import Infeasibility
+from planner.refine import layout_of
 from planner.request import PlanRequest
 from planner.search import UniformSearch
-from planner.tally import Candidate, Tally
+from planner.smallest import Smallest, smallest_layout
+from planner.tally import Tally
 
 GIB: Final = 2.0**30
-DOUBLINGS: Final = 7  # of the number of nodes that are tried
-TRIAL_LIMIT_S: Final = 10.0  # of one trial: it ends with the first layout that fits
+LOOK_LIMIT_S: Final = 20.0  # for looking for a change
+STATES: Final = ("weights", "gradients", "optimizer")
 
 
 def explain_infeasible(request: PlanRequest, pricings: Sequence[Pricing], tally: Tally) -> Infeasibility:
@@ -28,34 +33,86 @@ def explain_infeasible(request: PlanRequest, pricings: Sequence[Pricing], tally:
     pricings : sequence of Pricing
         One per island.
     tally : Tally
-        The search's counts and the candidate that missed its memory by least.
+        The search's counts.
+
+    Returns
+    -------
+    Infeasibility
+        ``remedy`` is the changed request, when one was found.
     """
-    return Infeasibility(constraint=_constraint(request, pricings, tally), nearest_change=_nearest_change(request))
-
-
-def _constraint(request: PlanRequest, pricings: Sequence[Pricing], tally: Tally) -> str:
-    if tally.nearest is not None:
-        return _memory(pricings, tally.nearest)
-    if tally.enumerated and sum(tally.rejected.values()) >= tally.enumerated:
-        rule, count = tally.rejected.most_common(1)[0]
-        return f"every one of {tally.enumerated} grids breaks a rule of {request.framework}; {count} break: {rule}"
-    if tally.enumerated:
-        return _states(request, pricings)
-    pinned = ", ".join(f"{name}={value}" for name, value in request.fixed)
-    what = f"no grid over {request.cluster.gpus} GPUs divides a global batch of {request.job.global_batch}"
-    return what + (f" with {pinned}" if pinned else "")
-
-
-def _memory(pricings: Sequence[Pricing], near: Candidate) -> str:
-    usable = usable_memory(pricings[0].accelerator)
-    degrees = f"tp={near.tp} cp={near.cp} pp={near.pp} dp={near.dp} ep={near.ep} micro-batch {near.micro_batch}"
-    return (
-        f"memory: the layout that comes nearest ({degrees}, recompute {near.recompute}) needs "
-        f"{near.memory_bytes / GIB:.1f} GiB on its heaviest GPU, {usable / GIB:.1f} GiB usable"
+    found = [entry for entry in (smallest_layout(request, pricing) for pricing in pricings) if entry is not None]
+    near = min(found, key=lambda entry: entry.use.total_bytes / entry.use.usable_bytes, default=None)
+    constraint = _memory(request, pricings, near) if near is not None else _rules(request, tally)
+    mended = _Look(deadline=time.monotonic() + LOOK_LIMIT_S, constants=pricings[0].constants).nearest(request, near)
+    if mended is None:
+        return Infeasibility(constraint=constraint, nearest_change=f"none found: {_tried(request)} did not help")
+    change, layout = mended
+    return Infeasibility(
+        constraint=constraint, nearest_change=f"{change.words}: {in_short(layout)} fits", remedy=change.request
     )
 
 
-def _states(request: PlanRequest, pricings: Sequence[Pricing]) -> str:
+@dataclass(frozen=True, kw_only=True)
+class _Look:
+    """Looking for a change until a deadline of ``time.monotonic``; what it finds has been searched."""
+
+    deadline: float
+    constants: Constants
+
+    def nearest(self, request: PlanRequest, near: Smallest | None) -> tuple[Change, Layout] | None:
+        """The first change, in the order of what it costs a user, after which a layout fits."""
+        free = without_choices(request)
+        return (
+            self._first(choices(request))
+            or (self._first(batches(request)) if near is None else None)
+            or self._fewest_nodes(request, "")
+            or (self._fewest_nodes(free.request, free.words) if free is not None else None)
+            or self._first(shorter(request))
+        )
+
+    def _first(self, changes: Iterable[Change]) -> tuple[Change, Layout] | None:
+        for change in changes:
+            layout = self._layout(change.request)
+            if layout is not None:
+                return change, layout
+        return None
+
+    def _fewest_nodes(self, request: PlanRequest, also: str) -> tuple[Change, Layout] | None:
+        """Double the nodes until a layout fits, then halve the step between what did not fit and what did."""
+        nodes = request.cluster.islands[0].nodes
+        found: tuple[Change, Layout] | None = None
+        low = high = nodes
+        for _ in range(DOUBLINGS):
+            low, high = high, 2 * high
+            found = self._first([more_nodes(request, high)])
+            if found is not None:
+                break
+        while found is not None and high - low > 1:
+            middle = (low + high) // 2
+            fewer = self._first([more_nodes(request, middle)])
+            low, high, found = (low, middle, fewer) if fewer is not None else (middle, high, found)
+        if found is None or not also:
+            return found
+        change, layout = found
+        return Change(words=f"{also}, {change.words}", request=change.request), layout
+
+    def _layout(self, request: PlanRequest) -> Layout | None:
+        """Some layout of a request on one of its islands, one that fits safely if there is one."""
+        for number, island in enumerate(request.cluster.islands):
+            left = self.deadline - time.monotonic()
+            if left <= 0.0:
+                return None
+            pricing = Pricing(model=request.model, job=request.job, island=island, constants=self.constants)
+            asked = replace(request, top=1, time_limit_s=left)
+            tally = UniformSearch(asked, pricing, any_will_do=True).run()
+            if tally.best:
+                best = min(tally.best.values(), key=lambda candidate: candidate.order)
+                return on_island(layout_of(best), number)
+        return None
+
+
+def _memory(request: PlanRequest, pricings: Sequence[Pricing], near: Smallest) -> str:
+    """The states alone when they exceed all memory there is, else the layout that needs least."""
     precision = request.job.precision
     each = (
         precision.weight_bytes
@@ -66,57 +123,42 @@ def _states(request: PlanRequest, pricings: Sequence[Pricing]) -> str:
     )
     states = parameter_count(request.model).total * each
     usable = sum(pricing.island.gpus * usable_memory(pricing.accelerator) for pricing in pricings)
+    if states > usable:
+        return (
+            f"memory: weights, gradients and optimizer states take {states / GIB:.0f} GiB ({each:g} bytes a "
+            f"parameter), and activations come on top; {request.cluster.gpus} GPUs have {usable / GIB:.0f} GiB usable"
+        )
+    use = near.use
+    own = sum(size for name, size in use.components if name in STATES)
+    first = near.layout.first
     return (
-        f"memory: weights, gradients and optimizer states take {states / GIB:.0f} GiB ({each:g} bytes a parameter), "
-        f"and activations come on top; {request.cluster.gpus} GPUs have {usable / GIB:.0f} GiB usable"
+        f"memory: even {in_short(near.layout)} with micro-batch {near.layout.micro_batch} and recompute "
+        f"{first.recompute} needs {use.total_bytes / GIB:.1f} GiB on the heaviest GPU of stage {use.stage}, "
+        f"{use.usable_bytes / GIB:.1f} GiB usable; {own / GIB:.1f} GiB are weights, gradients and optimizer states"
     )
 
 
-def _nearest_change(request: PlanRequest) -> str:
-    """The first change, in the order of what it costs a user, after which a search finds a layout."""
-    for words, changed in _changes(request):
-        found = _first_layout(changed)
-        if found is not None:
-            return f"{words}: {found} fits"
-    return "none found among single pins, recompute, the global batch and up to 128 times as many nodes"
+def _rules(request: PlanRequest, tally: Tally) -> str:
+    """No grid is legal: the rule that most of them break, or that none multiplies out."""
+    if tally.rejected:
+        rule, count = tally.rejected.most_common(1)[0]
+        return f"every one of {tally.enumerated} grids breaks a rule of {request.framework}; {count} break: {rule}"
+    pinned = ", ".join(f"{name}={value}" for name, value in request.fixed)
+    what = f"no grid over {request.cluster.gpus} GPUs divides a global batch of {request.job.global_batch}"
+    return what + (f" with {pinned}" if pinned else "")
 
 
-def _changes(request: PlanRequest) -> Iterator[tuple[str, PlanRequest]]:
-    """Changed requests: one pin less, recompute left free, all pins less, another batch, more nodes."""
-    for name, value in request.fixed:
-        rest = tuple(item for item in request.fixed if item[0] != name)
-        yield f"free {name} (pinned to {value})", replace(request, fixed=rest)
-    if request.recompute != "auto":
-        yield "recompute auto", replace(request, recompute="auto")
-    free = replace(request, fixed=(), recompute="auto")
-    if len(request.fixed) > 1:
-        yield "free all pins", free
-    gpus = request.cluster.gpus
-    batch = -(-request.job.global_batch // gpus) * gpus
-    if batch != request.job.global_batch:
-        yield f"a global batch of {batch}", replace(free, job=replace(request.job, global_batch=batch))
-    for doubling in range(1, DOUBLINGS + 1):
-        machine = _larger(request.cluster, 2**doubling)
-        job = replace(request.job, global_batch=max(request.job.global_batch, machine.gpus))
-        more = f"{machine.nodes} nodes ({machine.gpus} GPUs)"
-        words = more if job == request.job else f"{more} and a global batch of {job.global_batch}"
-        for kept in (request, free):
-            if kept is request or request.fixed:
-                pins = "" if kept is request or not request.fixed else " without pins"
-                yield words + pins, replace(kept, cluster=machine, job=job)
+def _tried(request: PlanRequest) -> str:
+    """What was looked at in vain."""
+    own = ["single pins"] if request.fixed else []
+    own += ["recompute"] if request.recompute != "auto" else []
+    words = [*own, f"up to {2**DOUBLINGS} times as many nodes", "shorter sequences"]
+    return ", ".join(words[:-1]) + f" and {words[-1]}"
 
 
-def _larger(cluster: Cluster, times: int) -> Cluster:
-    first = replace(cluster.islands[0], nodes=cluster.islands[0].nodes * times)
-    return replace(cluster, islands=(first, *cluster.islands[1:]))
-
-
-def _first_layout(request: PlanRequest) -> str | None:
-    """Return the best layout that a short search finds on the first island, in short words."""
-    pricing = Pricing(model=request.model, job=request.job, island=request.cluster.islands[0])
-    tally = UniformSearch(replace(request, top=1, time_limit_s=TRIAL_LIMIT_S), pricing).run()
-    if not tally.best:
-        return None
-    best = min(tally.best.values(), key=lambda candidate: candidate.order)
-    degrees = (("TP", best.tp), ("PP", best.pp), ("CP", best.cp), ("EP", best.ep), ("DP", best.dp))
-    return " ".join(f"{name}{degree}" for name, degree in degrees if degree > 1) or "one GPU"
+def in_short(layout: Layout) -> str:
+    """Degrees of a layout that are not 1, as titles have them."""
+    first = layout.first
+    degrees = (("TP", first.tp), ("PP", layout.pp), ("CP", first.cp), ("EP", first.ep), ("DP", first.dp))
+    named = [f"{name}{degree}" for name, degree in degrees if degree > 1]
+    return " ".join([*named, *([f"ZeRO{first.zero}"] if first.zero > 1 else [])]) or "one GPU"

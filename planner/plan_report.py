@@ -52,10 +52,14 @@ class SearchProof:
 
 @dataclass(frozen=True, kw_only=True)
 class Infeasibility:
-    """Why nothing is feasible: the tightest constraint in numbers, and the nearest change that makes it feasible."""
+    """Why nothing is feasible: the tightest constraint in numbers, and the nearest change that makes it feasible.
+
+    ``remedy`` is the request after that change, under which the search found a layout; None when none was found.
+    """
 
     constraint: str
     nearest_change: str
+    remedy: PlanRequest | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,14 +40,15 @@ class UniformSearch:
     pricing : Pricing
         Model, job and the island.
     any_will_do : bool
-        Stop at the first layouts that fit.
+        Look only under the recompute that keeps least, and stop at the first layouts that fit.
     """
 
     def __init__(self, request: PlanRequest, pricing: Pricing, *, any_will_do: bool = False) -> None:
         self.request = request
         self.pricing = pricing
         self.weights = part_weights(pricing)
-        self.options = recompute_options(request.recompute, request.framework, pricing)
+        options = recompute_options(request.recompute, request.framework, pricing)
+        self.options = options[-1:] if any_will_do else options
         self.any_will_do = any_will_do
         self.accepted = Verdict.FITS
         self.tally = Tally(accepted=self.accepted, free_splits=splits_freely(self.request))

@@ -53,7 +53,8 @@ def report_to_json(report: PlanReport) -> Json:
     if report.unconstrained_s:
         out["unconstrained_s"] = report.unconstrained_s
     if report.infeasible is not None:
-        out["infeasible"] = asdict(report.infeasible)
+        why = report.infeasible
+        out["infeasible"] = {"constraint": why.constraint, "nearest_change": why.nearest_change}
     return out
 
 

@@ -1,0 +1,75 @@
+"""Changes of a request that may make it feasible, in the order of what they cost a user."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from hardware.cluster import Cluster
+from planner.request import PlanRequest
+
+DOUBLINGS: Final = 7  # of the number of nodes
+SHORTEST_SEQ: Final = 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """Another request, and in words what is different."""
+
+    words: str
+    request: PlanRequest
+
+
+def choices(request: PlanRequest) -> Iterator[Change]:
+    """Yield the request with one pin less each, with recompute left free, and with all of that free."""
+    for name, value in request.fixed:
+        rest = tuple(item for item in request.fixed if item[0] != name)
+        yield Change(words=f"free {name} (pinned to {value})", request=replace(request, fixed=rest))
+    if request.recompute != "auto":
+        yield Change(words="recompute auto", request=replace(request, recompute="auto"))
+    if len(request.fixed) + (request.recompute != "auto") > 1:
+        yield Change(words=_all_free(request), request=_freed(request))
+
+
+def batches(request: PlanRequest) -> Iterator[Change]:
+    """Yield the nearest global batches that the GPUs, or pinned dp and micro-batch, divide."""
+    pinned = (request.fixed_degree("dp") or 1) * (request.fixed_degree("micro_batch") or 1)
+    batch, steps = request.job.global_batch, {pinned, request.cluster.gpus}
+    near = {size for step in steps for size in (batch // step * step, -(-batch // step) * step) if size}
+    for size in sorted(near - {batch}, key=lambda size: (abs(size - batch), size)):
+        job = replace(request.job, global_batch=size)
+        yield Change(words=f"a global batch of {size}", request=replace(request, job=job))
+
+
+def more_nodes(request: PlanRequest, nodes: int) -> Change:
+    """Return the request on so many nodes of its first island, with at least a sequence for every GPU."""
+    first, *others = request.cluster.islands
+    machine: Cluster = replace(request.cluster, islands=(replace(first, nodes=nodes), *others))
+    job = replace(request.job, global_batch=max(request.job.global_batch, machine.gpus))
+    more = f"{machine.nodes} nodes ({machine.gpus} GPUs)"
+    words = more if job == request.job else f"{more} and a global batch of {job.global_batch}"
+    return Change(words=words, request=replace(request, cluster=machine, job=job))
+
+
+def without_choices(request: PlanRequest) -> Change | None:
+    """Return the request with nothing pinned; None when nothing is."""
+    free = _freed(request)
+    return None if free == request else Change(words=_all_free(request), request=free)
+
+
+def shorter(request: PlanRequest) -> Iterator[Change]:
+    """Yield the request with shorter sequences, each half as long as the one before."""
+    seq = request.job.seq
+    while request.model.hidden and seq % 2 == 0 and seq > SHORTEST_SEQ:
+        seq //= 2
+        job = replace(request.job, seq=seq)
+        yield Change(words=f"sequences of {seq:,} tokens", request=replace(request, job=job))
+
+
+def _freed(request: PlanRequest) -> PlanRequest:
+    return replace(request, fixed=(), recompute="auto")
+
+
+def _all_free(request: PlanRequest) -> str:
+    pins = "free all pins" if request.fixed else ""
+    recompute = "recompute auto" if request.recompute != "auto" else ""
+    return ", ".join(filter(None, (pins, recompute)))
