@@ -1,5 +1,6 @@
 """A strategy table with the groups of its axes placed on a hierarchy, and what exchanges along them cost."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,16 +16,28 @@ from hardware.tiers import Tier
 class PlacedTable:
     """A strategy table on its hierarchy, with the groups of its axes placed once."""
 
-    def __init__(self, table: StrategyTable, tiers: tuple[Tier, ...], constants: NetworkConstants) -> None:
+    def __init__(
+        self,
+        table: StrategyTable,
+        tiers: tuple[Tier, ...],
+        constants: NetworkConstants,
+        place_groups: Callable[[Axis], PlacedGroup] | None = None,
+    ) -> None:
         self.table = table
         self.tiers = tiers
         self.constants = constants
+        self._place = place_groups or (lambda axis: place(group_of(axis, table), tiers))
         self._groups: dict[Axis, PlacedGroup] = {}
+
+    def repeated(self, times: int) -> "PlacedTable":
+        """Every row ``times`` times in a row; groups are placed before they are repeated."""
+        rows = np.repeat(np.arange(len(self.table)), times)
+        return PlacedTable(self.table.take(rows), self.tiers, self.constants, lambda axis: self.group(axis).take(rows))
 
     def group(self, axis: Axis) -> PlacedGroup:
         """Groups of an axis, shape (S,)."""
         if axis not in self._groups:
-            self._groups[axis] = place(group_of(axis, self.table), self.tiers)
+            self._groups[axis] = self._place(axis)
         return self._groups[axis]
 
     def seconds(self, collective: Collective, axis: Axis, message_bytes: Floats, rows: Bools | bool = True) -> Floats:

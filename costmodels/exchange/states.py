@@ -94,9 +94,8 @@ def state_exchange(
     trained = (job.trained_share * np.asarray(count) for count in (parameters.dense, parameters.expert))
     counts = np.stack(np.broadcast_arrays(*trained)).astype(np.float64)
     shape = counts.shape[1:]
-    rows = np.repeat(np.arange(len(table)), int(np.prod(shape[1:], dtype=np.int64)))
     flat = counts.reshape(2, -1)
-    placed = PlacedTable(table.take(rows), tiers, constants)
+    placed = PlacedTable(table, tiers, constants).repeated(int(np.prod(shape[1:], dtype=np.int64)))
     axes = ((Axis.DP_CP, Axis.SHARD, Axis.REPLICA), (Axis.EDP, Axis.EXPERT_SHARD, Axis.EXPERT_REPLICA))
     parts = [_states_of(count, group, job, placed, bucket_bytes) for count, group in zip(flat, axes, strict=True)]
     sums = [np.reshape(first + second, shape) for first, second in zip(*parts, strict=True)]
