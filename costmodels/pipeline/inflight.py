@@ -96,7 +96,7 @@ def _by_chunk(spec: PipelineSpec, value: ArrayLike) -> Floats:
     return np.broadcast_to(array, (len(array), spec.pp, spec.vpp))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def _holdings(spec: PipelineSpec) -> Ints:
     """What each stage holds in its worst moments.
 

@@ -213,7 +213,7 @@ def _selector(rows: Ints) -> slice | Ints:
     return slice(low, low + len(rows)) if np.array_equal(rows, np.arange(low, low + len(rows))) else rows
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def program(spec: PipelineSpec, transfers: Transfers) -> tuple[Program, int]:
     """Smallest program that serves ``spec``, and how often its block runs.
 
@@ -248,7 +248,7 @@ def _places(*parts: Part) -> int:
     return max(max(segment.levels[-1].high, len(segment.carry)) for segment in segments)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def _sampled(spec: PipelineSpec, transfers: Transfers, group: int) -> Program | None:
     """Program of ``spec`` with its steady block; None when one more group of micro-batches is not one more block."""
     small = node_table(spec, transfers)
