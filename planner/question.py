@@ -25,6 +25,7 @@ from planner.request import Framework, Objective, PlanRequest, parse_fixed
 _Choice = TypeVar("_Choice", Framework, Objective)
 
 MOST_SEQUENCES: Final = 1_000_000_000
+MOST_WATTS: Final = 100_000.0  # of one accelerator whose own limit is not known
 MOST_TOKENS: Final = 100_000_000
 
 _SOFTWARE: Final = MappingProxyType(
@@ -232,13 +233,14 @@ def _software(framework: Framework, gemm: str) -> Software:
 
 
 def _check_power(machine: Cluster, cap_w: float) -> None:
-    """Refuse a limit that an accelerator cannot be set to."""
+    """Refuse a limit that an accelerator cannot be set to: above its highest its power would be priced without any."""
     for island in machine.islands:
         part = island.node.accelerator
-        if 0.0 < cap_w < part.min_power_limit_w:
+        highest = part.max_power_limit_w or part.tdp_w or MOST_WATTS
+        if cap_w and not part.min_power_limit_w <= cap_w <= highest:
             raise InputError(
-                f"--power-cap {cap_w:g}: {part.name} cannot be limited so far",
-                allowed=f"{part.min_power_limit_w:g} W or more, or 0 for the part's own limit",
+                f"--power-cap {cap_w:g}: {part.name} cannot be limited so {'high' if cap_w > highest else 'low'}",
+                allowed=f"{part.min_power_limit_w:g} to {highest:g} W, or 0 for the part's own limit",
             )
 
 

@@ -32,6 +32,7 @@ class Framework(StrEnum):
 
 
 DEGREES: Final = ("tp", "pp", "cp", "ep", "etp", "dp", "vpp", "zero", "micro_batch")
+MOST_OF_A_DEGREE: Final = 1_000_000_000  # as many as the sequences of the largest global batch
 _DEGREE_ALIASES: Final = MappingProxyType({"mbs": "micro_batch", "micro-batch": "micro_batch"})
 
 
@@ -87,8 +88,9 @@ def parse_fixed(items: list[str]) -> tuple[tuple[str, int], ...]:
                 f"--fix {item!r} is not understood", allowed="NAME=INTEGER with NAME of " + ", ".join(DEGREES)
             )
         lowest = 0 if key == "zero" else 1
-        if not text.strip().isdigit() or int(text) < lowest or (key == "zero" and int(text) > 3):
-            allowed = "0, 1, 2 or 3" if key == "zero" else "an integer from 1"
+        highest = 3 if key == "zero" else MOST_OF_A_DEGREE
+        if not text.strip().isdecimal() or len(text) > 20 or not lowest <= int(text) <= highest:
+            allowed = "0, 1, 2 or 3" if key == "zero" else f"an integer from 1 to {highest}"
             raise InputError(f"--fix {item!r} has the value {text!r}", allowed=allowed)
         if key in found and found[key] != int(text):
             raise InputError(f"--fix gives {key} twice: {found[key]} and {int(text)}", allowed="one value for a degree")
