@@ -106,7 +106,8 @@ class StageSolver:
     def layer_strategies(self, span: Span) -> list[Strategy]:
         """Strategy of every layer of a solved span, in order."""
         assignment = self.solve(span).assignment
-        middle = assignment[span.first : len(assignment) - self._tail(span)]
+        head = int(span.first and EMBEDDING in self.names)  # a list of layers has no ends
+        middle = assignment[head : len(assignment) - self._tail(span)]
         return [self.strategies[s] for blocks in middle for s, count in blocks for _ in range(count)]
 
     def _tail(self, span: Span) -> int:
