@@ -259,6 +259,7 @@ def _state_times(
         pricing = pricings[island]
         stages = np.flatnonzero(np.array(contents.islands) == island)
         overlap, software = pricing.constants.overlap, pricing.job.software
+        buckets = np.zeros((len(contents.rows), len(stages)))
         for j in range(contents.rows.shape[1]):
             rows = table.take(contents.rows[:, j])
             held = LocalParameters(
@@ -272,7 +273,8 @@ def _state_times(
             optimizer[:, stages] += optimizer_step_s(
                 exchange.owned_parameters, pricing.job, pricing.accelerator, efficiency=pricing.constants.efficiency
             )
-            last = exchange.last_bucket_share
+            buckets += np.where(held.dense + held.expert > 0.0, 1.0 / exchange.last_bucket_share, 0.0)
+        last = 1.0 / np.maximum(buckets, 1.0)
         window = _window_passes(contents) * overlap.window_share
         for states_s, passes_s, hides in (
             (reduce, backward_s, software.grad_overlap),

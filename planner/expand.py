@@ -19,6 +19,7 @@ from planner.splits import balanced_positions, even_positions, leading_positions
 MAX_VPP: Final = 24
 WITHOUT_VIRTUAL_STAGES: Final = (Framework.DEEPSPEED, Framework.GALVATRON)
 WITHOUT_FREE_SPLITS: Final = (Framework.DEEPSPEED,)
+WITH_LONE_ENDS: Final = (Framework.MEGATRON, Framework.BRIDGE, Framework.NEMO)
 FEW_CHUNKS: Final = 4  # virtual degrees tried even where they do not divide
 
 
@@ -75,18 +76,19 @@ def expand(grids: Grids, options: tuple[Recompute, ...], wanted: Bools) -> Expan
     return Expanded(grids=expanded, grid=grid, full=full)
 
 
-def virtual_degrees(layers: int, pp: int, num_microbatches: int, pinned: int | None) -> tuple[int, ...]:
+def virtual_degrees(layers: int, pp: int, num_microbatches: int, pinned: int | None, ends: int = 2) -> tuple[int, ...]:
     """Virtual chunks per stage worth trying: 1, all that split the layers evenly, and a few that do not.
 
-    Interleaving needs ``num_microbatches`` to be a multiple of ``pp`` in every framework's default form.
+    Interleaving needs ``num_microbatches`` to be a multiple of ``pp`` in every framework's default form. ``ends`` is
+    how many ends of the model may be alone on a position.
     """
     if pinned is not None:
-        fits = pinned == 1 or (pp > 1 and num_microbatches % pp == 0 and pinned * pp <= layers + 2)
+        fits = pinned == 1 or (pp > 1 and num_microbatches % pp == 0 and pinned * pp <= layers + ends)
         return (pinned,) if fits else ()
     if pp == 1 or num_microbatches % pp:
         return (1,)
-    most = min(MAX_VPP, (layers + 2) // pp)
-    even = [v for v in range(2, most + 1) if any((layers + ends) % (pp * v) == 0 for ends in (0, 1, 2))]
+    most = min(MAX_VPP, (layers + ends) // pp)
+    even = [v for v in range(2, most + 1) if any((layers + more) % (pp * v) == 0 for more in (0, 1, 2))]
     few = list(range(2, min(FEW_CHUNKS, layers // pp) + 1))
     return (1, *sorted({*even, *few}))
 
@@ -101,13 +103,21 @@ def pinned_virtual(request: PlanRequest) -> int | None:
     return 1 if request.framework in WITHOUT_VIRTUAL_STAGES else request.fixed_degree("vpp")
 
 
-def pipeline_groups(grids: Grids, layers: int, pinned_vpp: int | None) -> Iterator[Group]:
-    """Split rows into groups of one pipeline shape, each with every virtual degree; the order is fixed."""
+def lone_ends(request: PlanRequest) -> int:
+    """How many ends of the model may be alone on a pipeline position."""
+    return 2 if request.framework in WITH_LONE_ENDS else 0
+
+
+def pipeline_groups(grids: Grids, layers: int, pinned_vpp: int | None, ends: int = 2) -> Iterator[Group]:
+    """Split rows into groups of one pipeline shape, each with every virtual degree; the order is fixed.
+
+    ``ends`` is how many ends of the model may be alone on a position.
+    """
     shapes = np.stack([grids.table.pp, grids.num_microbatches], axis=1)
     distinct, inverse = np.unique(shapes, axis=0, return_inverse=True)
     for number, (pp, m) in enumerate(distinct.tolist()):
         rows = np.flatnonzero(inverse == number)
-        for vpp in virtual_degrees(layers, pp, m, pinned_vpp):
+        for vpp in virtual_degrees(layers, pp, m, pinned_vpp, ends):
             schedule = Schedule.INTERLEAVED if vpp > 1 else Schedule.ONE_F_ONE_B
             yield Group(spec=PipelineSpec(schedule=schedule, pp=pp, vpp=vpp, num_microbatches=m), rows=rows)
 
@@ -162,7 +172,8 @@ def prefix_contents(contents: Contents, other_rows: Ints, first: Ints, kinds: in
     Returns
     -------
     Contents
-        J = 2: the given strategy, the other one. On a position the first layers are taken kind by kind in model order.
+        J = 2: the given strategy, the other one. On a position the first layers are taken kind by kind in model order;
+        the embedding goes with the first layer, the head with the last, as in :func:`costmodels.positions.contents_of`.
     """
     whole = contents.counts[:, :, 0, :]
     layers = whole[..., :kinds]
@@ -172,6 +183,10 @@ def prefix_contents(contents: Contents, other_rows: Ints, first: Ints, kinds: in
     counts[:, :, 0, :] = whole
     counts[:, :, 0, :kinds] -= moved
     counts[:, :, 1, :kinds] = moved
+    some, every = moved.sum(axis=-1) > 0.0, moved.sum(axis=-1) >= layers.sum(axis=-1)
+    ends_too = some & np.where(np.arange(whole.shape[1]) == 0, True, every)
+    counts[:, :, 1, kinds:] = np.where(ends_too[..., None], whole[..., kinds:], 0.0)
+    counts[:, :, 0, kinds:] -= counts[:, :, 1, kinds:]
     return Contents(
         spec=contents.spec,
         rows=np.stack([contents.rows[:, 0], other_rows], axis=1),

@@ -151,9 +151,8 @@ def _island_alone(
 ) -> tuple[Tally, list[tuple[Layout, LayoutCost]]]:
     """Search one island by itself: its best grids with their best splits, and mixed strategies where allowed."""
     tally = UniformSearch(request, pricings[island]).run()
-    chosen = sorted(tally.best.values(), key=lambda candidate: candidate.order)[: request.top]
-    alone = [pricings[island]]
-    priced = [best_of_grid(alone, tally, candidate.key) for candidate in chosen]
+    chosen = sorted(tally.best.values(), key=lambda candidate: candidate.order)[: tally.wanted]
+    priced = [best_of_grid(request, pricings[island], tally, candidate.key) for candidate in chosen]
     if request.framework in PER_LAYER:
         shapes = [candidate_shape(candidate) for candidate in chosen[:MIXED_SHAPES]]
         mixed = mixed_plans(request, pricings[island], shapes, deadline)
@@ -206,7 +205,7 @@ def _proof(tally: Tally, ranked: Sequence[RankedLayout], wall_s: float) -> Searc
     by_time = bool(ranked) and ranked[0].cost.step.total_s == best_s
     return SearchProof(
         enumerated=tally.enumerated,
-        pruned=tuple(sorted(tally.pruned.items())),
+        pruned=tuple(sorted((reason, count) for reason, count in tally.pruned.items() if count)),
         solved=tally.solved,
         lower_bound_s=bound_s,
         gap=(best_s - bound_s) / best_s if best_s else 0.0,

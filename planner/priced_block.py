@@ -65,7 +65,7 @@ class PricedBlock:
 
     def _price(self, contents: Contents, group: Group) -> None:
         work = stage_work([self.costs], contents)
-        near = np.flatnonzero(staircase_bound_s(work, contents) <= self.tally.threshold_s(self.request.top))
+        near = np.flatnonzero(staircase_bound_s(work, contents) <= self.tally.threshold_s())
         self.tally.pruned["time lower bound of a split"] += len(group.rows) - len(near)
         if not len(near):
             return
@@ -117,7 +117,7 @@ class PricedBlock:
         self._note_nearest(found)
         contents = found.contents
         work = stage_work([self.costs], contents) if work is None else work
-        limit = self.tally.threshold_s(self.request.top)
+        limit = self.tally.threshold_s()
         near = staircase_bound_s(work, contents) <= limit
         nearly = found.held.total_bytes <= NEARLY * usable_memory(self.pricing.accelerator)
         rows = np.flatnonzero(nearly & near)

@@ -1,6 +1,6 @@
 """The best of a grid: its best variants with the splits that the partitioner finds for them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 from costmodels.layout import Layout, Strategy
@@ -8,6 +8,9 @@ from costmodels.price import price_layout
 from costmodels.pricing import Pricing
 from costmodels.results import LayoutCost, Verdict
 from planner.build import uniform_layout
+from planner.expand import splits_freely
+from planner.request import PlanRequest
+from planner.rules import check_layout
 from planner.tally import Candidate, Key, Tally
 from planner.uneven import uneven_layouts
 
@@ -37,44 +40,42 @@ def layout_of(candidate: Candidate) -> Layout:
     )
 
 
-def best_of_grid(pricings: Sequence[Pricing], tally: Tally, key: Key) -> Priced:
+def best_of_grid(request: PlanRequest, pricing: Pricing, tally: Tally, key: Key) -> Priced:
     """Return the fastest layout of a grid with its price; ties keep the earlier one.
 
     Parameters
     ----------
-    pricings : sequence of Pricing
-        Of the island of the search alone.
+    request : PlanRequest
+        What is asked: splits must be legal.
+    pricing : Pricing
+        Of the island of the search.
     tally : Tally
         What the search found; says whether layers may be split at will.
     key : tuple of int
         The grid, one of ``tally.best``.
     """
-    if not tally.free_splits:
-        fixed = [layout_of(variant) for variant in tally.near_best(key, VARIANTS)]
-        return min(
-            ((layout, price_layout(pricings, layout)) for layout in fixed), key=lambda pair: pair[1].step.total_s
-        )
-    found = [_with_best_split(pricings, layout_of(variant)) for variant in tally.near_best(key, VARIANTS)]
+    found = [_with_best_split(request, pricing, layout_of(variant)) for variant in tally.near_best(key, VARIANTS)]
     best = min(found, key=lambda pair: pair[1].step.total_s)
     for variant in tally.tight.get(key, ()):  # faster as they are split, but too large: they may fit otherwise
         if variant.total_s < best[1].step.total_s:
-            fitting = [
-                pair for pair in _splits(pricings, layout_of(variant)) if pair[1].heaviest.verdict is tally.accepted
-            ]
+            splits = _splits(request, pricing, layout_of(variant))
+            fitting = [pair for pair in splits if pair[1].heaviest.verdict is tally.accepted]
             best = min([best, *fitting], key=lambda pair: pair[1].step.total_s)
     return best
 
 
-def _with_best_split(pricings: Sequence[Pricing], layout: Layout) -> Priced:
+def _with_best_split(request: PlanRequest, pricing: Pricing, layout: Layout) -> Priced:
     """The layout with the fastest split among its own and the partitioner's that is no riskier; ties keep its own."""
-    best = (layout, price_layout(pricings, layout))
-    for other, cost in _splits(pricings, layout):
+    best = (layout, price_layout([pricing], layout))
+    for other, cost in _splits(request, pricing, layout):
         safe = cost.heaviest.verdict in (Verdict.FITS, best[1].heaviest.verdict)
         if safe and cost.step.total_s < best[1].step.total_s * _SAME:
             best = (other, cost)
     return best
 
 
-def _splits(pricings: Sequence[Pricing], layout: Layout) -> Iterator[Priced]:
-    for other in uneven_layouts(pricings[0], layout):
-        yield other, price_layout(pricings, other)
+def _splits(request: PlanRequest, pricing: Pricing, layout: Layout) -> Iterator[Priced]:
+    """Other splits of a layout that the framework accepts, with their prices."""
+    for other in uneven_layouts(pricing, layout) if splits_freely(request) else ():
+        if not check_layout(other, request.model, request.job, framework=request.framework):
+            yield other, price_layout([pricing], other)

@@ -16,7 +16,7 @@ from costmodels.pricing import Pricing
 from costmodels.results import Verdict
 from costmodels.table import Floats
 from planner.bounds import part_seconds, part_work, step_lower_bound_s, with_jitter_s
-from planner.expand import Expanded, Group, expand, pinned_virtual, pipeline_groups, splits_freely
+from planner.expand import Expanded, Group, expand, lone_ends, pinned_virtual, pipeline_groups
 from planner.frontier import Frontier
 from planner.grids import Grids, enumerate_grids, kernel_table, world_sizes
 from planner.option_bounds import OptionBounds, one_chunk_only
@@ -28,6 +28,7 @@ from planner.tally import Tally
 
 FIRST_BLOCK: Final = 128
 BLOCK: Final = 512
+GRIDS_KEPT: Final = 10  # at least: which of them is best is decided when their splits are refined
 
 
 class UniformSearch:
@@ -51,7 +52,8 @@ class UniformSearch:
         self.options = options[-1:] if any_will_do else options
         self.any_will_do = any_will_do
         self.accepted = Verdict.FITS
-        self.tally = Tally(accepted=self.accepted, free_splits=splits_freely(self.request))
+        self.wanted = 1 if any_will_do else max(request.top, GRIDS_KEPT)
+        self.tally = Tally(accepted=self.accepted, wanted=self.wanted)
         self.deadline = time.monotonic() + request.time_limit_s
         self._gpu_seconds_per_sample: float | None = None
 
@@ -65,12 +67,12 @@ class UniformSearch:
     def _search(self, accepted: Verdict) -> None:
         """Search all GPU counts, the whole island first."""
         self.accepted = accepted
-        self.tally = Tally(accepted=accepted, free_splits=splits_freely(self.request))
+        self.tally = Tally(accepted=accepted, wanted=self.wanted)
         sizes = world_sizes(self.pricing.island)
         for number, world in enumerate(sizes):
             if number and self.any_will_do and self.tally.best:
                 break
-            if number and self._bound_of_fewer_s(world) > self.tally.threshold_s(self.request.top):
+            if number and self._bound_of_fewer_s(world) > self.tally.threshold_s():
                 self.tally.pruned["fewer GPUs: time lower bound (counts of GPUs)"] += len(sizes) - number
                 break
             if number and time.monotonic() > self.deadline:
@@ -80,11 +82,7 @@ class UniformSearch:
             self._search_world(world)
 
     def _search_world(self, world: int) -> None:
-        every = enumerate_grids(self.request, world)
-        self.tally.enumerated += len(every)
-        verdict = legal_mask(self.request.framework, every.table, self.request.model, self.request.job)
-        self.tally.rejected.update(dict(verdict.reasons))
-        grids = every.take(np.flatnonzero(verdict.ok))
+        grids = self.grids_of(world)
         if len(grids):
             bounds = OptionBounds(
                 request=self.request,
@@ -95,11 +93,19 @@ class UniformSearch:
             )
             self._best_first(Frontier(bounds))
 
+    def grids_of(self, world: int) -> Grids:
+        """Return the legal grids over so many GPUs; the tally counts them and those that are refused."""
+        every = enumerate_grids(self.request, world)
+        self.tally.enumerated += len(every)
+        verdict = legal_mask(self.request.framework, every.table, self.request.model, self.request.job)
+        self.tally.rejected.update(dict(verdict.reasons))
+        return every.take(np.flatnonzero(verdict.ok))
+
     def _best_first(self, frontier: Frontier) -> None:
         """Price blocks of grids in the order of their bounds, until the least bound left is too slow."""
         size = FIRST_BLOCK
         while True:
-            limit = self.tally.threshold_s(self.request.top)
+            limit = self.tally.threshold_s()
             rows, known = frontier.take(size, limit)
             if not rows.size:
                 break
@@ -119,13 +125,13 @@ class UniformSearch:
         ``known`` has shape (S, options).
         """
         request = self.request
-        wanted = known <= self.tally.threshold_s(request.top)
+        wanted = known <= self.tally.threshold_s()
         block = expand(grids, self.options, wanted)
         table = block.grids.table
         costs = price_parts(self.pricing, table)
         asked = wanted[block.grid, table.recompute]
         bound = np.maximum(self._priced_bound_s(block, costs), known[block.grid, table.recompute])
-        alive = np.flatnonzero(asked & (bound <= self.tally.threshold_s(request.top)))
+        alive = np.flatnonzero(asked & (bound <= self.tally.threshold_s()))
         self.tally.pruned["time lower bound of a variant"] += int(asked.sum()) - len(alive)
         free = bound[asked & (table.pp > 1)]  # their layers may be split in ways that are not tried one by one
         self.tally.open_bound_s = min(self.tally.open_bound_s, float(free.min(initial=np.inf)))
@@ -137,7 +143,8 @@ class UniformSearch:
             costs=costs,
             memory=model_memory(request.model, request.job, table, self.pricing.constants.memory),
         )
-        groups = pipeline_groups(block.grids.take(alive), request.model.layers, pinned_virtual(request))
+        ends = lone_ends(request)
+        groups = pipeline_groups(block.grids.take(alive), request.model.layers, pinned_virtual(request), ends)
         for group in groups:
             priced.group(Group(spec=group.spec, rows=alive[group.rows]))
 

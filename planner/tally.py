@@ -56,8 +56,8 @@ class Candidate:
 class Tally:
     """What the search has seen so far."""
 
-    free_splits: bool = True  # whether the framework takes any number of layers on any stage
     accepted: Verdict  # fits: only what fits with a safe margin is kept; risky: whatever is not out of memory
+    wanted: int  # grids that are kept
     best: dict[Key, Candidate] = field(default_factory=dict)
     variants: dict[tuple[Key, int], Candidate] = field(default_factory=dict)  # the best of each grid and virtual degree
     tight: dict[Key, list[Candidate]] = field(default_factory=dict)  # of each grid the fastest that just do not fit
@@ -86,10 +86,10 @@ class Tally:
         found = [candidate for (grid, _), candidate in self.variants.items() if grid == key]
         return sorted(found, key=lambda candidate: candidate.order)[:most]
 
-    def threshold_s(self, wanted: int) -> float:
-        """Time beyond which nothing can enter the ranking any more."""
+    def threshold_s(self) -> float:
+        """Time beyond which nothing can be among the grids wanted any more."""
         times = sorted(candidate.total_s for candidate in self.best.values())
-        return times[wanted - 1] if len(times) >= wanted else float("inf")
+        return times[self.wanted - 1] if len(times) >= self.wanted else float("inf")
 
     def absorb(self, other: "Tally") -> None:
         """Add the counts of another search; its candidates stay its own."""

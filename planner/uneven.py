@@ -1,6 +1,7 @@
 """Uneven splits of a uniform candidate: what each stage and chunk should hold, by the inter-op partitioner."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from costmodels.layer_costs import price_parts
@@ -33,7 +34,8 @@ def uneven_layouts(pricing: Pricing, layout: Layout) -> Iterator[Layout]:
     Yields
     ------
     Layout
-        Up to three splits, best first under ``sum t + (m - 1) max t``; the given one may be among them.
+        Up to three splits, best first under ``sum t + (m - 1) max t``; the given one may be among them. With virtual
+        stages one in which every chunk holds a layer, and one in which the ends of the model may be alone.
     """
     used = {run.strategy for stage in layout.stages for run in stage.strategies}
     if layout.pp == 1 or len(used) > 1:
@@ -83,14 +85,12 @@ def _splits(
         )
         yield from (tuple((count,) for count in plan.split) for plan in plans.plans)
         return
-    plan = partition_chunks(
-        ChunkProblem(
-            runs=layer_runs(model, sizes),
-            positions=tuple(Position(limit_bytes=max(limit, 0.0), in_flight=held) for held, limit in places),
-            chunks=layout.vpp,
-            micro_batches=layout.num_microbatches,
-            ends=chunk_ends(model, sizes),
-        )
+    problem = ChunkProblem(
+        runs=layer_runs(model, sizes),
+        positions=tuple(Position(limit_bytes=max(limit, 0.0), in_flight=held) for held, limit in places),
+        chunks=layout.vpp,
+        micro_batches=layout.num_microbatches,
+        ends=chunk_ends(model, sizes),
     )
-    if plan is not None:
-        yield plan.layers
+    both = (partition_chunks(problem), partition_chunks(replace(problem, lone_ends=True)))
+    yield from dict.fromkeys(plan.layers for plan in both if plan is not None)

@@ -41,6 +41,8 @@ class ChunkProblem:
         Micro-batches per step.
     ends : Ends, optional
         Embedding (first chunk of the first stage) and head (last chunk of the last stage).
+    lone_ends : bool, optional
+        Whether the first and the last chunk of the model may hold no layer.
     """
 
     runs: tuple[LayerRun, ...]
@@ -48,6 +50,12 @@ class ChunkProblem:
     chunks: int
     micro_batches: int
     ends: Ends = NO_ENDS
+    lone_ends: bool = False
+
+    def least_layers(self, stage: int, chunk: int) -> int:
+        """Least layers of a chunk: 1, or 0 for the first and the last of the model if they may be alone."""
+        last = len(self.positions) - 1, self.chunks - 1
+        return 0 if self.lone_ends and (stage, chunk) in ((0, 0), last) else 1
 
     @property
     def layers(self) -> int:
@@ -73,7 +81,7 @@ class ChunkPlan:
 def partition_chunks(problem: ChunkProblem) -> ChunkPlan | None:
     """Split layers over interleaved chunks; None if nothing fits.
 
-    Every chunk holds at least one layer. Deterministic: equal steps keep the plan found first.
+    Every chunk holds at least one layer, but for lone ends. Deterministic: equal steps keep the plan found first.
 
     Raises
     ------
@@ -90,7 +98,11 @@ def _equal_layers(problem: ChunkProblem) -> ChunkPlan | None:
     """Exact: totals per stage, then dealt to the chunks."""
     objective = interleaved(problem.micro_batches, problem.chunks)
     costs = stage_costs_s(problem.runs, problem.positions, problem.ends)
-    best = partition_stages(StageProblem(cost_s=costs, objective=objective, min_layers=problem.chunks)).best
+    least = tuple(
+        sum(problem.least_layers(stage, chunk) for chunk in range(problem.chunks))
+        for stage in range(len(problem.positions))
+    )
+    best = partition_stages(StageProblem(cost_s=costs, objective=objective, min_layers=least)).best
     if best is None:
         return None
     chunks = tuple(_deal(problem, p, total) for p, total in enumerate(best.split))
@@ -98,13 +110,13 @@ def _equal_layers(problem: ChunkProblem) -> ChunkPlan | None:
 
 
 def _deal(problem: ChunkProblem, stage: int, total: int) -> tuple[int, ...]:
-    """Give each chunk one layer, then the rest one by one to the chunk with least time, the earliest of equals."""
+    """Give each chunk its least layers, then the rest one by one to that with least time, the earliest of equals."""
     layer_s, ends = problem.runs[0].time_s, problem.ends
     busy = [0.0] * problem.chunks
     busy[0] += ends.first_s * (stage == 0)
     busy[-1] += ends.last_s * (stage == len(problem.positions) - 1)
-    counts = [1] * problem.chunks
-    for _ in range(total - problem.chunks):
+    counts = [problem.least_layers(stage, chunk) for chunk in range(problem.chunks)]
+    for _ in range(total - sum(counts)):
         chunk = min(range(problem.chunks), key=lambda c: (busy[c] + counts[c] * layer_s, c))
         counts[chunk] += 1
     return tuple(counts)
@@ -128,6 +140,7 @@ class _Pricing:
         self.limit[-1] -= problem.ends.last_bytes
         self.in_flight = np.array([p.in_flight for p in problem.positions])
         self.shape = (v, pp)
+        self.least = tuple(problem.least_layers(stage, chunk) for chunk in range(v) for stage in range(pp))
 
     def stage_times_s(self, split: tuple[int, ...]) -> Floats | None:
         """Seconds per stage; None if a stage does not fit."""
@@ -154,7 +167,7 @@ def _unlike_layers(problem: ChunkProblem) -> ChunkPlan | None:
     v = problem.chunks
     # In lockstep every slot takes the largest chunk's time: m v slots, and one fill of all chunks over v.
     lockstep = one_f_one_b(problem.micro_batches * v * v - v + 1)
-    start = partition_stages(StageProblem(cost_s=pricing.cost, objective=lockstep)).best
+    start = partition_stages(StageProblem(cost_s=pricing.cost, objective=lockstep, min_layers=pricing.least)).best
     if start is None:
         return None
     split = _improve(pricing, start.split)
@@ -168,11 +181,11 @@ def _unlike_layers(problem: ChunkProblem) -> ChunkPlan | None:
     return ChunkPlan(layers=layers, step_s=step_s, stage_times_s=tuple(float(t) for t in times), bound_s=bound_s)
 
 
-def _neighbours(split: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+def _neighbours(split: tuple[int, ...], least: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
     """All splits with one layer less in one chunk and one more in another."""
     for giver, count in enumerate(split):
         for taker in range(len(split)):
-            if count > 1 and taker != giver:
+            if count > least[giver] and taker != giver:
                 moved = list(split)
                 moved[giver] -= 1
                 moved[taker] += 1
@@ -182,7 +195,7 @@ def _neighbours(split: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
 def _improve(pricing: _Pricing, split: tuple[int, ...]) -> tuple[int, ...]:
     """Move single layers as long as that helps; the best move first, the earliest of equals."""
     while True:
-        candidate = min(_neighbours(split), key=pricing.key, default=split)
+        candidate = min(_neighbours(split, pricing.least), key=pricing.key, default=split)
         if not pricing.key(candidate) < pricing.key(split):
             return split
         split = candidate

@@ -1,0 +1,284 @@
+"""The search against exhaustive enumeration of small spaces, and what must hold of every answer."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from small_requests import asked, fits, grids, layouts_of, legal, pricing_of, small
+
+from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Layout, Recompute
+from costmodels.price import price_layout
+from costmodels.results import Verdict
+from planner import plan
+from planner.frontier import Frontier
+from planner.option_bounds import OptionBounds
+from planner.plan_report import PlanReport
+from planner.recompute_options import recompute_options
+from planner.refine import layout_of
+from planner.request import DEGREES, PlanRequest
+from planner.search import UniformSearch
+from planner.splits import leading_positions
+
+SAME = 1e-9
+
+SPACES = {
+    "dense, all or nothing recompute": lambda: small(
+        layers=(4,), memory_gib=10.0, global_batch=4, seq=4096, framework="deepspeed"
+    ),
+    "dense, layers that do not divide": lambda: small(
+        layers=(5,), memory_gib=9.0, global_batch=4, seq=4096, recompute="none"
+    ),
+    "pipelines, as the links are slow": lambda: small(
+        "llama3_8b", cluster="rtx-4090-8:1", layers=(4,), gpus=4, memory_gib=18.0, global_batch=8, seq=2048,
+        recompute="none",
+    ),
+    "three GPUs": lambda: small(layers=(4,), gpus=3, memory_gib=14.0, global_batch=6, seq=4096, recompute="full"),
+    "experts": lambda: small(
+        "deepseek_v2_lite", cluster="dgx-h100:1", layers=(1, 2), memory_gib=18.0, global_batch=4, seq=4096,
+        recompute="full",
+    ),
+    "some layers recompute": lambda: small(
+        "llama3_8b", layers=(3,), gpus=2, memory_gib=24.5, global_batch=2, seq=8192, framework="deepspeed",
+    ),
+}  # fmt: skip
+
+
+@cache
+def exhaustive(name: str) -> tuple[PlanRequest, float, int]:
+    """Least step time over every layout of the space that is legal and fits, and how many there are."""
+    request = SPACES[name]()
+    pricing, options = pricing_of(request), offered(request)
+    whole = request.cluster.gpus
+    best, seen = float("inf"), 0
+    for gpus in range(whole, (whole + 1) // 2 - 1, -1):
+        for strategy, *shape in grids(request, gpus):
+            for layout in layouts_of(request, strategy, (shape[0], shape[1], shape[2]), options):
+                if not legal(request, layout) or not as_the_framework_splits(request, layout):
+                    continue
+                seen += 1
+                cost = price_layout([pricing], layout)
+                best = min(best, cost.step.total_s if fits(cost) else best)
+    return request, best, seen
+
+
+def offered(request: PlanRequest) -> tuple[Recompute, ...]:
+    return recompute_options(request.recompute, request.framework, pricing_of(request))
+
+
+def as_the_framework_splits(request: PlanRequest, layout: Layout) -> bool:
+    """DeepSpeed makes one split, and has no virtual stages."""
+    if request.framework != "deepspeed":
+        return True
+    made = tuple(leading_positions(request.model.layers, layout.pp).tolist())
+    return layout.vpp == 1 and tuple(stage.layers for stage in layout.stages) == made
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_the_best_of_the_search_is_the_best_there_is(name):
+    request, best_s, seen = exhaustive(name)
+    report = plan(replace(request, top=1))
+    assert seen > 30
+    assert best_s < float("inf")
+    assert report.layouts[0].cost.step.total_s == pytest.approx(best_s, rel=SAME)
+    assert report.search.lower_bound_s <= best_s * (1.0 + SAME)
+
+
+@cache
+def answered(name: str) -> PlanReport:
+    requests = {
+        "dense": small("llama3_8b", layers=(8,), gpus=8, memory_gib=20.0, global_batch=16, seq=4096),
+        "experts": small(
+            "deepseek_v2_lite", cluster="dgx-h100:1", layers=(1, 6), gpus=8, memory_gib=20.0, global_batch=16, seq=4096
+        ),
+        "any strategy": small(
+            "llama3_8b", layers=(6,), gpus=8, memory_gib=11.0, global_batch=16, seq=4096, framework="none"
+        ),
+        "several nodes": replace(asked("llama3_8b", "dgx-a100:2", global_batch=64, seq=8192), time_limit_s=60.0),
+    }
+    return plan(requests[name])
+
+
+@pytest.mark.parametrize("name", ["dense", "experts", "any strategy", "several nodes"])
+def test_every_ranked_layout_is_legal_whole_and_priced_as_an_estimate(name):
+    report = answered(name)
+    request, model = report.request, report.request.model
+    assert report.layouts
+    times = [ranked.cost.step.total_s for ranked in report.layouts]
+    assert times == sorted(times)
+    assert len({ranked.layout for ranked in report.layouts}) == len(report.layouts) <= request.top
+    for ranked in report.layouts:
+        layout, cost = ranked.layout, ranked.cost
+        assert legal(request, layout)
+        assert layout.layers == model.layers
+        assert layout.gpus <= request.cluster.gpus
+        samples = layout.micro_batch * layout.first.dp * layout.num_microbatches
+        assert samples == request.job.global_batch
+        assert fits(cost)
+        assert cost == price_layout([pricing_of(request)], layout)
+        step = cost.step
+        parts = step.compute_s + step.exposed_comm_s + step.bubble_s + step.sync_s + step.io_s
+        assert step.total_s == pytest.approx(parts, rel=SAME)
+        assert min(step.compute_s, step.exposed_comm_s, step.sync_s) >= 0.0
+        assert step.bubble_s >= -1e-9 * step.total_s
+        for use in cost.memory:
+            assert use.total_bytes == pytest.approx(sum(size for _, size in use.components), rel=SAME)
+
+
+@pytest.mark.parametrize("name", ["dense", "experts", "any strategy", "several nodes"])
+def test_the_bound_is_below_the_best_and_proof_means_that_they_meet(name):
+    report = answered(name)
+    search, best_s = report.search, report.layouts[0].cost.step.total_s
+    assert 0.0 < search.lower_bound_s <= best_s * (1.0 + SAME)
+    assert search.gap == pytest.approx((best_s - search.lower_bound_s) / best_s, abs=1e-12)
+    assert search.proven_optimal == (search.gap <= 2 * SAME)
+    assert search.enumerated >= len(report.layouts)
+    assert search.solved > 0
+    assert all(count > 0 for reason, count in search.pruned if "lower bound of" in reason)
+
+
+@cache
+def candidates(name: str) -> UniformSearch:
+    search = UniformSearch(answered(name).request, pricing_of(answered(name).request))
+    search.run()
+    return search
+
+
+@pytest.mark.parametrize("name", ["dense", "experts", "several nodes"])
+def test_candidates_of_the_batch_cost_what_their_layouts_cost(name):
+    """The vectorised price of the search is that of an explicit layout, for time and for memory."""
+    search = candidates(name)
+    for candidate in search.tally.best.values():
+        cost = price_layout([search.pricing], layout_of(candidate))
+        assert cost.step.total_s == pytest.approx(candidate.total_s, rel=1e-6)
+        assert cost.heaviest.total_bytes == pytest.approx(candidate.memory_bytes, rel=1e-6)
+        assert cost.heaviest.verdict is Verdict.FITS
+
+
+def test_no_candidate_beats_the_bound_of_the_search():
+    for name in ("dense", "experts", "several nodes"):
+        tally = candidates(name).tally
+        best_s = min(candidate.total_s for candidate in tally.best.values())
+        assert min(tally.open_bound_s, best_s) <= best_s
+
+
+PINS = st.fixed_dictionaries(
+    {},
+    optional={
+        "tp": st.sampled_from([1, 2, 4]),
+        "pp": st.sampled_from([1, 2, 4]),
+        "cp": st.sampled_from([1, 2]),
+        "dp": st.sampled_from([1, 2, 4]),
+        "vpp": st.sampled_from([1, 2]),
+        "zero": st.sampled_from([1, 3]),
+        "micro_batch": st.sampled_from([1, 2]),
+    },
+)
+
+
+@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@given(pins=PINS)
+def test_pinned_degrees_hold(pins):
+    base = small("llama3_8b", layers=(8,), gpus=8, memory_gib=40.0, global_batch=16, seq=2048)
+    request = replace(base, fixed=tuple(pins.items()), top=3, recompute="none")
+    assert set(pins) <= set(DEGREES)
+    search = UniformSearch(request, pricing_of(request))
+    free = UniformSearch(replace(request, fixed=()), pricing_of(request))
+    for candidate in search.run().best.values():
+        for name, value in pins.items():
+            assert getattr(candidate, name) == value
+    best_s = min((candidate.total_s for candidate in search.tally.best.values()), default=float("inf"))
+    assert min(candidate.total_s for candidate in free.run().best.values()) <= best_s * (1.0 + SAME)
+
+
+def test_pinned_recompute_holds():
+    base = small("llama3_8b", layers=(8,), gpus=8, memory_gib=40.0, global_batch=16, seq=2048)
+    for words, wanted in (("none", NO_RECOMPUTE), ("full", FULL_RECOMPUTE)):
+        for ranked in plan(replace(base, recompute=words, top=3)).layouts:
+            used = {run.strategy.recompute for stage in ranked.layout.stages for run in stage.strategies}
+            assert used == {wanted}
+
+
+def test_the_same_request_gives_the_same_plan():
+    for name in ("dense", "experts", "any strategy"):
+        first, again = answered(name), plan(answered(name).request)
+        assert again.layouts == first.layouts
+        assert again.rejected == first.rejected
+        assert replace(again.search, wall_s=0.0) == replace(first.search, wall_s=0.0)
+
+
+PRINT_PLAN = """
+from planner import Question, plan, request_of
+words = dict(model="deepseek_v2_lite", cluster="dgx-h100:1", global_batch=32, seq=2048, top=5)
+report = plan(request_of(Question(**words)))
+print([(r.layout, r.cost.step.total_s, r.why) for r in report.layouts], report.search.lower_bound_s, report.rejected)
+"""
+
+
+def test_the_plan_does_not_depend_on_the_seed_of_hashes():
+    answers = set()
+    for seed in ("0", "1", "4242"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        found = subprocess.run(
+            [sys.executable, "-c", PRINT_PLAN], env=environment, capture_output=True, text=True, check=True, timeout=120
+        )
+        answers.add(found.stdout)
+    assert len(answers) == 1
+
+
+def test_a_time_limit_ends_the_search_with_an_honest_gap():
+    request = replace(asked("llama3_8b", "dgx-a100:4", global_batch=256, seq=8192), time_limit_s=0.0)
+    hurried, whole = plan(request), plan(replace(request, time_limit_s=60.0))
+    assert hurried.layouts
+    assert hurried.search.lower_bound_s <= whole.layouts[0].cost.step.total_s * (1.0 + SAME)
+    assert hurried.search.solved <= whole.search.solved
+
+
+def test_a_frontier_gives_every_grid_once_least_bound_first():
+    search = candidates("dense")
+    every = OptionBounds(
+        request=search.request,
+        pricing=search.pricing,
+        options=search.options,
+        accepted=Verdict.FITS,
+        grids=search.grids_of(search.pricing.island.gpus),
+    )
+    frontier = Frontier(every)
+    seen: list[int] = []
+    bounds: list[float] = []
+    while True:
+        rows, known = frontier.take(7, float("inf"))
+        if not rows.size:
+            break
+        seen += rows.tolist()
+        bounds += known.min(axis=1).tolist()
+    assert len(seen) == len(set(seen))
+    assert len(seen) + frontier.without_memory == len(every.grids)
+    assert frontier.left == 0
+    assert bounds == sorted(bounds)
+
+
+def test_a_frontier_keeps_back_what_exceeds_the_limit():
+    search = candidates("dense")
+    bounds = OptionBounds(
+        request=search.request,
+        pricing=search.pricing,
+        options=search.options,
+        accepted=Verdict.FITS,
+        grids=search.grids_of(search.pricing.island.gpus),
+    )
+    limit_s = sorted(bounds.time_s())[len(bounds.grids) // 2]
+    frontier = Frontier(bounds)
+    taken = 0
+    while True:
+        rows, known = frontier.take(50, float(limit_s))
+        if not rows.size:
+            break
+        taken += len(rows)
+        assert known.min() <= limit_s
+    assert taken + frontier.without_memory + frontier.left == len(bounds.grids)
+    assert frontier.least_s > limit_s
