@@ -170,5 +170,5 @@ class UniformSearch:
             costs = price_parts(self.pricing, kernels)
             work = part_work(costs.names, part_seconds(costs), self.weights)
             per_sample = work.total_s * kernels.tp * kernels.cp / kernels.micro_batch
-            self._gpu_seconds_per_sample = float(per_sample.min())
+            self._gpu_seconds_per_sample = float(per_sample.min(initial=np.inf))
         return self.request.job.global_batch * self._gpu_seconds_per_sample / world
