@@ -112,47 +112,96 @@ def capacity_bound_s(pipelines: Pipelines, layers: Layers, known_s: Floats, limi
 def _of_one_depth(pipelines: Pipelines, layers: Layers, known_s: Floats, limit_s: float) -> Floats:
     """Bounds of candidates with equally many stages."""
     out = known_s.copy()
-    short = np.flatnonzero(~_holds(pipelines, layers, known_s))
+    stages = _Stages.of(pipelines, layers)
+    short = np.flatnonzero(~stages.hold(known_s))
     out[short] = np.inf
     if not short.size:
         return out
-    within = _holds(pipelines.take(short), layers.take(short), np.full(len(short), limit_s))
+    stages = stages.take(short)
+    within = stages.hold(np.full(len(short), limit_s))
     rows = short[within]
     if not rows.size:
         return out
-    pipelines, layers = pipelines.take(rows), layers.take(rows)
+    stages = stages.take(np.flatnonzero(within))
     low, high = known_s[rows], np.minimum(WIDEST * known_s[rows], limit_s)
     for _ in range(BISECTIONS):
         middle = 0.5 * (low + high)
-        holds = _holds(pipelines, layers, middle)
+        holds = stages.hold(middle)
         low, high = np.where(holds, low, middle), np.where(holds, middle, high)
     out[rows] = low
     return out
 
 
-def _holds(pipelines: Pipelines, layers: Layers, time_s: Floats) -> Bools:
-    """Whether the stages can hold all layers within a time, shape (R,)."""
-    pp, m = int(pipelines.flight.pp[0]), pipelines.flight.num_microbatches[:, None].astype(np.float64)
-    stage = np.arange(pp)
-    first, last = (stage == 0).astype(np.float64), (stage == pp - 1).astype(np.float64)
-    spare_s = (time_s[:, None] - _before_s(pipelines, stage)) / m
-    spare_s = spare_s - first * pipelines.first_s[:, None] - last * pipelines.last_s[:, None]
-    ends_bytes = first * pipelines.first_bytes[:, None] + last * pipelines.last_bytes[:, None]
-    spare_bytes = _wide(pipelines.room_bytes) - ends_bytes
-    in_flight = pipelines.flight.least(stage)
-    each_bytes = np.maximum(_wide(layers.states_bytes) + in_flight * _wide(layers.kept_bytes), 1.0)
-    layer_s, again_s = np.maximum(_wide(layers.layer_s), 1e-30), _wide(layers.again_s)
-    saved_bytes = in_flight * _wide(layers.saved_bytes)
-    by_time = spare_s / layer_s
-    # Where layers may recompute, what exceeds the memory is bought at again_s for every saved_bytes.
-    price = np.divide(again_s, saved_bytes, out=np.zeros_like(each_bytes), where=saved_bytes > 0.0)
-    bought = (spare_s + price * spare_bytes) / (layer_s + price * each_bytes)
-    by_memory = np.where(saved_bytes > 0.0, bought, spare_bytes / each_bytes)
-    least_bytes = np.maximum(each_bytes - saved_bytes, 1.0)
-    most = np.minimum(np.minimum(by_time, by_memory), spare_bytes / least_bytes)
-    held = np.floor(most * (1.0 + _ROUNDING) + _ROUNDING)
-    impossible = ((spare_s < -1e-12) | (spare_bytes < 0.0)).any(axis=1)
-    return np.asarray((np.maximum(held, 0.0).sum(axis=1) >= layers.count) & ~impossible)
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Stages:
+    """What does not depend on the time of R pipelines with equally many stages; arrays of shape (R, pp).
+
+    Attributes
+    ----------
+    lost_s : ndarray
+        Seconds of a step that a stage cannot give to layers: what lies before it, and its end of the model.
+    step_s : ndarray
+        Seconds of a step that a layer takes: of all micro-batches.
+    most : ndarray
+        Layers that fit the memory, those that may recompute doing so.
+    price_s, bought_s : ndarray
+        Of layers that recompute where the memory is short: ``n <= (T - lost + price) / bought``. 0 where none may.
+    """
+
+    count: int
+    lost_s: Floats
+    step_s: Floats
+    most: Floats
+    price_s: Floats
+    bought_s: Floats
+
+    @classmethod
+    def of(cls, pipelines: Pipelines, layers: Layers) -> "_Stages":
+        """Precompute the stages of some candidates."""
+        pp, m = int(pipelines.flight.pp[0]), pipelines.flight.num_microbatches[:, None].astype(np.float64)
+        stage = np.arange(pp)
+        first, last = (stage == 0).astype(np.float64), (stage == pp - 1).astype(np.float64)
+        ends_s = first * pipelines.first_s[:, None] + last * pipelines.last_s[:, None]
+        ends_bytes = first * pipelines.first_bytes[:, None] + last * pipelines.last_bytes[:, None]
+        spare_bytes = _wide(pipelines.room_bytes) - ends_bytes
+        in_flight = pipelines.flight.least(stage)
+        each_bytes = np.maximum(_wide(layers.states_bytes) + in_flight * _wide(layers.kept_bytes), 1.0)
+        saved_bytes = in_flight * _wide(layers.saved_bytes)
+        step_s = m * np.maximum(_wide(layers.layer_s), 1e-30)
+        most = np.where(spare_bytes < 0.0, -np.inf, spare_bytes / np.maximum(each_bytes - saved_bytes, 1.0))
+        price_s, bought_s = np.zeros((1, 1)), np.zeros((1, 1))
+        if layers.saved_bytes.any():
+            # What exceeds the memory is bought at again_s for every saved_bytes.
+            price = np.divide(
+                m * _wide(layers.again_s), saved_bytes, out=np.zeros_like(each_bytes), where=saved_bytes > 0.0
+            )
+            price_s, bought_s = price * spare_bytes, np.where(saved_bytes > 0.0, step_s + price * each_bytes, 0.0)
+        return cls(
+            count=layers.count,
+            lost_s=_before_s(pipelines, stage) + m * ends_s,
+            step_s=step_s,
+            most=most,
+            price_s=price_s,
+            bought_s=bought_s,
+        )
+
+    def take(self, rows: Ints) -> "_Stages":
+        """Candidates ``rows``."""
+        arrays = {name: getattr(self, name) for name in ("lost_s", "step_s", "most", "price_s", "bought_s")}
+        return replace(self, **{name: a[rows] if len(a) > 1 or not len(rows) else a for name, a in arrays.items()})
+
+    def hold(self, time_s: Floats) -> Bools:
+        """Whether the stages can hold all layers within a time, shape (R,)."""
+        spare_s = time_s[:, None] - self.lost_s
+        held = np.minimum(spare_s / self.step_s, self.most)
+        if self.bought_s.any():
+            bought = np.divide(
+                spare_s + self.price_s, self.bought_s, out=np.full_like(spare_s, np.inf), where=self.bought_s > 0.0
+            )
+            held = np.minimum(held, bought)
+        held = np.floor(held * (1.0 + _ROUNDING) + _ROUNDING)
+        possible = (spare_s >= -1e-12).all(axis=1) & (self.most >= 0.0).all(axis=1)
+        return np.asarray(possible & (np.maximum(held, 0.0).sum(axis=1) >= self.count))
 
 
 def _before_s(pipelines: Pipelines, stage: Ints) -> Floats:
