@@ -41,4 +41,5 @@ def _upper_quantile(tail: Floats) -> Floats:
 
 def jitter_s(step_s: Floats, ranks: Ints) -> Floats:
     """Seconds by which the slowest of ``ranks`` exceeds the mean step, same shape as the inputs."""
-    return step_s * STEP_JITTER_CV * expected_maximum(ranks)
+    share = STEP_JITTER_CV * expected_maximum(ranks)
+    return np.where(share > 0.0, step_s, 0.0) * share  # a single rank waits for nobody, however long its step

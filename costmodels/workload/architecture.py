@@ -311,7 +311,7 @@ def _repeat(pattern: str, layers: int) -> str:
 
 
 def _check(facts: Architecture, where: str) -> None:
-    for name in ("layers", "hidden", "vocab"):
+    for name in ("layers", "hidden", "vocab", "vocab_multiple"):
         _positive(facts, where, name, "every model needs it")
     if facts.layers > MAX_LAYERS:
         raise InputError(f"{facts.layers} layers", allowed=f"1 to {MAX_LAYERS}", where=f"{where}: layers")

@@ -27,7 +27,7 @@ _LAYER: Final = (
 _AXES: Final = ("tp", "cp", "ep")
 _GIGA: Final = 1e9
 _MEGA: Final = 1e6
-_MAX_COUNT: Final = 100_000
+_MAX_COUNT: Final = 10_000
 
 
 def read_model(path: Path) -> ModelSpec:

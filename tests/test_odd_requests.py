@@ -1,0 +1,45 @@
+"""Requests that nobody should make, and what they end with."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+from costmodels.reliability import jitter_s
+from costmodels.workload.files import read_model
+from hardware.errors import InputError
+from planner import Question, plan, request_of
+
+
+def test_experts_of_a_dense_model_are_infeasible_not_a_defect():
+    report = plan(
+        request_of(Question(model="llama3_8b", cluster="dgx-h100:1", global_batch=16, seq=2048, fixed=("ep=2",)))
+    )
+    assert not report.layouts
+    assert report.infeasible.nearest_change.startswith("free ep")
+
+
+def test_a_single_rank_waits_for_nobody_however_long_its_step():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert jitter_s(np.array([np.inf, 1.0]), np.array([1, 1])).tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        (
+            "[transformer]\nlayers = 2\nhidden = 64\nheads = 4\nvocab = 100\nffn = 256\nvocab_multiple = 0\n",
+            "vocab_multiple",
+        ),
+        (
+            '[[layer]]\nname = "a"\ncount = 100000\nforward_gflops_per_sample = 1.0\nparameters = 1\nactivation_mb_per_sample = 1.0\noutput_mb_per_sample = 1.0\n',
+            "count",
+        ),
+    ],
+)
+def test_numbers_that_make_no_model_are_refused(tmp_path, text, field):
+    path = tmp_path / "model.toml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=field):
+        read_model(path)
