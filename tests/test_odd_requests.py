@@ -25,17 +25,15 @@ def test_a_single_rank_waits_for_nobody_however_long_its_step():
         assert jitter_s(np.array([np.inf, 1.0]), np.array([1, 1])).tolist() == [0.0, 0.0]
 
 
+TRANSFORMER = "[transformer]\nlayers = 2\nhidden = 64\nheads = 4\nvocab = 100\nffn = 256\n"
+SIZES = "forward_gflops_per_sample = 1.0\nparameters = 1\nactivation_mb_per_sample = 1.0\noutput_mb_per_sample = 1.0\n"
+
+
 @pytest.mark.parametrize(
     ("text", "field"),
     [
-        (
-            "[transformer]\nlayers = 2\nhidden = 64\nheads = 4\nvocab = 100\nffn = 256\nvocab_multiple = 0\n",
-            "vocab_multiple",
-        ),
-        (
-            '[[layer]]\nname = "a"\ncount = 100000\nforward_gflops_per_sample = 1.0\nparameters = 1\nactivation_mb_per_sample = 1.0\noutput_mb_per_sample = 1.0\n',
-            "count",
-        ),
+        (TRANSFORMER + "vocab_multiple = 0\n", "vocab_multiple"),
+        ('[[layer]]\nname = "a"\ncount = 100000\n' + SIZES, "count"),
     ],
 )
 def test_numbers_that_make_no_model_are_refused(tmp_path, text, field):
