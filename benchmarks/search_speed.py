@@ -86,9 +86,7 @@ def main() -> None:
     for name in names:
         subprocess.run([sys.executable, __file__, "--one", name], check=True)
     first, again = layouts_per_second(), layouts_per_second()
-    print(
-    print(f"explicit layouts with memory, per CPU second: {first:,.0f}; schedules compiled: {again:,.0f}")
-    )
+    print(print(f"explicit layouts with memory, per CPU second: {first:,.0f}; schedules compiled: {again:,.0f}"))
 
 
 if __name__ == "__main__":
