@@ -8,6 +8,7 @@ from costmodels.table import Floats, Ints
 from planner.option_bounds import OptionBounds
 
 REFINED_AT_ONCE: Final = 2_048  # grids whose options and memory are bounded together
+REFINED_FIRST: Final = 256  # as long as there is no limit that leaves options out
 
 
 class Frontier:
@@ -48,8 +49,8 @@ class Frontier:
     def take(self, size: int, limit_s: float) -> tuple[Ints, Floats]:
         """Take the grids of least bound.
 
-        Under a finite limit all grids that may be below it are refined first. Without one, when nothing has been found
-        yet, only as many as it takes to have some: what they cost then bounds the others.
+        Only as many grids are refined as it takes to have so many, in the order of the cheap bound: what they cost
+        lowers the limit for the others.
 
         Parameters
         ----------
@@ -62,24 +63,33 @@ class Frontier:
         -------
         tuple of ndarray
             Rows of the grids, shape (R,), and their bounds under each option, shape (R, O); empty when no bound that is
-            left is within the limit.
+            left is within the limit. Grids taken later may have lower bounds.
         """
-        while self._least_unrefined_s <= limit_s and (np.isfinite(limit_s) or not len(self._rows)):
+        count = self._within(limit_s)
+        while count < (size if np.isfinite(limit_s) else 1) and self._least_unrefined_s <= limit_s and self._unrefined:
             self._refine(limit_s)
-            if not np.isfinite(self._least_unrefined_s):
-                break
-        count = min(size, int((self._known.min(axis=1, initial=np.inf) <= limit_s).sum()))
+            count = self._within(limit_s)
+        count = min(size, count)
         rows, known = self._rows[:count], self._known[:count]
         self._rows, self._known = self._rows[count:], self._known[count:]
         return rows, known
 
+    def _within(self, limit_s: float) -> int:
+        """Refined grids whose bound is within a limit."""
+        return int((self._known.min(axis=1, initial=np.inf) <= limit_s).sum())
+
+    @property
+    def _unrefined(self) -> bool:
+        return self._next < len(self._order)
+
     @property
     def _least_unrefined_s(self) -> float:
-        return float(self._cheap[self._next]) if self._next < len(self._order) else float("inf")
+        return float(self._cheap[self._next]) if self._unrefined else float("inf")
 
     def _refine(self, limit_s: float) -> None:
         """Bound the next grids under every option and with their memory."""
-        until = min(self._next + REFINED_AT_ONCE, int(np.searchsorted(self._cheap, limit_s, side="right")))
+        size = REFINED_AT_ONCE if np.isfinite(limit_s) else REFINED_FIRST
+        until = min(self._next + size, int(np.searchsorted(self._cheap, limit_s, side="right")))
         rows = self._order[self._next : until]
         self._next = until
         known = self.bounds.within_memory_s(rows, limit_s)
