@@ -192,7 +192,7 @@ def test_layer_list_reads_units_and_counts(tmp_path: Path) -> None:
         (LAYER + 'shardable = ["pp"]\n', r"shardable: 'pp' is not accepted; allowed: tp, cp, ep"),
         (LAYER + 'shardable = "tp"\n', r"shardable: 'tp' is not accepted; allowed: a list of texts"),
         (LAYER + "count = 0\n", r"count: 0 is not accepted; allowed: a whole number from 1"),
-        (LAYER + "count = 1000000\n", r"count: 1000000 is not accepted; allowed: 1 to 100000"),
+        (LAYER + "count = 1000000\n", r"count: 1000000 is not accepted; allowed: 1 to 10000"),
         (LAYER + LAYER.replace("1000", "2000"), r"layer\[1\]: name: 'conv' names two unlike layers"),
     ],
 )
