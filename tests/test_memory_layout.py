@@ -1,6 +1,5 @@
 """Memory of whole layouts: order relations, uneven stages, chunks, strategies per layer, verdicts, speed."""
 
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +19,6 @@ from costmodels.memory import (
     stage_memory,
     stage_sums,
     total_bytes,
-    verdicts,
 )
 from costmodels.pipeline.schedules import PipelineSpec, Schedule
 from costmodels.positions import Contents, part_counts
@@ -259,30 +257,3 @@ def test_many_layouts_at_once_agree_with_one(strategies, pp):
     for row, strategy in enumerate(strategies):
         uses = stage_memory(plan([[MOE.layers // pp]] * pp, strategy), MOE, job(), BIG)
         assert total_bytes(named)[row] == pytest.approx([use.total_bytes for use in uses])
-
-
-def test_two_thousand_strategies_are_fast():
-    rng = np.random.default_rng(3)
-    strategies = [
-        Strategy(
-            tp=int(rng.choice([1, 2, 4, 8])),
-            dp=64,
-            ep=int(rng.choice([1, 2, 4, 8])),
-            sequence_parallel=True,
-            zero=int(rng.integers(4)),
-            recompute=(NO_RECOMPUTE, SELECTIVE, FULL_RECOMPUTE)[int(rng.integers(3))],
-        )
-        for _ in range(2000)
-    ]
-    contents, table = uniform(strategies, 8)
-    priced, summed = np.inf, np.inf
-    for _ in range(5):
-        start = time.process_time()
-        memory = model_memory(MOE, job(), table)
-        middle = time.process_time()
-        sums = stage_sums(MOE, job(), memory, contents)
-        verdicts(components(sums, 80e9, default_memory()), 80e9, default_memory())
-        priced = min(priced, middle - start)
-        summed = min(summed, time.process_time() - middle)
-    assert priced < 0.03
-    assert summed < 0.05

@@ -1,7 +1,5 @@
 """Groups of ranks: against enumeration of all ranks, and against the groups that Megatron-LM builds."""
 
-import time
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +7,7 @@ from hypothesis import strategies as st
 
 from costmodels.layout import Strategy
 from costmodels.mesh import Axis, Group, domains, group_of, members, place
-from costmodels.table import StrategyTable, table_of
+from costmodels.table import table_of
 from hardware.cluster import FabricShape, LinkKind
 from hardware.tiers import Tier
 
@@ -146,23 +144,3 @@ def test_hybrid_shards_lie_in_neighbouring_ranks() -> None:
     experts = group_of(Axis.EXPERT_SHARD, table)
     assert (int(experts.size[0]), int(experts.stride[0])) == (2, 4)  # edp 8 in 4 instances
     assert place(shard, (tier(8), tier(32))).members.tolist() == [[4, 4]]
-
-
-def random_table(rows: int) -> StrategyTable:
-    rng = np.random.default_rng(3)
-    degrees = [2 ** rng.integers(0, 4, rows) for _ in range(4)]
-    strategies = [
-        Strategy(tp=int(t), cp=int(c), dp=int(d) * 8, ep=int(min(d * 8, 8)), etp=1)
-        for t, c, d in zip(*degrees[:3], strict=True)
-    ]
-    return table_of(strategies, pp=[int(p) for p in degrees[3]], micro_batch=[1] * rows)
-
-
-def test_placing_every_axis_of_2000_strategies_takes_milliseconds() -> None:
-    table = random_table(2000)
-    for node in (8, 6):
-        tiers = (tier(node), tier(node * 64), tier(1 << 20))
-        start = time.perf_counter()
-        for axis in Axis:
-            place(group_of(axis, table), tiers)
-        assert time.perf_counter() - start < 0.5  # about 5 ms on one idle core; wide margin for a loaded machine
