@@ -283,6 +283,7 @@ def proposals_of(
         checkpoint_fsdp_dtensor=any(grid.zero > 1 for grid in grids),
         **recompute_switches(strategy.recompute for strategy in strategies),
     )
+    samples = layout.micro_batch * layout.first.dp  # of one micro-batch over all replicas, whatever a layer's dp
     return tuple(
         Proposal(
             world=grid.gpus * layout.pp if len(grids) > 1 and layout.gpus == world else world,
@@ -295,7 +296,7 @@ def proposals_of(
             dp=grid.dp,
             zero=grid.zero,
             shard_group=grid.shard_group,
-            micro_batch=layout.micro_batch,
+            micro_batch=max(1, samples // grid.dp),
             global_batch=global_batch,
             seq=seq,
             sequence_parallel=grid.sequence_parallel,
