@@ -1,0 +1,190 @@
+"""Several islands: bounds below every layout over them, whole stages on one island each, faster islands work more."""
+
+from dataclasses import replace
+from functools import cache
+from itertools import permutations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from small_requests import asked, compositions, cut, fits, legal, sized
+
+from costmodels.layout import Layout
+from costmodels.price import price_layout
+from costmodels.pricing import Pricing
+from hardware.catalog import cluster
+from hardware.cluster import Cluster, Island
+from planner import plan
+from planner.build import schedule_of, uniform_stages
+from planner.expand import expand
+from planner.grids import enumerate_grids
+from planner.island_rows import IslandRows
+from planner.islands import IslandSearch
+from planner.plan_report import PlanReport
+from planner.planning import pricings_of
+from planner.recompute_options import recompute_options
+from planner.request import PlanRequest
+from planner.rules import legal_mask
+
+QUICK = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+EXACT = 1.0 + 1e-9
+
+
+def island_of(name: str, gpus: int, memory_gib: float | None = None) -> Island:
+    return sized(cluster(f"{name}:1"), gpus, memory_gib).islands[0]
+
+
+def mixed(*islands: Island) -> Cluster:
+    return Cluster(
+        name="mixed",
+        islands=islands,
+        inter_island_bytes_per_s=50e9,
+        inter_island_latency_s=5e-6,
+        storage_bytes_per_s=0.0,
+    )
+
+
+@cache
+def request_on(
+    fast: str = "dgx-h100", slow: str = "dgx-a100", gpus: tuple[int, ...] = (4, 4), model: str = "llama3_8b"
+) -> PlanRequest:
+    islands = tuple(island_of(name, count, 60.0) for name, count in zip((fast, slow), gpus, strict=True))
+    base = asked(model, "dgx-a100:1", global_batch=32, seq=2048, recompute="none")
+    layers = (9,) if model == "llama3_8b" else (1, 7)
+    return replace(base, model=cut(base.model, *layers), cluster=mixed(*islands), top=5)
+
+
+@cache
+def rows_on(stage_gpus: int, model: str = "llama3_8b") -> tuple[PlanRequest, tuple[Pricing, ...], IslandRows]:
+    request = request_on(model=model)
+    pricings = pricings_of(request)
+    stages = tuple(pricing.island.gpus // stage_gpus for pricing in pricings)
+    every = enumerate_grids(request, stage_gpus * sum(stages))
+    ok = legal_mask(request.framework, every.table, request.model, request.job).ok & (every.table.pp == sum(stages))
+    options = recompute_options("auto", request.framework, pricings[0])
+    grids = every.take(np.flatnonzero(ok))
+    block = expand(grids, options, np.ones((len(grids), len(options)), dtype=np.bool_)).grids
+    return request, pricings, IslandRows(pricings=pricings, grids=block, stages=stages)
+
+
+def layout_of(rows: IslandRows, row: int, order: tuple[int, ...], chunks: tuple[tuple[int, ...], ...]) -> Layout:
+    hosts = rows.hosts(order)
+    return Layout(
+        stages=uniform_stages(rows.strategy(row), chunks, islands=hosts),
+        micro_batch=int(rows.grids.table.micro_batch[row]),
+        num_microbatches=int(rows.grids.num_microbatches[row]),
+        schedule=schedule_of(len(hosts), len(chunks[0])),
+    )
+
+
+@pytest.mark.parametrize("model", ["llama3_8b", "deepseek_v2_lite"])
+@pytest.mark.parametrize("stage_gpus", [1, 2, 4])
+def test_no_layout_over_the_islands_is_faster_than_its_bound(stage_gpus, model):
+    request, pricings, rows = rows_on(stage_gpus, model)
+    bounds = {order: rows.bound_s(order) for order in permutations(range(2))}
+    splits = list(compositions(request.model.layers, rows.pp))
+
+    @QUICK
+    @given(st.data())
+    def check(data):
+        row = data.draw(st.integers(0, len(rows.grids) - 1))
+        order = data.draw(st.sampled_from(list(bounds)))
+        split = data.draw(st.sampled_from(splits))
+        layout = layout_of(rows, row, order, tuple((count,) for count in split))
+        cost = price_layout(pricings, layout)
+        if fits(cost):
+            assert bounds[order][row] <= cost.step.total_s * EXACT
+
+    check()
+
+
+def test_steps_of_rows_are_those_of_explicit_layouts():
+    _, pricings, rows = rows_on(2)
+    for row, split in ((0, (3, 2, 2, 2)), (5, (1, 4, 3, 1))):
+        for order in permutations(range(2)):
+            chunks = tuple((count,) for count in split)
+            cost = price_layout(pricings, layout_of(rows, row, order, chunks))
+            assert rows.step_s(row, rows.hosts(order), chunks) == pytest.approx(cost.step.total_s, rel=1e-9)
+
+
+@cache
+def planned() -> PlanReport:
+    return plan(request_on())
+
+
+def test_stages_lie_on_one_island_each_and_fit_it():
+    report = planned()
+    assert any(len({stage.island for stage in ranked.layout.stages}) == 2 for ranked in report.layouts)
+    for ranked in report.layouts:
+        layout = ranked.layout
+        assert layout.layers == report.request.model.layers
+        assert legal(report.request, layout)
+        assert fits(ranked.cost)
+        for number, island in enumerate(report.request.cluster.islands):
+            used = sum(stage.gpus for stage in layout.stages if stage.island == number)
+            assert used <= island.gpus
+        assert ranked.cost == price_layout(pricings_of(report.request), layout)
+
+
+def test_the_faster_island_gets_more_layers():
+    for ranked in planned().layouts:
+        layers = [sum(stage.layers for stage in ranked.layout.stages if stage.island == number) for number in range(2)]
+        if all(layers):
+            assert layers[0] > layers[1]
+
+
+def test_two_islands_beat_the_faster_one_alone():
+    together = planned()
+    alone = plan(replace(together.request, cluster=mixed(together.request.cluster.islands[0])))
+    assert together.layouts[0].cost.step.total_s < alone.layouts[0].cost.step.total_s
+
+
+def test_the_bound_over_islands_is_below_the_best():
+    search = planned().search
+    assert 0.0 < search.lower_bound_s <= planned().layouts[0].cost.step.total_s * EXACT
+    assert 0.0 <= search.gap < 1.0
+
+
+def test_equal_islands_share_equally():
+    request = request_on("dgx-a100", "dgx-a100")
+    found = [ranked for ranked in plan(request).layouts if len({s.island for s in ranked.layout.stages}) == 2]
+    assert found
+    first = found[0].layout
+    layers = [sum(stage.layers for stage in first.stages if stage.island == number) for number in range(2)]
+    assert abs(layers[0] - layers[1]) <= 3
+
+
+def test_islands_of_unlike_sizes_hold_unlike_numbers_of_stages():
+    request = request_on(gpus=(6, 4))
+    search = IslandSearch(request, pricings_of(request), [], float("inf"))
+    found = search.run()
+    assert found
+    assert search.open_bound_s <= found[0].cost.step.total_s * EXACT
+    counts = {tuple(sum(stage.island == number for stage in one.layout.stages) for number in range(2)) for one in found}
+    assert all(first > second for first, second in counts)
+
+
+def test_a_pinned_pipeline_holds_over_islands():
+    request = replace(request_on(), fixed=(("pp", 4),))
+    found = IslandSearch(request, pricings_of(request), [], float("inf")).run()
+    assert found
+    assert {one.layout.pp for one in found} == {4}
+    assert IslandSearch(replace(request, fixed=(("pp", 3),)), pricings_of(request), [], float("inf")).run() == []
+
+
+def test_known_layouts_end_the_search_over_islands():
+    """When enough faster layouts are known, nothing over the islands is solved."""
+    request = request_on()
+    search = IslandSearch(request, pricings_of(request), [1e-6] * request.top, float("inf"))
+    assert search.run() == []
+    assert search.solved == 0
+    assert search.pruned > 0
+
+
+def test_virtual_stages_help_over_islands_too():
+    request = replace(request_on(), job=replace(request_on().job, global_batch=16), fixed=(("pp", 2),))
+    free = IslandSearch(request, pricings_of(request), [], float("inf")).run()
+    plain = IslandSearch(replace(request, fixed=(("pp", 2), ("vpp", 1))), pricings_of(request), [], float("inf")).run()
+    assert {one.layout.vpp for one in plain} == {1}
+    assert free[0].cost.step.total_s <= plain[0].cost.step.total_s * EXACT
