@@ -21,7 +21,7 @@ from costmodels.pricing import Pricing
 from costmodels.results import Verdict
 from costmodels.table import Bools, Floats, Ints
 
-_RECEIVE_BUFFERS: Final = 2.0  # of a stage, as in costmodels.memory.stages
+RECEIVE_BUFFERS: Final = 2.0  # of a stage, as in costmodels.memory.stages
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +118,7 @@ def stage_room(
     layers = memory.parts[: memory.kinds]
     usable = usable_memory(pricing.accelerator) * (constants.risky_share if accepted is Verdict.FITS else 1.0)
     working = np.min([part.working + part.gathered for part in layers], axis=0)
-    buffers = _RECEIVE_BUFFERS * memory.boundary + memory.buckets + memory.groups * constants.group_bytes
+    buffers = RECEIVE_BUFFERS * memory.boundary + memory.buckets + memory.groups * constants.group_bytes
     first, last = np.zeros_like(working), np.zeros_like(working)
     for name, part in zip(names[memory.kinds :], memory.parts[memory.kinds :], strict=True):
         if name == EMBEDDING:

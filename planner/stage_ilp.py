@@ -20,6 +20,7 @@ from costmodels.table import Floats, table_of
 from planner.intra_op.problem import IntraOpProblem, Run
 from planner.intra_op.solution import IntraOpSolution, SolutionCache, SolveOptions
 from planner.intra_op.solve import solve
+from planner.memory_bounds import RECEIVE_BUFFERS
 
 MOST_STRATEGIES: Final = 384  # strategies of a stage that the ILP is given, cheapest per layer first
 TRANSIENT_STEPS: Final = 40
@@ -79,9 +80,12 @@ class StageSolver:
         keep = _promising(strategies, time_s, memory)
         self.strategies = tuple(strategies[row] for row in keep)
         self.time_s = time_s[:, keep]
+        moving = 1.0 + pricing.constants.memory.reserve_share  # what comes and goes, with what the allocator adds
         self.states = np.stack([part.states for part in memory.parts])[:, keep]
-        self.kept = np.stack([part.kept for part in memory.parts])[:, keep]
-        self.working = np.stack([part.working + part.gathered for part in memory.parts])[:, keep]
+        self.kept = moving * np.stack([part.kept for part in memory.parts])[:, keep]
+        self.working = moving * np.stack([part.working + part.gathered for part in memory.parts])[:, keep]
+        buffers = RECEIVE_BUFFERS * memory.boundary + memory.buckets
+        self.buffers = float((buffers + memory.groups * pricing.constants.memory.group_bytes)[keep].min())
         self.kinds = memory.kinds
         self.names = costs.names
         self.switch_s = self._switch_s()
@@ -147,7 +151,7 @@ class StageSolver:
     def _limit_bytes(self) -> float:
         constants = self.pricing.constants.memory
         safe = usable_memory(self.pricing.accelerator) * constants.risky_share
-        return max(safe - constants.context_bytes - constants.workspace_bytes - self.margin_bytes, 0.0)
+        return max(safe - constants.context_bytes - constants.workspace_bytes - self.buffers - self.margin_bytes, 0.0)
 
     def _per_step_s(self, costs: PartCosts, strategies: Sequence[Strategy]) -> Floats:
         """Exchange of gradients and weights and the optimizer of one layer, spread over the micro-batches: (K, S)."""
