@@ -46,6 +46,23 @@ def check_island(island: Island, where: str) -> None:
             where=where,
         )
     _check_fabric(island.fabric, where)
+    _check_devices(island, where)
+
+
+def _check_devices(island: Island, where: str) -> None:
+    """Each device exists, and is stated once."""
+    seen: set[tuple[int, int]] = set()
+    for number, device in enumerate(island.devices, start=1):
+        place, key = f"{where}: device {number}", (device.node, device.gpu)
+        if not (0 <= device.node < island.nodes and 0 <= device.gpu < island.node.gpus):
+            raise InputError(
+                f"node {device.node}, gpu {device.gpu} is not in the island",
+                allowed=f"node 0 to {island.nodes - 1}, gpu 0 to {island.node.gpus - 1}",
+                where=place,
+            )
+        if key in seen:
+            raise InputError(f"node {device.node}, gpu {device.gpu} is stated twice", allowed="once", where=place)
+        seen.add(key)
 
 
 def check_node(node: NodeType, where: str) -> None:

@@ -329,6 +329,14 @@ FABRIC_TIER: Final = (
     _number("oversubscription", "oversubscription", _ONE, "1", "1000"),
     _number("latency_us", "latency_s", _MICRO, "0", "1e6"),
 )
+DEVICE: Final = (
+    _whole("node", "node", 0, 1_000_000),
+    _whole("gpu", "gpu", 0, 1024),
+    _number("clock_mhz", "clock_hz", _MEGA, "0", "20000"),
+    _number("temperature_c", "temperature_c", _ONE, "0", "200"),
+    _number("power_w", "power_w", _ONE, "0", "100000"),
+    _number("speed", "speed", _ONE, "0.001", "1"),
+)
 ISLAND: Final = (_whole("nodes", "nodes", 1, 1_000_000),)
 CLUSTER: Final = (
     _text("name", "name"),

@@ -198,12 +198,30 @@ class FabricTier:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DeviceState:
+    """What is known of one accelerator beyond its like: measured under load, or stated by the user.
+
+    ``node`` counts from 0 within the island, ``gpu`` within the node. ``clock_hz``, ``temperature_c`` and ``power_w``
+    are 0.0 where not measured. ``speed`` is the share of the pace of a healthy device of its kind at the same clock:
+    below 1.0 for a device that is slow for a reason that the clock does not show.
+    """
+
+    node: int
+    gpu: int
+    clock_hz: float = 0.0
+    temperature_c: float = 0.0
+    power_w: float = 0.0
+    speed: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Island:
-    """``nodes`` equal nodes behind one scale-out network."""
+    """``nodes`` equal nodes behind one scale-out network; ``devices`` lists accelerators unlike the others."""
 
     node: NodeType
     nodes: int
     fabric: tuple[FabricTier, ...] = ()
+    devices: tuple[DeviceState, ...] = ()
 
     @property
     def gpus(self) -> int:

@@ -13,6 +13,7 @@ from hardware.catalog_schema import (
     ACCELERATOR,
     CLUSTER,
     COOLING,
+    DEVICE,
     FABRIC_TIER,
     HOST,
     ISLAND,
@@ -27,7 +28,7 @@ from hardware.catalog_schema import (
     require_text,
 )
 from hardware.catalog_store import ACCELERATOR_FILES, NODE_FILES, find_accelerator, find_node, names
-from hardware.cluster import Accelerator, Cluster, Island
+from hardware.cluster import Accelerator, Cluster, DeviceState, Island
 from hardware.errors import InputError
 
 MOST_BYTES: Final = 4 * 2**20
@@ -122,6 +123,8 @@ def to_toml(cluster: Cluster) -> str:
         lines += _section("island.cooling", node.cooling, COOLING)
         for tier in island.fabric:
             lines += ["", "[[island.fabric]]", *_lines(tier, FABRIC_TIER)]
+        for device in island.devices:
+            lines += ["", "[[island.device]]", *_lines(device, DEVICE)]
     return "\n".join(lines) + "\n"
 
 
@@ -185,7 +188,7 @@ def _defined_name(table: Mapping[str, object], where: str, taken: Mapping[str, o
 
 def _island(table: Mapping[str, Any], where: str, local: _Definitions) -> Island:
     """Return an island: nodes of a known type (``node``), changed by the node's own keys, or described in full."""
-    values: dict[str, Any] = read_table(table, ISLAND, where, also=("node", *_ISLAND_NODE_KEYS))
+    values: dict[str, Any] = read_table(table, ISLAND, where, also=("node", "device", *_ISLAND_NODE_KEYS))
     if "nodes" not in values:
         raise InputError("'nodes' is missing", allowed="how many nodes", where=where)
     if "like" in table:
@@ -195,7 +198,19 @@ def _island(table: Mapping[str, Any], where: str, local: _Definitions) -> Island
     if base is None and "name" not in own:
         raise InputError("'node' is missing", allowed="a node type, or 'name' and a full description", where=where)
     preset = _with_statement(build_node(own, where, local.accelerator, base), own)
-    return Island(node=preset.node, nodes=values["nodes"], fabric=preset.fabric)
+    devices = tuple(
+        _device(entry, f"{where}: device {number}")
+        for number, entry in enumerate(require_tables(table.get("device", []), f"{where}: device"), start=1)
+    )
+    return Island(node=preset.node, nodes=values["nodes"], fabric=preset.fabric, devices=devices)
+
+
+def _device(table: Mapping[str, Any], where: str) -> DeviceState:
+    values: dict[str, Any] = read_table(table, DEVICE, where)
+    missing = [key for key in ("node", "gpu") if key not in values]
+    if missing:
+        raise InputError(f"'{missing[0]}' is missing", allowed="node and gpu, both counted from 0", where=where)
+    return DeviceState(**values)
 
 
 def _with_statement(preset: NodePreset, table: Mapping[str, Any]) -> NodePreset:

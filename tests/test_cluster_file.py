@@ -15,6 +15,7 @@ from hardware.cluster import (
     Cluster,
     Cooling,
     CoolingKind,
+    DeviceState,
     FabricShape,
     FabricTier,
     Host,
@@ -209,6 +210,11 @@ ISLAND = '[[island]]\nnode = "dgx-h100"\nnodes = 2\n'
         (ISLAND + "[[island.fabric]]\nnodes = 4\n[[island.fabric]]\nnodes = 6", "fabric sizes [4, 6] do not nest"),
         (ISLAND + "[[island.fabric]]\nnodes = 4\noversubscription = 0.5", "0.5 is out of range; allowed: 1 to 1000"),
         (ISLAND + ISLAND, "several islands, but nothing says how they are joined"),
+        (ISLAND + "[[island.device]]\ngpu = 1", "island 1: device 1: 'node' is missing; allowed: node and gpu"),
+        (ISLAND + "[[island.device]]\nnode = 2\ngpu = 1", "node 2, gpu 1 is not in the island; allowed: node 0 to 1"),
+        (ISLAND + "[[island.device]]\nnode = 1\ngpu = 1\nspeed = 0", "device 1.speed: 0 is out of range"),
+        (ISLAND + "[[island.device]]\nnode = 1\ngpu = 1\nspeed = 1.2", "0.001 to 1"),
+        (ISLAND + "[[island.device]]\nnode = 1\ngpu = 1\n" * 2, "device 2: node 1, gpu 1 is stated twice"),
         ("pue = 0.9\n" + ISLAND, "lab.toml.pue: 0.9 is out of range; allowed: 1 to 10"),
         ("pue = '1.2'\n" + ISLAND, "'1.2' is not a number"),
         ("electricity = 0.2\n" + ISLAND, "did you mean 'electricity_per_kwh'?"),
@@ -318,7 +324,13 @@ def islands(draw: st.DrawFn) -> Island:
         FabricTier(name=draw(texts), nodes=size, oversubscription=draw(st.floats(1.0, 100.0)), latency_s=draw(small))
         for size in sizes
     )
-    return Island(node=draw(nodes()), nodes=draw(st.integers(1, 1000)), fabric=tiers)
+    node, count = draw(nodes()), draw(st.integers(1, 1000))
+    seats = draw(st.sets(st.tuples(st.integers(0, count - 1), st.integers(0, node.gpus - 1)), max_size=3))
+    unlike = tuple(
+        DeviceState(node=seat[0], gpu=seat[1], clock_hz=draw(st.floats(0.0, 4e9)), speed=draw(st.floats(0.001, 1.0)))
+        for seat in sorted(seats)
+    )
+    return Island(node=node, nodes=count, fabric=tiers, devices=unlike)
 
 
 @settings(max_examples=60, deadline=None)

@@ -29,6 +29,7 @@ def test_every_key_and_choice_is_described() -> None:
         schema.NODE,
         schema.FABRIC_TIER,
         schema.ISLAND,
+        schema.DEVICE,
         schema.CLUSTER,
     )
     for key in {entry.key for table in tables for entry in table}:
