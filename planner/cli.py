@@ -401,6 +401,28 @@ def import_nccl_tests(
     _leave(run)
 
 
+@import_app.command("telemetry")
+def import_telemetry(
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE...", help="Series taken while a job trains; one node each, or several."),
+    ],
+    output: ClusterFile = None,
+    cluster: Annotated[
+        str, typer.Option("--cluster", help="PRESET:NODES or TOML file that was watched; default: by the devices.")
+    ] = "",
+    accelerator: ImportAccelerator = "",
+) -> None:
+    """Read clocks, temperatures and draws: nvidia-smi --query-gpu, dcgmi dmon, dcgm-exporter, rocm-smi --json."""
+
+    def run() -> int:
+        from planner import commands  # noqa: PLC0415
+
+        return commands.import_telemetry(files, cluster, accelerator, output)
+
+    _leave(run)
+
+
 def _catalog_command(kind: str) -> Callable[..., None]:
     def command(
         name: Annotated[str | None, typer.Argument(help="Name or file; default: list all.")] = None,

@@ -39,6 +39,7 @@ __all__ = [
     "explain",
     "export",
     "import_nccl_tests",
+    "import_telemetry",
     "import_topology",
     "search",
     "sweep",
@@ -283,6 +284,22 @@ def import_nccl_tests(paths: Sequence[Path], cluster: str, accelerator: str, out
     head = "".join(f"# {line}\n" for line in ("Measured:", *rates, "Assumed:", *found.assumed) if line.isprintable())
     _write_cluster(f"{head}\n{to_toml(found.cluster)}", output)
     print_import(f"{found.cluster.name}: {found.cluster.gpus} GPUs", rates, found.assumed, output)
+    return DONE
+
+
+def import_telemetry(paths: Sequence[Path], cluster: str, accelerator: str, output: Path | None) -> int:
+    """Lay series of monitoring tools on a cluster and write it as a file."""
+    from hardware.cluster_file import to_toml  # noqa: PLC0415
+    from planner.report.import_text import print_import  # noqa: PLC0415
+    from planner.telemetry import measured_cluster  # noqa: PLC0415
+
+    if output is not None:
+        check_place(output)
+    found = measured_cluster(paths, cluster, accelerator)
+    lines = ("Measured under load:", *found.stated, "Assumed:", *found.assumed)
+    head = "".join(f"# {line}\n" for line in lines if line.isprintable())
+    _write_cluster(f"{head}\n{to_toml(found.cluster)}", output)
+    print_import(f"{found.cluster.name}: {found.cluster.gpus} GPUs", found.stated, found.assumed, output)
     return DONE
 
 

@@ -112,7 +112,7 @@ def _ranks(log: NcclLog) -> int:
 def _cluster_of(logs: Sequence[NcclLog], accelerator: str, assumed: list[str]) -> Cluster:
     """Return usual nodes of the accelerator that the logs name, as many as the largest run had."""
     largest = max(logs, key=ranks_of)
-    name = accelerator or _accelerator_in(largest.device)
+    name = accelerator or accelerator_in(largest.device)
     if not name or not largest.hosts:
         what = (
             f"device '{largest.device}' is not in the catalogue" if largest.device else "no head with ranks and devices"
@@ -127,7 +127,7 @@ def _cluster_of(logs: Sequence[NcclLog], accelerator: str, assumed: list[str]) -
     return machine
 
 
-def _accelerator_in(device: str) -> str:
+def accelerator_in(device: str) -> str:
     """Return the catalogue's name of a device as the driver names it, such as ``NVIDIA H100 80GB HBM3``."""
     plain = re.sub(r"^(NVIDIA|Tesla|AMD|Instinct)\s+", "", device.strip(), flags=re.IGNORECASE)
     plain = canonical(plain).replace("sxm4", "sxm").replace("sxm5", "sxm")

@@ -41,6 +41,7 @@ OPTIONS = {
     "validate": {"--json"},
     "import topology": {"--output", "--accelerator", "--node", "--nodes", "--name"},
     "import nccl-tests": {"--output", "--cluster", "--accelerator"},
+    "import telemetry": {"--output", "--cluster", "--accelerator"},
     "catalog models": {"--json"},
     "catalog accelerators": {"--json"},
     "catalog clusters": {"--json"},

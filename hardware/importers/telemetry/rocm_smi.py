@@ -1,0 +1,84 @@
+"""``rocm-smi ... --json``, once or in a loop."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from hardware.importers.source_text import SourceText
+from hardware.importers.telemetry.samples import MOST_SAMPLES, Sample, clock_hz, quantity, share
+
+ASK: Final = "rocm-smi --showtemp --showpower --showclocks --showuse --json"
+MOST_BROKEN: Final = 1000  # objects: each costs a look as deep as the parser goes
+_CARD: Final = re.compile(r"card(\d{1,4})$")
+_TEMPERATURES: Final = ("temperature (sensor junction) (c)", "temperature (sensor edge) (c)")
+_POWERS: Final = (
+    "current socket graphics package power (w)",
+    "average graphics package power (w)",
+    "current socket power (w)",
+)
+_CLOCKS: Final = ("sclk clock speed:", "sclk clock speed")
+
+
+def looks_like(text: str) -> bool:
+    """Whether a text holds a JSON object of cards."""
+    return re.search(r'\{\s*"card\d', text[:100_000]) is not None
+
+
+def read_samples(source: SourceText) -> tuple[list[Sample], int]:
+    """Read one JSON object or several in a row; warnings may stand between.
+
+    Parameters
+    ----------
+    source : SourceText
+        The file.
+
+    Returns
+    -------
+    list of Sample, int
+        Samples in order, and the number of objects that break off.
+    """
+    decoder = json.JSONDecoder()
+    found: list[Sample] = []
+    broken, place = 0, source.text.find("{")
+    while place >= 0:
+        try:
+            whole, end = decoder.raw_decode(source.text, place)
+        except (ValueError, RecursionError):
+            broken, end = broken + 1, place + 1
+            if broken > MOST_BROKEN:
+                raise source.wrong(f"more than {MOST_BROKEN} broken JSON objects", allowed=ASK) from None
+            next_card = source.text.find('{"card', end)
+            place = next_card if next_card >= 0 else -1
+            continue
+        found += _samples(whole)
+        if len(found) > MOST_SAMPLES:
+            raise source.wrong("too many cards", allowed=f"up to {MOST_SAMPLES}")
+        place = source.text.find("{", end)
+    return found, broken
+
+
+def _samples(whole: object) -> list[Sample]:
+    if not isinstance(whole, Mapping):
+        return []
+    cards = ((match, card) for name, card in whole.items() if (match := _CARD.match(str(name))))
+    return [_sample(int(match[1]), card) for match, card in cards if isinstance(card, Mapping)]
+
+
+def _sample(gpu: int, card: Mapping[str, Any]) -> Sample:
+    plain = {key.casefold().strip(): str(value) for key, value in card.items()}
+    clock = _first(plain, _CLOCKS)
+    return Sample(
+        host="",
+        gpu=gpu,
+        device=plain.get("card series", plain.get("device name", "")),
+        temperature_c=quantity(_first(plain, _TEMPERATURES), "c"),
+        clock_hz=clock_hz(clock),
+        power_w=quantity(_first(plain, _POWERS), "w"),
+        load=share(plain.get("gpu use (%)", "")),
+    )
+
+
+def _first(plain: Mapping[str, str], names: tuple[str, ...]) -> str:
+    """Return the first of several values that is a measurement."""
+    return next((plain[name] for name in names if plain.get(name, "N/A").casefold() not in ("n/a", "", "none")), "")
