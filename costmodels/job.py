@@ -65,6 +65,7 @@ class Software:
         0.0  # tokens per expert over the even share when tokens are dropped or padded; 0.0: dropless
     )
     routing_imbalance: float = 1.0  # busiest expert rank over the mean
+    consecutive_routing: bool = False  # benchmarks without a router: tokens take neighbouring experts in turn
     gradient_bytes: float = 0.0  # overrides the recipe's; 0.0: as the recipe
     gradient_copy_bytes: float = 0.0  # per parameter: a second gradient buffer beside the one that accumulates
     main_params_in_optimizer: bool = True

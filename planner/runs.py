@@ -46,6 +46,11 @@ TITAN_SELECTIVE: Final = Recompute(granularity=Granularity.SELECTIVE, modules=("
 MOST_EXTRA_MODULES: Final = 8  # modules of a pipeline that are no layers
 SEQUENCE_PARALLEL_FRAMEWORKS: Final = ("megatron", "bridge", "nemo", "torchtitan")
 
+INTERLEAVING_FRAMEWORKS: Final = ("nemo", "bridge")
+"""Every dense recipe of theirs with a pipeline interleaves (20 of 20 in NeMo's launcher and Megatron-Bridge's
+``perf_recipes``); tables that leave the virtual stages out mean the recipe's."""
+RECIPE_CHUNK_LAYERS: Final = 2  # layers of a chunk in those recipes: 1 to 4
+
 _SCHEDULES: Final = (
     ("zb-2p", Schedule.ZB_2P),
     ("zb-1p", Schedule.ZB_H1),
@@ -166,9 +171,10 @@ def _cluster(run: MeasuredRun) -> Cluster:
 def _layout(run: MeasuredRun, grid: RunGrid, model: ModelSpec, software: Software) -> Layout:
     words = f"{run.text('schedule_kind')} {run.text('schedule')}".lower()
     schedule = next((known for word, known in _SCHEDULES if word in words), Schedule.ONE_F_ONE_B)
-    if grid.vpp > 1 and grid.pp > 1:
+    vpp = _virtual_stages(run, grid, model, software)
+    if vpp > 1 and grid.pp > 1:
         schedule = Schedule.INTERLEAVED
-    vpp = schedule.fixed_vpp or grid.vpp
+    vpp = schedule.fixed_vpp or vpp
     strategy = Strategy(
         tp=grid.tp,
         cp=grid.cp,
@@ -193,6 +199,15 @@ def _layout(run: MeasuredRun, grid: RunGrid, model: ModelSpec, software: Softwar
         schedule=schedule,
         vocabulary_spread="vocab-parallel" in words or "interlaced vocab" in words,
     )
+
+
+def _virtual_stages(run: MeasuredRun, grid: RunGrid, model: ModelSpec, software: Software) -> int:
+    """Return the virtual stages that a run states; where it leaves them out, what its framework's recipes have."""
+    unstated = not run.text("vpp") and grid.pp > 1 and not expert_count(model)
+    if not unstated or software.framework not in INTERLEAVING_FRAMEWORKS or grid.num_microbatches % grid.pp:
+        return grid.vpp
+    per_stage, rest = divmod(model.layers, grid.pp)
+    return grid.vpp if rest or per_stage % RECIPE_CHUNK_LAYERS else per_stage // RECIPE_CHUNK_LAYERS
 
 
 def _zero(run: MeasuredRun, software: Software) -> int:

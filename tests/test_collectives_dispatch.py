@@ -1,13 +1,9 @@
 """Token dispatchers: routing probabilities against enumeration and sampling, bytes, and published bandwidths."""
 
-import itertools
-import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from costmodels.collectives import all_gather_s, all_to_all_s, default_network
 from costmodels.collectives.dispatch import (
@@ -17,8 +13,8 @@ from costmodels.collectives.dispatch import (
     combine_s,
     copies_per_token,
     dispatch_s,
-    hit_probability,
 )
+from costmodels.collectives.routing import Routing, hit_probability
 from costmodels.job import Dispatcher
 from costmodels.mesh import Group, PlacedGroup, place
 from hardware.catalog import cluster
@@ -34,22 +30,8 @@ def ranks_on(machine: str, ranks: int) -> tuple[PlacedGroup, tuple[Tier, ...]]:
 
 
 def traffic(experts: int = 256, top_k: int = 8, token_bytes: float = 14336.0) -> TokenTraffic:
-    return TokenTraffic(tokens=np.array([4096.0]), token_bytes=token_bytes, experts=experts, top_k=top_k)
-
-
-@pytest.mark.parametrize(("experts", "top_k", "part"), [(6, 2, 2), (8, 3, 4), (7, 7, 1), (9, 4, 3)])
-def test_hit_probability_matches_enumeration(experts: int, top_k: int, part: int) -> None:
-    draws = list(itertools.combinations(range(experts), top_k))
-    hits = sum(any(expert < part for expert in draw) for draw in draws)
-    assert float(hit_probability(experts, top_k, np.array(part))) == pytest.approx(hits / len(draws))
-
-
-@settings(max_examples=100, deadline=None)
-@given(experts=st.integers(1, 64), top_k=st.integers(1, 16), part=st.integers(1, 64))
-def test_hit_probability_is_one_less_the_share_of_misses(experts: int, top_k: int, part: int) -> None:
-    top_k, part = min(top_k, experts), min(part, experts)
-    misses = math.comb(experts - part, top_k) / math.comb(experts, top_k)
-    assert float(hit_probability(experts, top_k, np.array(part))) == pytest.approx(1.0 - misses, abs=1e-12)
+    routing = Routing(experts=experts, top_k=top_k)
+    return TokenTraffic(tokens=np.array([4096.0]), token_bytes=token_bytes, routing=routing)
 
 
 def test_copies_per_token_match_sampled_routing() -> None:

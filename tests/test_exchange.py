@@ -14,6 +14,7 @@ from costmodels.collectives import (
     send_receive_s,
 )
 from costmodels.collectives.dispatch import TokenTraffic, dispatch_s
+from costmodels.collectives.routing import Routing
 from costmodels.exchange import (
     LayerExchange,
     boundary_bytes,
@@ -252,7 +253,8 @@ def test_an_unknown_form_of_context_parallelism_is_the_users_error() -> None:
 
 
 def routed(table: StrategyTable, tokens: float) -> TokenTraffic:
-    return TokenTraffic(tokens=np.array([tokens]), token_bytes=HIDDEN * 2.0, experts=64, top_k=6, etp=table.etp)
+    routing = Routing(experts=64, top_k=6)
+    return TokenTraffic(tokens=np.array([tokens]), token_bytes=HIDDEN * 2.0, routing=routing, etp=table.etp)
 
 
 @pytest.mark.parametrize("dispatcher", list(Dispatcher))

@@ -7,8 +7,7 @@ All dispatchers move ``tokens * top_k`` routed copies in principle; they differ 
 - DeepEP, Hybrid-EP: one copy per rank inside the domain and one per other domain, forwarded there over the fast
   fabric.
 
-With uniform routing a token misses a part of the experts with the probability of drawing all its ``top_k`` experts from
-the others, without replacement.
+How many parts of the experts a token needs is said in :mod:`costmodels.collectives.routing`.
 """
 
 from collections.abc import Callable
@@ -20,6 +19,7 @@ import numpy as np
 from costmodels.collectives.algorithms import all_gather_s, all_to_all_s, reduce_scatter_s
 from costmodels.collectives.constants import NetworkConstants
 from costmodels.collectives.route import route_of
+from costmodels.collectives.routing import Routing, needed_share
 from costmodels.job import Dispatcher
 from costmodels.mesh import PlacedGroup
 from costmodels.table import Floats, Ints
@@ -37,36 +37,14 @@ class TokenTraffic:
 
     tokens: Floats
     token_bytes: float
-    experts: int
-    top_k: int
+    routing: Routing
     imbalance: float = 1.0
     etp: Ints | int = 1
 
     @property
     def copies_bytes(self) -> Floats:
         """Bytes of all routed copies of one rank, shape (S,)."""
-        return self.tokens * (self.token_bytes * self.top_k * self.imbalance)
-
-
-def hit_probability(experts: int, top_k: int, part: Ints | Floats) -> Floats:
-    """Probability that a token needs some expert of a part, under uniform routing without replacement.
-
-    Parameters
-    ----------
-    experts, top_k : int
-        Experts in all, and distinct ones per token.
-    part : array
-        Experts of the part (fractions interpolate).
-
-    Returns
-    -------
-    array
-        ``1 - prod_i (1 - part / (experts - i))`` over i < top_k, within [0, 1].
-    """
-    missed = np.ones(np.shape(part))
-    for drawn in range(min(top_k, experts)):
-        missed = missed * np.clip(1.0 - np.asarray(part) / (experts - drawn), 0.0, 1.0)
-    return 1.0 - missed
+        return self.tokens * (self.token_bytes * self.routing.top_k * self.imbalance)
 
 
 def dispatch_s(
@@ -120,7 +98,7 @@ def copies_per_token(traffic: TokenTraffic, group: PlacedGroup, tier: int) -> Fl
     Parameters
     ----------
     traffic : TokenTraffic
-        Number of experts and experts per token.
+        How tokens choose their experts.
     group : PlacedGroup
         Ranks that hold the experts.
     tier : int
@@ -132,8 +110,8 @@ def copies_per_token(traffic: TokenTraffic, group: PlacedGroup, tier: int) -> Fl
         Between 0 and the number of other domains.
     """
     parts = group.parts(tier)
-    share = traffic.experts * np.maximum(group.within(tier), np.minimum(traffic.etp, group.size)) / group.size
-    return (parts - 1) * hit_probability(traffic.experts, traffic.top_k, share)
+    held = np.maximum(group.within(tier), np.minimum(traffic.etp, group.size)) / group.size
+    return (parts - 1) * needed_share(traffic.routing, traffic.routing.experts * held)
 
 
 def _alltoall_s(

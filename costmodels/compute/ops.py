@@ -20,7 +20,10 @@ from hardware.cluster import Accelerator
 
 _UNFUSED_KERNELS: Final = 4.0  # kernels of a memory-bound op whose steps are not fused
 _DISPATCH_KERNELS: Final = 8.0  # routing, counts, sorting, permutation and exchange on one side of the experts
-_FUSED_PERMUTATION: Final = 0.4  # Hybrid-EP writes and reads tokens in expert order: 3 of 7 passes over them are left
+_PERMUTATION: Final = MappingProxyType({Dispatcher.HYBRIDEP: 0.4, Dispatcher.DEEPEP: 0.55})
+"""Passes over routed tokens that are left of the seven around an all-to-all. Hybrid-EP writes and reads them in expert
+order: 3. DeepEP sends from the layer's input and sums before it returns: 4, each received token sorted by expert and
+back."""
 _SCAN_KERNELS: Final = (5.0, 10.0)  # chunk states, their scan, chunk products, convolution; with gradients
 _SCAN_BACKWARD: Final = 2.5  # gradients of both operands, and the chunk states again
 _OPAQUE_BACKWARD: Final = 2.0  # gradients of inputs and of weights
@@ -156,8 +159,8 @@ def _attention(op: Op, grid: Grid, job: TrainingJob, machine: Machine) -> _Price
 
 def _memory(op: Op, grid: Grid, job: TrainingJob, machine: Machine) -> _Priced:
     traffic_bytes = _traffic_bytes(op, grid, job)
-    if op.split is Split.EXPERT_TOKENS and job.software.dispatcher is Dispatcher.HYBRIDEP:
-        traffic_bytes = traffic_bytes * _FUSED_PERMUTATION
+    if op.split is Split.EXPERT_TOKENS:
+        traffic_bytes = traffic_bytes * _PERMUTATION.get(job.software.dispatcher, 1.0)
     kernels = 1.0 if job.software.fused_kernels or job.software.compiled else _UNFUSED_KERNELS
     started = _DISPATCH_KERNELS if op.split is Split.EXPERT_TOKENS else kernels
     if job.software.compiled:

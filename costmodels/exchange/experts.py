@@ -6,14 +6,15 @@ import numpy as np
 
 from costmodels.collectives import all_gather_s, all_reduce_s, reduce_scatter_s
 from costmodels.collectives.dispatch import TokenTraffic, combine_s, copies_per_token, dispatch_s
+from costmodels.collectives.routing import Routing
 from costmodels.exchange.placed import Exchanged, PlacedTable
 from costmodels.job import Dispatcher, TrainingJob
 from costmodels.mesh import Axis
 from costmodels.table import Floats
-from costmodels.workload.model import MoeFfn
+from costmodels.workload.model import ModelSpec, MoeFfn
 
 
-def expert_exchange(ffn: MoeFfn, hidden: int, job: TrainingJob, placed: PlacedTable) -> Exchanged:
+def expert_exchange(ffn: MoeFfn, model: ModelSpec, job: TrainingJob, placed: PlacedTable) -> Exchanged:
     """Dispatch and combine; backward moves the same bytes the other way.
 
     Where sequence parallelism (or etp 1) leaves every rank its own tokens, all ranks of ``etp x ep`` exchange; the
@@ -22,12 +23,11 @@ def expert_exchange(ffn: MoeFfn, hidden: int, job: TrainingJob, placed: PlacedTa
     """
     table, dispatcher = placed.table, job.software.dispatcher
     own = table.sequence_parallel | (table.etp == 1)
-    width = ffn.latent or hidden
+    width = ffn.latent or model.hidden
     traffic = TokenTraffic(
         tokens=placed.tokens(job) / table.sequence_split,
         token_bytes=width * job.precision.activation_bytes,
-        experts=ffn.experts,
-        top_k=ffn.top_k,
+        routing=_routing(ffn, model, job),
         imbalance=job.software.capacity_factor or job.software.routing_imbalance,
         etp=table.etp,
     )
@@ -44,6 +44,18 @@ def expert_exchange(ffn: MoeFfn, hidden: int, job: TrainingJob, placed: PlacedTa
     over = over + placed.seconds(all_reduce_s, Axis.ETP, partial, ~own)
     sent = 4.0 * _dispatched_bytes(traffic, dispatcher, placed)
     return Exchanged(forward_s=over, backward_s=over, hidden_s=np.zeros_like(over), sent_bytes=sent)
+
+
+def _routing(ffn: MoeFfn, model: ModelSpec, job: TrainingJob) -> Routing:
+    """How the model's router chooses, or what the software puts in its place."""
+    details = model.known_details
+    return Routing(
+        experts=ffn.experts,
+        top_k=ffn.top_k,
+        groups=details.router_groups,
+        group_top_k=details.router_group_top_k,
+        consecutive=job.software.consecutive_routing,
+    )
 
 
 def _moved_s(traffic: TokenTraffic, dispatcher: Dispatcher, axis: Axis, placed: PlacedTable) -> Floats:

@@ -87,7 +87,7 @@ def layer_exchange(
     inner = kind if isinstance(kind, LayerKind) else None
     context = context_exchange(context_widths(inner.mixer if inner else None), job, placed)
     moe = inner.ffn if inner and isinstance(inner.ffn, MoeFfn) else None
-    experts = expert_exchange(moe, model.hidden, job, placed) if moe else Exchanged.nothing(len(table))
+    experts = expert_exchange(moe, model, job, placed) if moe else Exchanged.nothing(len(table))
     weights = weight_exchange(local_parameters(ops, table), job, placed)
     return LayerExchange(
         tp_forward_s=tensor.forward_s,

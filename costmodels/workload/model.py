@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from costmodels.workload.details import ModelDetails
+from costmodels.workload.details import ModelDetails, details_of_preset
 
 
 class AttentionKind(StrEnum):
@@ -176,6 +176,11 @@ class ModelSpec:
     def layers(self) -> int:
         """Number of layers, without multi-token-prediction layers."""
         return sum(run.count for run in self.runs)
+
+    @property
+    def known_details(self) -> ModelDetails:
+        """Details that the model states itself, or those of its preset."""
+        return self.details or details_of_preset(self.name, self.family)
 
     def kinds(self) -> tuple[LayerKind | OpaqueLayer, ...]:
         """Return the distinct kinds in order of first use."""

@@ -11,7 +11,7 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import Final
 
-from costmodels.workload.details import ModelDetails, details_of_preset
+from costmodels.workload.details import ModelDetails
 from costmodels.workload.model import Attention, AttentionKind, DenseFfn, LayerKind, ModelSpec, MoeFfn
 from hardware.errors import InputError
 
@@ -24,11 +24,6 @@ _ACTIVATION_FLAGS: Final = MappingProxyType(
     }
 )
 _MLA_ORIGINAL_POSITIONS: Final = 4096  # Megatron-LM's default, without a flag
-
-
-def model_details(model: ModelSpec) -> ModelDetails:
-    """Details that a model states itself, or those of its preset."""
-    return model.details or details_of_preset(model.name, model.family)
 
 
 def model_arguments(model: ModelSpec, seq: int) -> tuple[str, ...]:
@@ -51,7 +46,7 @@ def model_arguments(model: ModelSpec, seq: int) -> tuple[str, ...]:
     InputError
         The model has a part that no flag describes.
     """
-    details = model_details(model)
+    details = model.known_details
     kinds = [_block(model, kind) for kind in model.layer_kinds()]
     attention = _attention(model, kinds)
     positions = max(seq, model.max_positions, model.learned_positions)
@@ -79,7 +74,7 @@ def model_arguments(model: ModelSpec, seq: int) -> tuple[str, ...]:
 
 def model_notes(model: ModelSpec) -> tuple[str, ...]:
     """What the flags leave open or assume."""
-    details, notes = model_details(model), []
+    details, notes = model.known_details, []
     if not details.stated:
         notes.append(
             "the model states neither activation nor rotary base: the arguments assume "
