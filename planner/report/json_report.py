@@ -8,6 +8,7 @@ from dataclasses import asdict
 from itertools import islice
 from typing import Final
 
+from costmodels.goodput import goodput
 from costmodels.layout import Layout, Recompute, Stage, Strategy
 from costmodels.results import LayoutCost, MemoryUse
 from costmodels.workload.counts import parameter_count
@@ -122,9 +123,26 @@ def layout_to_json(ranked: RankedLayout, request: PlanRequest, rank: int = 1) ->
         **_throughput(layout, cost),
         "memory": _memory(layout, cost),
         "power": _power(cost),
+        "goodput": _goodput(ranked, request),
         "placement": [asdict(place) for place in places(ranked, request.cluster)],
         "evidence": asdict(ranked.evidence),
         "why": ranked.why,
+    }
+
+
+def _goodput(ranked: RankedLayout, request: PlanRequest) -> Json:
+    """What failures and checkpoints leave of a long run."""
+    found = goodput(request.model, request.job, request.cluster, ranked.layout.gpus)
+    return {
+        "share": found.share,
+        "tokens_per_s": found.share * ranked.cost.tokens_per_s,
+        "failure_interval_s": found.failure_interval_s,
+        "checkpoint_gib": gib(found.checkpoint_bytes),
+        "checkpoint_write_s": found.write_s,
+        "checkpoint_interval_s": found.interval_s,
+        "checkpoint_interval_steps": max(1, round(found.interval_s / ranked.cost.step.total_s)),
+        "restart_s": found.restart_s,
+        "storage_assumed": found.storage_assumed,
     }
 
 

@@ -8,6 +8,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from costmodels.goodput import goodput
 from costmodels.layout import Layout
 from costmodels.results import Evidence, LayoutCost, MemoryUse, Moment, StepTime, Verdict
 from costmodels.workload.counts import parameter_count
@@ -15,8 +16,10 @@ from planner.plan_report import RankedLayout
 from planner.report.console import Bars, section
 from planner.report.ranking import STYLES, ruled_table
 from planner.report.words import (
+    GIGA,
     count,
     digits,
+    duration,
     gib,
     grids_text,
     large,
@@ -73,6 +76,7 @@ def facts(title: str, ranked: RankedLayout, request: PlanRequest) -> RenderableT
         ("memory", memory_words(cost.heaviest, cost)),
         *power_rows(cost, _noun(request)),
         *_placement_rows(ranked),
+        ("long runs", _goodput_words(request, layout)),
         ("evidence", f"{ranked.evidence.label}; nearest measured: {ranked.evidence.nearest or 'none'}"),
     ]
     if layout.gpus < request.cluster.gpus:
@@ -90,6 +94,19 @@ def _placement_rows(ranked: RankedLayout) -> list[tuple[str, str]]:
     if not ranked.placement:
         return []
     return [("placement", f"{len(ranked.placement):,} ranks by coolness; plan export writes who runs where")]
+
+
+def _goodput_words(request: PlanRequest, layout: Layout) -> str:
+    """Say what failures and checkpoints leave of a long run."""
+    found = goodput(request.model, request.job, request.cluster, layout.gpus)
+    storage = f"{digits(found.storage_bytes_per_s / GIGA, 3)} GB/s of storage" + (
+        ", assumed" if found.storage_assumed else ""
+    )
+    return (
+        f"a failure about every {duration(found.failure_interval_s)}; checkpoints of "
+        f"{digits(gib(found.checkpoint_bytes), 3)} GiB every {duration(found.interval_s)}, "
+        f"{duration(found.write_s)} each ({storage}); {percent(found.share)} of the time is useful"
+    )
 
 
 def _noun(request: PlanRequest) -> str:

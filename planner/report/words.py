@@ -24,6 +24,14 @@ def seconds(value_s: float) -> str:
     return f"{digits(value_s * 1e3)} ms" if abs(value_s) >= 1e-4 else f"{digits(value_s * 1e6)} us"
 
 
+def duration(value_s: float) -> str:
+    """Return a long time with two significant digits in the unit that a person would use, such as ``3.1 h``."""
+    for unit_s, unit in ((86_400.0, "days"), (3_600.0, "h"), (60.0, "min")):
+        if value_s >= 2.0 * unit_s:
+            return f"{digits(value_s / unit_s, 2)} {unit}"
+    return f"{digits(value_s, 2)} s"
+
+
 def digits(value: float, significant: int = 4) -> str:
     """Return a number with so many significant digits, without exponent, with thousands separated."""
     if value == 0.0:
