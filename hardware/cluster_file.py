@@ -30,8 +30,8 @@ from hardware.catalog_schema import (
 from hardware.catalog_store import ACCELERATOR_FILES, NODE_FILES, find_accelerator, find_node, names
 from hardware.cluster import Accelerator, Cluster, DeviceState, Island
 from hardware.errors import InputError
+from hardware.text_file import read_text_file
 
-MOST_BYTES: Final = 4 * 2**20
 _ISLAND_NODE_KEYS: Final = (*(entry.key for entry in NODE), *NODE_KEYS)
 
 
@@ -50,7 +50,7 @@ def read_cluster_file(path: str | Path) -> Cluster:
         value and what is allowed.
     """
     file = Path(path)
-    return parse_cluster(_text(file), str(file), file.stem)
+    return parse_cluster(read_text_file(file, allowed="a cluster file in TOML"), str(file), file.stem)
 
 
 def parse_cluster(text: str, where: str, name: str) -> Cluster:
@@ -226,22 +226,6 @@ def _stated(table: Mapping[str, Any]) -> str:
         if key not in ("name", "like"):
             keys += [f"{key}.{inner}" for inner in value] if isinstance(value, Mapping) else [key]
     return f"{', '.join(keys)}: stated in the cluster file"
-
-
-def _text(file: Path) -> str:
-    where = str(file)
-    try:
-        with file.open("rb") as stream:
-            data = stream.read(MOST_BYTES + 1)
-    except OSError as error:
-        reason = error.strerror or "cannot be read"
-        raise InputError(f"cannot read the file: {reason}", allowed="a TOML file", where=where) from None
-    if len(data) > MOST_BYTES:
-        raise InputError(f"more than {MOST_BYTES} bytes", allowed="a cluster file of at most 4 MiB", where=where)
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError:
-        raise InputError("not UTF-8 text", allowed="a TOML file", where=where) from None
 
 
 def _section(title: str, value: object, schema: tuple[Field, ...]) -> list[str]:

@@ -168,7 +168,6 @@ def search(  # noqa: PLR0913, PLR0917 - the flags are the command line's contrac
     def run() -> int:
         from planner import commands  # noqa: PLC0415 - keeps help fast
 
-        fixed = list(fix or []) + ([] if micro_batch == "auto" else [f"micro_batch={micro_batch}"])
         question = commands.Question(
             model=model,
             cluster=cluster,
@@ -178,7 +177,7 @@ def search(  # noqa: PLR0913, PLR0917 - the flags are the command line's contrac
             framework=framework.value,
             objective=objective.value,
             recompute=recompute,
-            fixed=tuple(fixed),
+            fixed=commands.pins(fix or [], micro_batch),
             top=top,
             time_limit_s=time_limit,
             power_cap_w=power_cap,

@@ -14,12 +14,12 @@ from planner.explicit import ExplicitLayout, layout_of
 from planner.plan_report import PlanReport, RankedLayout
 from planner.question import Question, request_of
 from planner.report.console import text_console, working, write_stdout
-from planner.report.files import check_place, write_whole
+from planner.report.files import check_name, check_places, write_whole
 from planner.report.json_report import SCHEMA, layout_to_json, report_to_json, request_to_json
 from planner.report.json_text import json_text
 from planner.report.target import Target
 from planner.report.version import version
-from planner.request import Framework, PlanRequest
+from planner.request import Framework, PlanRequest, pins
 from planner.rules import Violation, check_layout
 
 DONE: Final = 0
@@ -41,6 +41,7 @@ __all__ = [
     "import_nccl_tests",
     "import_telemetry",
     "import_topology",
+    "pins",
     "search",
     "sweep",
     "validate",
@@ -55,11 +56,11 @@ class Outputs:
     html: Path | None = None
     trace: Path | None = None
 
-    def check(self) -> None:
-        """Refuse places that cannot be written, before long work begins."""
-        for path in (None if self.json in (None, STDOUT) else Path(str(self.json)), self.html, self.trace):
-            if path is not None:
-                check_place(path)
+    def check(self, *inputs: str) -> None:
+        """Refuse places that cannot be written, or that are ``inputs`` as typed, before long work begins."""
+        json_file = None if self.json in (None, STDOUT) else Path(str(self.json))
+        places = {"--json": json_file, "--html": self.html, "--trace": self.trace}
+        check_places({option: path for option, path in places.items() if path is not None}, inputs)
 
     def write_json(self, data: dict[str, object]) -> list[str]:
         """Write JSON where it is wanted; return the file's name, if it is a file."""
@@ -77,7 +78,7 @@ def search(question: Question, outputs: Outputs) -> int:
     from planner.planning import plan  # noqa: PLC0415 - the solver is heavy and mistakes should show at once
     from planner.report.search_text import print_search  # noqa: PLC0415
 
-    outputs.check()
+    outputs.check(question.model, question.cluster, question.profile)
     request = request_of(question)
     with working(f"searching layouts of {request.model.name} on {request.cluster.name}"):
         report = plan(request)
@@ -108,7 +109,7 @@ def estimate(question: Question, explicit: ExplicitLayout, outputs: Outputs) -> 
     from planner.planning import estimate as price  # noqa: PLC0415
     from planner.report.estimate_text import print_estimate  # noqa: PLC0415
 
-    outputs.check()
+    outputs.check(question.model, question.cluster, question.profile)
     request = request_of(question)
     ranked = price(request, layout_of(request, explicit))
     broken = check_layout(ranked.layout, request.model, request.job, framework=request.framework)
@@ -166,6 +167,8 @@ def export(path: Path, rank: int, target: Target, folder: Path | None) -> int:
     from planner.export.folder import write_folder  # noqa: PLC0415
     from planner.report.launch import launch_of, print_launch  # noqa: PLC0415
 
+    if folder is not None:
+        check_name(folder)
     report, ranked = _saved(path, rank)
     launch = launch_of(report.request, ranked, target)
     if folder is None:
@@ -197,7 +200,7 @@ def check(launch: Launch, json_out: str | None) -> int:
     if bool(launch.arguments) == bool(launch.file):
         raise InputError("launch arguments are wanted once", allowed="--args-file FILE, or -- ARGS...")
     outputs = Outputs(json=json_out)
-    outputs.check()
+    outputs.check(str(launch.file or ""))
     words = arguments_in(launch.file) if launch.file else launch.arguments
     read = parse_megatron(words, world=launch.world, version=launch.version)
     verdict = judge(read)
@@ -230,7 +233,7 @@ def validate(paths: Sequence[Path], json_out: str | None) -> int:
     from planner.validate import validate as predict_runs  # noqa: PLC0415
 
     outputs = Outputs(json=json_out)
-    outputs.check()
+    outputs.check(*map(str, paths))
     predictions = predict_runs(paths, progress=counted)
     outputs.write_json(predictions_to_json(predictions))
     print_predictions(text_console(json_on_stdout=json_out == STDOUT), predictions)
@@ -243,7 +246,7 @@ def catalog(kind: str, name: str | None, json_out: str | None) -> int:
     from planner.report.catalog_text import print_entry, print_list  # noqa: PLC0415
 
     outputs = Outputs(json=json_out)
-    outputs.check()
+    outputs.check(name or "")
     console = text_console(json_on_stdout=json_out == STDOUT)
     if name is None:
         outputs.write_json(catalog_list(kind))
@@ -263,7 +266,7 @@ def import_topology(paths: Sequence[Path], wishes: Wishes, output: Path | None) 
     from planner.report.import_text import print_import  # noqa: PLC0415
 
     if output is not None:
-        check_place(output)
+        check_places({"-o": output}, map(str, paths))
     found = read_files(paths, wishes)
     _write_cluster(found.toml(), output)
     shape = " + ".join(f"{island.nodes} x {island.node.gpus}" for island in found.cluster.islands)
@@ -278,7 +281,7 @@ def import_nccl_tests(paths: Sequence[Path], cluster: str, accelerator: str, out
     from planner.report.import_text import print_import, rate_lines  # noqa: PLC0415
 
     if output is not None:
-        check_place(output)
+        check_places({"-o": output}, [*map(str, paths), cluster])
     found = calibrate(paths, cluster, accelerator)
     rates = rate_lines(found.rates)
     head = "".join(f"# {line}\n" for line in ("Measured:", *rates, "Assumed:", *found.assumed) if line.isprintable())

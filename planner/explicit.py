@@ -6,9 +6,11 @@ from typing import Final
 
 from costmodels.layout import NO_RECOMPUTE, Layout, Recompute, Stage, Strategy, StrategyRun
 from costmodels.pipeline.schedules import Schedule
+from costmodels.pricing import Constants, Pricing
 from hardware.errors import InputError
 from planner.grids import expert_count
 from planner.nearest import nearest
+from planner.recompute_options import check_modules
 from planner.recompute_words import parse_recompute_words
 from planner.request import PlanRequest
 from planner.splits import even_chunks
@@ -70,7 +72,16 @@ def layout_of(request: PlanRequest, wanted: ExplicitLayout) -> Layout:
     schedule, pp, vpp = _pipeline(wanted, chunks)
     strategy = _strategy(request, wanted, pp)
     recompute, first_layers = parse_recompute_words(wanted.recompute)
+    island = request.cluster.islands[0]
+    check_modules(recompute, Pricing(model=request.model, job=request.job, island=island, constants=Constants()))
     split = _split(request, chunks, pp, vpp)
+    longest = max(map(max, split))
+    if first_layers > longest:
+        part = "virtual chunk" if vpp > 1 else "stage"
+        raise InputError(
+            f"--recompute {wanted.recompute!r}: no {part} has more than {longest} layers",
+            allowed=f"full:1 to full:{longest}, or full for all of them",
+        )
     return Layout(
         stages=tuple(_stage(counts, strategy, recompute, first_layers) for counts in split),
         micro_batch=wanted.micro_batch,

@@ -10,6 +10,7 @@ stated.
 """
 
 import csv
+import io
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,7 @@ from typing import Final
 
 from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Granularity, Recompute
 from hardware.errors import InputError
+from hardware.text_file import read_text_file
 
 MAX_FILE_BYTES: Final = 256 * 1024 * 1024
 _NEEDED_COLUMNS: Final = ("id", "hardware", "n_gpus", "seq_len", "global_batch_size")
@@ -92,26 +94,20 @@ def read_runs(path: Path) -> tuple[MeasuredRun, ...]:
     InputError
         The file is missing, too large, not UTF-8 CSV, lacks a needed column, or repeats an id.
     """
-    if not path.is_file():
-        raise InputError(f"no file {path}", allowed="a CSV of measured runs", where=str(path))
-    if path.stat().st_size > MAX_FILE_BYTES:
-        raise InputError(
-            f"{path.stat().st_size} bytes are too many", allowed=f"up to {MAX_FILE_BYTES}", where=str(path)
-        )
+    text = read_text_file(path, allowed="a CSV of measured runs", most_bytes=MAX_FILE_BYTES)
     try:
-        with path.open(newline="", encoding="utf-8-sig") as handle:
-            reader = csv.DictReader(handle)
-            missing = [name for name in _NEEDED_COLUMNS if name not in (reader.fieldnames or ())]
-            if missing:
-                raise InputError(
-                    f"lacks the column {', '.join(missing)}",
-                    allowed="a header with " + ", ".join(_NEEDED_COLUMNS),
-                    where=str(path),
-                )
-            return tuple(_unique(path, (parse_run(row) for row in reader)))
-    except (UnicodeDecodeError, csv.Error) as error:
+        reader = csv.DictReader(io.StringIO(text, newline=""))
+        missing = [name for name in _NEEDED_COLUMNS if name not in (reader.fieldnames or ())]
+        if missing:
+            raise InputError(
+                f"lacks the column {', '.join(missing)}",
+                allowed="a header with " + ", ".join(_NEEDED_COLUMNS),
+                where=str(path),
+            )
+        return tuple(_unique(path, (parse_run(row) for row in reader)))
+    except csv.Error as error:
         raise InputError(
-            f"is not a UTF-8 CSV file ({error})", allowed="comma-separated text with a header", where=str(path)
+            f"is not a CSV file ({error})", allowed="comma-separated text with a header", where=str(path)
         ) from error
 
 

@@ -8,7 +8,7 @@ from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Granularity, Recompu
 from costmodels.pricing import Pricing
 from costmodels.workload.op import SUBMODULES
 from hardware.errors import InputError
-from planner.recompute_words import parse_recompute_words
+from planner.recompute_words import MODULES, parse_recompute_words
 from planner.request import Framework
 
 SELECTIVE_MODULES: Final = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe_act", "moe", "shared_experts")
@@ -41,7 +41,20 @@ def recompute_options(wanted: str, framework: Framework, pricing: Pricing) -> tu
         raise InputError(
             f"--recompute {wanted!r} counts layers", allowed="auto, none, selective, full: a search counts"
         )
+    check_modules(recompute, pricing)
     return (recompute,)
+
+
+def check_modules(recompute: Recompute, pricing: Pricing) -> None:
+    """Raise InputError for a module that no layer of the model has: nothing would be recomputed."""
+    present = {op.module for ops in part_ops(pricing) for op in ops}
+    present |= {outer for outer, inner in SUBMODULES.items() if present & set(inner)}
+    for module in recompute.modules:
+        if module not in present:
+            raise InputError(
+                f"--recompute: {pricing.model.name} has no {module}",
+                allowed=", ".join(name for name in MODULES if name in present),
+            )
 
 
 def _selective(pricing: Pricing) -> tuple[Recompute, ...]:

@@ -22,9 +22,11 @@ MODULES: Final = (
 )
 """Parts of a layer that may be recomputed alone; Megatron-LM's names where it has them."""
 
+_MOST_DIGITS: Final = 9
 DEFAULT_MODULES: Final = ("core_attn",)
 _ALLOWED: Final = (
-    "none, selective, selective:MODULE+MODULE with MODULE of " + ", ".join(MODULES) + ", full, full:LAYERS"
+    f"none, selective, selective:MODULE+MODULE with MODULE of {', '.join(MODULES)}, full, "
+    "full:LAYERS with LAYERS from 1"
 )
 
 
@@ -48,13 +50,14 @@ def parse_recompute_words(text: str) -> tuple[Recompute, int]:
     InputError
         The words are not understood.
     """
-    kind, _, rest = text.strip().lower().partition(":")
-    if kind == "none" and not rest:
+    kind, colon, rest = text.strip().lower().partition(":")
+    if kind == "none" and not colon:
         return NO_RECOMPUTE, 0
-    if kind == "full" and (not rest or rest.isdigit()):
-        layers = int(rest) if rest else 0
-        return (NO_RECOMPUTE, 0) if rest and not layers else (FULL_RECOMPUTE, layers)
-    if kind == "selective":
+    if kind == "full" and not colon:
+        return FULL_RECOMPUTE, 0
+    if kind == "full" and rest.isascii() and rest.isdigit() and len(rest) <= _MOST_DIGITS and int(rest):
+        return FULL_RECOMPUTE, int(rest)
+    if kind == "selective" and (rest or not colon):
         modules = tuple(dict.fromkeys(part.strip() for part in rest.split("+"))) if rest else DEFAULT_MODULES
         for module in modules:
             if module not in MODULES:

@@ -1,5 +1,6 @@
 """What is asked of the planner, as one frozen value."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -71,6 +72,41 @@ class PlanRequest:
         return dict(self.fixed).get(name)
 
 
+def pins(fixed: Sequence[str], micro_batch: str) -> tuple[str, ...]:
+    """Return the items of ``--fix`` with what ``--micro-batch`` pins.
+
+    Parameters
+    ----------
+    fixed : sequence of str
+        Items such as ``tp=4``.
+    micro_batch : str
+        ``auto``, or a whole number.
+
+    Returns
+    -------
+    tuple of str
+        Items for :func:`parse_fixed`.
+
+    Raises
+    ------
+    InputError
+        The micro-batch is neither.
+    """
+    text = micro_batch.strip().lower()
+    if text == "auto":
+        return tuple(fixed)
+    if not _in_range(text, 1, MOST_OF_A_DEGREE):
+        raise InputError(
+            f"--micro-batch {micro_batch!r} is not understood",
+            allowed=f"auto, or sequences per micro-batch from 1 to {MOST_OF_A_DEGREE}",
+        )
+    return (*fixed, f"micro_batch={text}")
+
+
+def _in_range(text: str, lowest: int, highest: int) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= 20 and lowest <= int(text) <= highest
+
+
 def parse_fixed(items: list[str]) -> tuple[tuple[str, int], ...]:
     """Read ``--fix`` items such as ``tp=4``.
 
@@ -89,10 +125,12 @@ def parse_fixed(items: list[str]) -> tuple[tuple[str, int], ...]:
             )
         lowest = 0 if key == "zero" else 1
         highest = 3 if key == "zero" else MOST_OF_A_DEGREE
-        if not text.strip().isdecimal() or len(text) > 20 or not lowest <= int(text) <= highest:
+        if not _in_range(text.strip(), lowest, highest):
             allowed = "0, 1, 2 or 3" if key == "zero" else f"an integer from 1 to {highest}"
             raise InputError(f"--fix {item!r} has the value {text!r}", allowed=allowed)
         if key in found and found[key] != int(text):
-            raise InputError(f"--fix gives {key} twice: {found[key]} and {int(text)}", allowed="one value for a degree")
+            both = f"{found[key]} and {int(text)}"
+            where = "--fix or --micro-batch give" if key == "micro_batch" else "--fix gives"
+            raise InputError(f"{where} {key} twice: {both}", allowed="one value for a degree")
         found[key] = int(text)
     return tuple(found.items())

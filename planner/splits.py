@@ -1,5 +1,8 @@
 """Splits of a model's layers over pipeline positions that need no search."""
 
+from collections.abc import Iterable
+from itertools import groupby
+
 import numpy as np
 
 from costmodels.table import Floats, Ints
@@ -78,3 +81,12 @@ def balanced_positions(layer_s: Floats, first_s: Floats, last_s: Floats, positio
         cut = np.abs(upto - target[:, None]).argmin(axis=1)
         cuts[:, place] = np.clip(cut, cuts[:, place - 1] + 1, layers - (positions - place))
     return np.diff(cuts, axis=1)
+
+
+def runs_of(values: Iterable[object]) -> str:
+    """Return values with equal neighbours counted: ``10x8`` or ``21x2,19x2``; a pair or less is written out."""
+    out: list[str] = []
+    for value, group in groupby(values):
+        times = sum(1 for _ in group)
+        out += [f"{value}x{times}"] if times > 2 else [str(value)] * times
+    return ",".join(out)

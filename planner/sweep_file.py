@@ -23,7 +23,6 @@ grids follow one another; a question that is asked twice is answered once. Files
 """
 
 import os
-import tomllib
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -31,9 +30,9 @@ from typing import Final
 
 from costmodels.workload.fields import Fields
 from hardware.errors import InputError
+from hardware.text_file import read_toml_file
 from planner.question import Question
 
-MOST_BYTES: Final = 4 * 1024 * 1024
 MOST_POINTS: Final = 100_000
 _TOP: Final = ("title", "grid")
 _GRID: Final = (
@@ -78,7 +77,7 @@ def read_sweep(path: Path) -> SweepFile:
     InputError
         The file is missing, no TOML, has an unknown key, a wrong type, no point or too many.
     """
-    read = Fields(_load(path), str(path))
+    read = Fields(read_toml_file(path, allowed="a sweep file, see examples/sweeps"), str(path))
     read.only(_TOP)
     grids = read.values.get("grid")
     if not isinstance(grids, list) or not grids or not all(isinstance(grid, dict) for grid in grids):
@@ -90,19 +89,6 @@ def read_sweep(path: Path) -> SweepFile:
             raise InputError(f"{_size(fields)} points", allowed=f"up to {MOST_POINTS} in a file", where=fields.where)
         questions |= dict.fromkeys(_questions(fields, path.parent))
     return SweepFile(title=read.text("title", default=path.stem), questions=tuple(questions))
-
-
-def _load(path: Path) -> dict[str, object]:
-    if not path.is_file():
-        raise InputError("no such file", allowed="a sweep file, see examples/sweeps", where=str(path))
-    if path.stat().st_size > MOST_BYTES:
-        raise InputError(f"{path.stat().st_size} bytes are too many", allowed=f"up to {MOST_BYTES}", where=str(path))
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InputError(
-            f"is not TOML ({error})", allowed="a sweep file, see examples/sweeps", where=str(path)
-        ) from error
 
 
 def _size(read: Fields) -> int:

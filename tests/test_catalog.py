@@ -160,8 +160,8 @@ def test_rack_is_one_domain_and_two_racks_are_not() -> None:
         ("h200-thermal-study:8", "fixed size"),
         ("zzzzqqqq:2", "PRESET:NODES"),
         ("", "PRESET:NODES"),
-        ("no-such-file.toml", "cannot read the file"),
-        ("/no/such/file", "cannot read the file"),
+        ("no-such-file.toml", "cannot be read"),
+        ("/no/such/file", "cannot be read"),
     ],
 )
 def test_wrong_cluster_names_say_what_is_right(spec: str, said: str) -> None:

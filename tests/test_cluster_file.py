@@ -26,8 +26,9 @@ from hardware.cluster import (
     PeakRates,
     ScaleUp,
 )
-from hardware.cluster_file import MOST_BYTES, parse_cluster, read_cluster_file, to_toml
+from hardware.cluster_file import parse_cluster, read_cluster_file, to_toml
 from hardware.errors import InputError
+from hardware.text_file import MOST_BYTES
 from hardware.tiers import island_tiers
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples" / "clusters").glob("*.toml"))
@@ -244,7 +245,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     binary.write_bytes(b"\xff\xfe\x00")
     large = tmp_path / "large.toml"
     large.write_bytes(b"#" * (MOST_BYTES + 1))
-    for path, said in ((binary, "not UTF-8"), (large, "at most 4 MiB"), (tmp_path, "cannot read")):
+    for path, said in ((binary, "not UTF-8"), (large, f"up to {MOST_BYTES} bytes"), (tmp_path, "cannot be read")):
         with pytest.raises(InputError) as caught:
             read_cluster_file(path)
         assert str(caught.value).startswith(str(path))

@@ -87,3 +87,42 @@ def test_what_a_framework_cannot_do_ends_with_its_reason(tmp_path):
     report = priced(tmp_path, "megatron", "--zero", "1")
     refused = run("export", report, "--to", "torchtitan")
     assert (refused.exit_code, "ZeRO stage 1 has no option" in " ".join(refused.stderr.split())) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "said"),
+    [
+        ("a;rm -rf /", "'a;rm -rf /' is no host name"),
+        ("$(reboot)", "is no host name"),
+        ("a b", "is no host name"),
+        ("-oProxyCommand=x", "is no host name"),
+        ("a\tb", "is no host name"),
+        ("gpu-1,gpu-1", "names gpu-1 twice"),
+    ],
+)
+def test_host_names_are_names(hosts, said, tmp_path):
+    result = run("export", priced(tmp_path, "bridge"), "--to", "bridge", "--hosts", hosts)
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+@pytest.mark.parametrize("host", ["gpu-1", "node_7.rack2.example.org", "10.0.0.1", "fe80::1%eth0"])
+def test_names_and_addresses_are_accepted(host, tmp_path):
+    assert run("export", priced(tmp_path, "bridge"), "--to", "bridge", "--hosts", host).exit_code == 0
+
+
+def test_placed_ranks_run_on_the_hosts_that_the_user_names(tmp_path):
+    report = tmp_path / "one.json"
+    base = ["estimate", "llama3_8b", "dgx-h100:2", "--global-batch", "64", "--seq", "1024", "--tp", "2"]
+    assert run(*base, "--json", str(report)).exit_code == 0
+    data = json.loads(report.read_text())
+    for place in data["layout"]["placement"]:
+        place["host"] = {"node0": "node1", "node1": "node0"}[place["host"]]
+    report.write_text(json.dumps(data))
+    assert run("export", str(report), "--to", "megatron", "--hosts", "a,b", "-o", str(tmp_path / "out")).exit_code == 0
+    rows = (tmp_path / "out" / "nodes.tsv").read_text().splitlines()[1:]
+    assert [row.split("\t")[1] for row in rows] == ["b", "a"]
+    report.write_text(json.dumps(data).replace('"node1"', '"node2"'))
+    few = run("export", str(report), "--to", "megatron", "--hosts", "a,b")
+    assert few.exit_code == 2
+    assert "--hosts names 2 hosts and the plan places ranks on node2" in few.stderr

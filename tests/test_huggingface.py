@@ -281,9 +281,9 @@ def test_folders_and_files(tmp_path: Path) -> None:
     [
         (b"{", r"bad\.json: not JSON \(Expecting property name"),
         (b"[1]", r"bad\.json: holds no JSON object; allowed: a Hugging Face config\.json"),
-        (b"\xff\xfe", r"bad\.json: not JSON"),
+        (b"\xff\xfe", r"bad\.json: not UTF-8 text \(UTF-16\)"),
         (b"[" * 100_000, r"bad\.json: not JSON \("),
-        (b" " * (4 * 1024 * 1024 + 1), r"bad\.json: the file has 4194305 bytes; allowed: at most 4194304 bytes"),
+        (b" " * (4 * 1024 * 1024 + 1), r"bad\.json: has more than 4194304 bytes; allowed: up to 4194304 bytes"),
     ],
     ids=["cut", "list", "bytes", "deep", "big"],
 )
@@ -292,6 +292,28 @@ def test_files_that_are_no_configuration(tmp_path: Path, content: bytes, message
     path.write_bytes(content)
     with pytest.raises(InputError, match=message):
         model(str(path))
+
+
+@pytest.mark.parametrize(
+    ("types", "message"),
+    [
+        ("abc", "layer_types: 'abc' is not accepted; allowed: a list of texts"),
+        (["full_attention"], "'1 entries' is not accepted; allowed: num_hidden_layers = 2 entries"),
+        ([], "'0 entries' is not accepted"),
+        (["full_attention", "mamba"], "'mamba' is not accepted; allowed: full_attention"),
+    ],
+)
+def test_layer_types_are_checked_in_every_family(types: object, message: str) -> None:
+    for family in ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "phi3", "gpt_neox", "nemotron"):
+        with pytest.raises(InputError, match=message):
+            build(model_type=family, layer_types=types)
+
+
+def test_layer_types_are_read_where_a_family_has_no_pattern_of_its_own() -> None:
+    spec = build(model_type="mistral", sliding_window=512, layer_types=["sliding_attention", "full_attention"])
+    assert [kind.mixer.window for kind in spec.kinds() if isinstance(kind, LayerKind) and kind.mixer] == [512, 0]
+    with pytest.raises(InputError, match="allowed: a list of texts"):
+        from_config({"model_type": "falcon", "layer_types": "abc"}, name="x", where="x")
 
 
 SCALARS = st.none() | st.booleans() | st.integers(-5, 10**13) | st.floats(allow_nan=True) | st.text(max_size=5)

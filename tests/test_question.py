@@ -121,7 +121,6 @@ def test_wrong_layers_are_refused(text):
         ("none", Granularity.NONE, (), 0),
         ("full", Granularity.FULL, (), 0),
         ("full:4", Granularity.FULL, (), 4),
-        ("full:0", Granularity.NONE, (), 0),
         ("selective", Granularity.SELECTIVE, ("core_attn",), 0),
         ("Selective:moe_act+layernorm", Granularity.SELECTIVE, ("moe_act", "layernorm"), 0),
     ],
@@ -161,7 +160,15 @@ def test_some_layers_recompute():
     found = layout(tp=4, pp=4, vpp=2, recompute="full:3")
     runs = [(run.strategy.recompute, run.count) for run in found.stages[0].strategies]
     assert runs == [(FULL_RECOMPUTE, 3), (NO_RECOMPUTE, 7), (FULL_RECOMPUTE, 3), (NO_RECOMPUTE, 7)]
-    assert layout(tp=4, pp=4, recompute="full:99").first.recompute == FULL_RECOMPUTE
+    assert layout(tp=4, pp=4, recompute="full:20").first.recompute == FULL_RECOMPUTE
+    with pytest.raises(InputError, match=r"no virtual chunk has more than 10 layers; allowed: full:1 to full:10"):
+        layout(tp=4, pp=4, vpp=2, recompute="full:11")
+
+
+@pytest.mark.parametrize("text", ["full:0", "full:", "full:-1", "full:²", "selective:", "none:", "none:x", ""])
+def test_recompute_that_means_nothing_is_refused(text):
+    with pytest.raises(InputError, match="is not understood; allowed: none, selective"):
+        parse_recompute_words(text)
 
 
 def test_experts_are_not_split_unless_said():

@@ -149,7 +149,7 @@ def test_what_is_no_report_is_refused(text, tmp_path):
 
 
 def test_a_missing_report_is_refused(tmp_path):
-    with pytest.raises(InputError, match="no such file"):
+    with pytest.raises(InputError, match="No such file"):
         read_report(tmp_path / "none.json")
 
 

@@ -16,12 +16,12 @@ from planner.report.words import (
     listed,
     percent,
     recompute_text,
-    runs_of,
     seconds,
     stage_layers_text,
     strategy_text,
     uniform,
 )
+from planner.splits import runs_of
 
 
 @pytest.mark.parametrize(

@@ -353,7 +353,7 @@ def launch_of(name: str):
     ("name", "first"),
     [
         ("more expert ranks than experts", "ep 16 -> 8"),
-        ("80 layers over 6 stages", "layers per stage 14, 14, 13, 13, 13, 13"),
+        ("80 layers over 6 stages", "layers per stage 14,14,13x4"),
         ("batch of 252 over 8 replicas", "global_batch 252 -> 256"),
         ("experts with tp and no sequence parallelism", "sequence_parallel 0 -> 1"),
         ("odd sequence over cp", "cp 8 -> 4"),
@@ -378,6 +378,30 @@ def test_neighbours_break_fewer_rules_and_hold_every_layer():
 def test_what_no_degree_mends_has_no_neighbour():
     assert nearest_legal(launch_of("optimizer offload without its optimizer").proposal, Framework.MEGATRON) == ()
     assert nearest_legal(Proposal(world=8, tp=0), Framework.NONE) == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("--num-layers", "1000000000"),
+        ("--global-batch-size", "9" * 30),
+        ("--tensor-model-parallel-size", "99999999"),
+        ("--num-virtual-stages-per-pipeline-rank", "1000000"),
+        ("--num-experts", "1000000000"),
+    ],
+)
+def test_absurd_sizes_are_faults_and_cost_nothing(name, value):
+    verdict = judge(parse_megatron([name, value], world=8))
+    assert not verdict.legal
+    assert any(
+        found.message.startswith(f"option {name} got '{value}'; allowed: a whole") for found in verdict.violations
+    )
+    assert verdict.layers_per_stage is None
+
+
+def test_absurd_jobs_are_refused():
+    with pytest.raises(InputError, match="--world-size 1000000000000"):
+        parse_megatron([], world=10**12)
 
 
 def test_a_misspelt_option_is_named_with_the_one_meant():

@@ -1,6 +1,5 @@
 """Models in TOML: a transformer in our own field names, or a plain list of layers."""
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import fields as dataclass_fields
 from pathlib import Path
@@ -10,8 +9,8 @@ from costmodels.workload.architecture import Architecture
 from costmodels.workload.fields import Fields
 from costmodels.workload.model import LayerRun, ModelSpec, OpaqueLayer
 from hardware.errors import InputError
+from hardware.text_file import read_toml_file
 
-MAX_BYTES: Final = 4 * 1024 * 1024
 _TOP: Final = ("name", "family", "source", "notes", "tokens_per_sample", "transformer", "layer")
 _LAYER: Final = (
     "name",
@@ -49,8 +48,8 @@ def read_model(path: Path) -> ModelSpec:
     InputError
         The file cannot be read, is not TOML, or a field is unknown, missing or wrong.
     """
-    content = load_toml(path)
-    where = path.name
+    content = read_toml_file(path, allowed="a TOML file")
+    where = str(path)
     top = Fields(content, where)
     top.only(_TOP)
     name = top.text("name", default=path.stem)
@@ -76,38 +75,6 @@ def read_model(path: Path) -> ModelSpec:
         sources=sources,
         notes=top.texts("notes"),
     )
-
-
-def load_toml(path: Path) -> Mapping[str, object]:
-    """Return the content of a TOML file.
-
-    Parameters
-    ----------
-    path : Path
-        The file; at most 4 MiB.
-
-    Returns
-    -------
-    Mapping
-        Its top-level table.
-
-    Raises
-    ------
-    InputError
-        The file cannot be read, is too large, or is not TOML.
-    """
-    try:
-        size = path.stat().st_size
-        if size > MAX_BYTES:
-            raise InputError(f"the file has {size} bytes", allowed=f"at most {MAX_BYTES} bytes", where=path.name)
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(
-            f"cannot be read ({error.strerror})", allowed="a readable TOML file", where=str(path)
-        ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        reason = str(error) or "nested too deeply"
-        raise InputError(f"not TOML ({reason})", allowed="a TOML file", where=path.name) from None
 
 
 def _transformer(top: Fields) -> Architecture:

@@ -11,9 +11,13 @@ def llama(config: Fields) -> Architecture:
     """Llama, Mistral and those that differ by nothing that costs: also the base of several others."""
     heads = config.whole("num_attention_heads", least=1)
     attention_bias = config.flag("attention_bias", default=False)
+    layers = config.whole("num_hidden_layers", least=1)
+    window, pattern = config.whole("sliding_window", default=0), ""
+    if config.has("layer_types"):
+        window, pattern = window_of_types(config, layers)
     return Architecture(
         family=config.text("model_type"),
-        layers=config.whole("num_hidden_layers", least=1),
+        layers=layers,
         hidden=config.whole("hidden_size", least=1),
         vocab=config.whole("vocab_size", least=1),
         heads=heads,
@@ -23,7 +27,8 @@ def llama(config: Fields) -> Architecture:
         ffn_bias=config.flag("mlp_bias", default=False),
         qkv_bias=attention_bias,
         out_bias=attention_bias,
-        window=config.whole("sliding_window", default=0),
+        window=window,
+        mixer_pattern=pattern,
         tied=config.flag("tie_word_embeddings", default=False),
         max_positions=config.whole("max_position_embeddings", default=0),
     )
@@ -48,7 +53,7 @@ def window_of_types(config: Fields, layers: int) -> tuple[int, str]:
     for item in types:
         if item not in letters:
             raise config.wrong("layer_types", item, ", ".join(letters))
-    if types and len(types) != layers:
+    if len(types) != layers and config.has("layer_types"):
         raise config.wrong("layer_types", f"{len(types)} entries", f"num_hidden_layers = {layers} entries")
     pattern = "".join(letters[item] for item in types)
     window = config.whole("sliding_window", "attention_chunk_size", default=0) if "w" in pattern else 0

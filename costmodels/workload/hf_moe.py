@@ -181,7 +181,8 @@ def llama4(config: Fields) -> Architecture:
 def nemotron_h(config: Fields) -> Architecture:
     """Nemotron-H and Nemotron-3: Mamba-2, attention, dense and expert layers in a stated order."""
     pattern = _hybrid_pattern(config)
-    base = llama(Fields({**config.values, "num_hidden_layers": len(pattern)}, config.where))
+    own = {"num_hidden_layers": len(pattern), "layer_types": None}  # the pattern says what each layer is
+    base = llama(Fields({**config.values, **own}, config.where))
     moe = "E" in pattern
     return replace(
         base,

@@ -1,6 +1,5 @@
 """A Hugging Face ``config.json`` as a model."""
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
@@ -14,8 +13,7 @@ from costmodels.workload.details import details_of_config
 from costmodels.workload.fields import Fields
 from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
-
-MAX_BYTES: Final = 4 * 1024 * 1024
+from hardware.text_file import read_json_file
 
 FAMILIES: Final[Mapping[str, Callable[[Fields], Architecture]]] = MappingProxyType(
     {
@@ -73,46 +71,9 @@ def read_config(path: Path) -> ModelSpec:
     InputError
         The file cannot be read, is not JSON, or a field is missing, wrong or not known.
     """
-    config = load_json(path)
+    config = read_json_file(path, allowed="a Hugging Face config.json")
     name = path.parent.name if path.stem == "config" and path.parent.name else path.stem
-    return from_config(config, name=name, where=path.name)
-
-
-def load_json(path: Path) -> Mapping[str, object]:
-    """Return the object that a JSON file holds.
-
-    Parameters
-    ----------
-    path : Path
-        The file; at most 4 MiB.
-
-    Returns
-    -------
-    Mapping
-        Its top-level object.
-
-    Raises
-    ------
-    InputError
-        The file cannot be read, is too large, or does not hold a JSON object.
-    """
-    try:
-        size = path.stat().st_size
-        if size > MAX_BYTES:
-            raise InputError(f"the file has {size} bytes", allowed=f"at most {MAX_BYTES} bytes", where=path.name)
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(
-            f"cannot be read ({error.strerror})", allowed="a readable JSON file", where=str(path)
-        ) from None
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, InputError):
-            raise
-        reason = str(error).splitlines()[0] if str(error) else "nested too deeply"
-        raise InputError(f"not JSON ({reason})", allowed="a Hugging Face config.json", where=path.name) from None
-    if not isinstance(value, dict):
-        raise InputError("holds no JSON object", allowed="a Hugging Face config.json", where=path.name)
-    return value
+    return from_config(config, name=name, where=str(path))
 
 
 def from_config(config: Mapping[str, object], *, name: str, where: str) -> ModelSpec:
@@ -149,6 +110,7 @@ def from_config(config: Mapping[str, object], *, name: str, where: str) -> Model
     for layers in ("num_hidden_layers", "n_layer"):
         if fields.has(layers) and fields.whole(layers) > MAX_LAYERS:
             raise fields.wrong(layers, fields.values[layers], f"1 to {MAX_LAYERS}")
+    fields.texts("layer_types")  # also of families that have none: what is no list is a mistake
     if model_type not in FAMILIES:
         near = get_close_matches(model_type, FAMILIES, n=1)
         hint = f"; nearest known: {near[0]!r}" if near else ""

@@ -15,6 +15,7 @@ from hardware.errors import InputError
 
 _FILE = Path(__file__).with_name("models.toml")
 _SUFFIXES = (".json", ".toml")
+_SHOWN_FILES = 5  # of a folder that is no model
 
 
 @dataclass(frozen=True)
@@ -169,9 +170,26 @@ def model(name_or_path: str) -> ModelSpec:
     found = find(name_or_path)
     if found is not None:
         return found
-    if path.is_dir() and (path / "config.json").is_file():
-        return _read(path / "config.json")
-    raise unknown(name_or_path)
+    if not path.is_dir():
+        raise unknown(name_or_path)
+    if not (path / "config.json").is_file():
+        files = sorted(name for name in _names_in(path) if name.lower().endswith(_SUFFIXES))[:_SHOWN_FILES]
+        hint = f"; it holds {', '.join(files)}" if files else ""
+        raise InputError(
+            f"the folder has no config.json{hint}",
+            allowed="a folder with a Hugging Face config.json, the path of such a file, or of a TOML file",
+            where=name_or_path,
+        )
+    return _read(path / "config.json")
+
+
+def _names_in(folder: Path) -> list[str]:
+    try:
+        return [file.name for file in folder.iterdir()]
+    except OSError as error:
+        raise InputError(
+            f"cannot be read ({error.strerror})", allowed="a folder that you may read", where=str(folder)
+        ) from None
 
 
 def unknown(name: str) -> InputError:
@@ -188,7 +206,8 @@ def unknown(name: str) -> InputError:
         To be raised.
     """
     by_key = {normalise(known): known for known in names()}
-    near = [by_key[key] for key in get_close_matches(normalise(name), by_key, n=3)]
+    last = name.rstrip("/").rpartition("/")[2]  # of a hub's owner/name
+    near = [by_key[key] for key in get_close_matches(normalise(last), by_key, n=3)]
     hint = f"; nearest: {', '.join(near)}" if near else ""
     return InputError(
         f"model {name!r} is not known{hint}",

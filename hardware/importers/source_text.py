@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from hardware.errors import InputError
+from hardware.text_file import read_text_file
 
 MOST_BYTES: Final = 16 * 2**20
 """Of any file: an InfiniBand fabric of 16,384 adapters prints about 10 MiB."""
@@ -65,21 +66,14 @@ def read_source(path: str | Path) -> SourceText:
     try:
         if not stat.S_ISREG(Path(path).stat().st_mode):
             raise InputError("not a regular file", allowed="a file with the tool's output", where=where)
-        with Path(path).open("rb") as stream:
-            data = stream.read(MOST_BYTES + 1)
     except (OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        reason = getattr(error, "strerror", None) or "cannot be read"
-        raise InputError(f"cannot read the file: {reason}", allowed="a readable file", where=where) from None
-    if len(data) > MOST_BYTES:
-        raise InputError(f"more than {MOST_BYTES} bytes", allowed=f"up to {MOST_BYTES // 2**20} MiB", where=where)
-    if not data.strip():
+        reason = getattr(error, "strerror", None) or "no path"
+        raise InputError(f"cannot be read ({reason})", allowed="a readable file", where=where) from None
+    text = read_text_file(Path(path), allowed="a file with the tool's output", most_bytes=MOST_BYTES)
+    if not text.strip():
         raise InputError("the file is empty", allowed="the tool's output", where=where)
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(f"not UTF-8 text (byte {error.start})", allowed="a text file", where=where) from None
     if "\x00" in text:
         raise InputError("not text: it holds zero bytes", allowed="a text file", where=where)
     return SourceText(where=where, text=text)

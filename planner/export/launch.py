@@ -12,6 +12,7 @@ from hardware.errors import InputError
 from planner.plan_report import RankPlace
 from planner.request import Framework
 
+_HOST: Final = re.compile(r"[A-Za-z0-9_](?:[\w.-]{0,252}[A-Za-z0-9_])?|[0-9A-Fa-f:]{2,45}(?:%[\w.-]{1,16})?", re.ASCII)
 _OVERRIDE: Final = re.compile(r"\+{0,2}[A-Za-z_][\w.-]*[=:]")
 
 
@@ -161,10 +162,24 @@ def site_of(cluster: Cluster, gpus: int, hosts: Sequence[str] = ()) -> Site:
     per_node = min(gpus, sizes.pop())
     if gpus % per_node:
         raise InputError(f"{gpus} GPUs do not fill nodes of {per_node}", allowed=f"multiples of {per_node}")
+    _check_hosts(hosts)
     names = tuple(hosts) or tuple(f"node{index}" for index in range(cluster.nodes))
     if gpus // per_node > len(names):
         raise InputError(f"{gpus} GPUs need {gpus // per_node} hosts, {len(names)} are given", allowed="more hosts")
     return Site(hosts=names[: gpus // per_node], gpus_per_node=per_node)
+
+
+def _check_hosts(hosts: Sequence[str]) -> None:
+    """Refuse what is no host name or address: the names go into tables and into what a shell reads."""
+    for host in hosts:
+        if not _HOST.fullmatch(host):
+            raise InputError(
+                f"--hosts: {host!r} is no host name",
+                allowed="letters, digits, dots, dashes and underscores, or an IP address; names apart by commas",
+            )
+    twice = sorted({host for host in hosts if hosts.count(host) > 1})
+    if twice:
+        raise InputError(f"--hosts names {', '.join(twice)} twice", allowed="each host once")
 
 
 def node_rows(site: Site, placement: Sequence[RankPlace] = ()) -> tuple[NodeRow, ...]:

@@ -29,6 +29,7 @@ _REQUIRED: Final = (
 )
 _VIRTUAL: Final = ("--num-virtual-stages-per-pipeline-rank", "--num-layers-per-virtual-pipeline-stage")
 _MODULES: Final = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe")
+MOST_WORLD: Final = 100_000_000
 _LATER: Final = (0, 14)  # names of FSDP, recompute of shared experts, one virtual stage is none
 _STRATEGY_ZERO: Final = MappingProxyType({"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3})
 _CONNECTIONS: Final = "CUDA_DEVICE_MAX_CONNECTIONS"
@@ -106,8 +107,10 @@ def parse_megatron(
     Raises
     ------
     InputError
-        The version is not understood or older than the rules.
+        The version is not understood or older than the rules, or no job has so many ranks.
     """
+    if not 1 <= world <= MOST_WORLD:
+        raise InputError(f"--world-size {world}", allowed=f"1 to {MOST_WORLD} GPUs")
     known = resolve_version(Framework.MEGATRON, version)
     read = read_arguments(arguments, megatron_options(known))
     faults = list(read.faults)

@@ -20,6 +20,25 @@ _OLDEST: Final = "0.13"
 _NEWEST: Final = "0.19"
 _OLD_BEFORE: Final = (0, 14)
 _NEW_FROM: Final = (0, 19)
+MOST_INTEGER: Final = 10**12  # products of a few such numbers still fit into the columns of the rules
+MOST_LAYERS: Final = 10_000
+MOST_RANKS: Final = 1_000_000  # of one parallel degree
+_MOST: Final = MappingProxyType(
+    {
+        "--num-layers": MOST_LAYERS,
+        "--encoder-num-layers": MOST_LAYERS,
+        "--mtp-num-layers": MOST_LAYERS,
+        "--num-virtual-stages-per-pipeline-rank": MOST_LAYERS,
+        "--num-layers-per-virtual-pipeline-stage": MOST_LAYERS,
+        "--tensor-model-parallel-size": MOST_RANKS,
+        "--pipeline-model-parallel-size": MOST_RANKS,
+        "--context-parallel-size": MOST_RANKS,
+        "--expert-model-parallel-size": MOST_RANKS,
+        "--expert-tensor-parallel-size": MOST_RANKS,
+        "--num-experts": MOST_RANKS,
+    }
+)
+"""Largest values of options whose size decides how much there is to judge."""
 _NUMBER: Final = re.compile(r"-[0-9.]")
 
 
@@ -66,11 +85,12 @@ class Arguments:
         return self.given.get(name, ())
 
     def number(self, name: str, default: int) -> int:
-        """First value as an integer, or the default when it is absent or no integer (which is a fault already)."""
+        """First value as an integer, or the default when it is absent, no integer or too large (which are faults)."""
         try:
-            return int(self.text(name))
+            value = int(self.text(name))
         except ValueError:
             return default
+        return value if abs(value) <= _MOST.get(name, MOST_INTEGER) else default
 
 
 @lru_cache(maxsize=8)
@@ -178,11 +198,20 @@ def _value_faults(option: Option, values: tuple[str, ...]) -> list[Fault]:
         return [Fault(rule="megatron-option-value", argument=option.name, message=message)]
     faults = []
     for value in values:
-        if not _fits(option, value):
+        if _fits(option, value) and _too_large(option, value):
+            limit = _MOST.get(option.name, MOST_INTEGER)
+            message = f"option {option.name} got {value[:40]!r}; allowed: a whole number up to {limit}"
+            faults.append(Fault(rule="megatron-option-value", argument=option.name, message=message))
+        elif not _fits(option, value):
             allowed = ", ".join(option.choices) or ("an integer" if option.kind == "int" else "a number")
             message = f"option {option.name} got {value!r}; allowed: {allowed}"
             faults.append(Fault(rule="megatron-option-value", argument=option.name, message=message))
     return faults
+
+
+def _too_large(option: Option, value: str) -> bool:
+    whole = option.kind == "int" and not option.choices
+    return whole and abs(int(value)) > _MOST.get(option.name, MOST_INTEGER)
 
 
 def _fits(option: Option, value: str) -> bool:

@@ -9,8 +9,8 @@ from planner.ingest.megatron import LaunchVerdict
 from planner.report.console import section, show
 from planner.report.json_report import Json
 from planner.report.layout_text import bullets
-from planner.report.words import runs_of
 from planner.rules.nearest import Neighbour
+from planner.splits import runs_of
 
 
 def verdict_to_json(verdict: LaunchVerdict, near: Sequence[Neighbour]) -> Json:

@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -12,10 +13,55 @@ _PART: Final = ".part"
 
 def check_place(path: Path) -> None:
     """Raise InputError where :func:`write_whole` would, as far as that shows before the work is done."""
+    check_name(path)
     if path.is_dir():
         raise InputError("is a folder", allowed="the name of a file", where=str(path))
     if not path.parent.is_dir():
         raise InputError(f"no folder {path.parent}", allowed="a folder that exists", where=str(path))
+
+
+def check_places(places: Mapping[str, Path], inputs: Iterable[str] = ()) -> None:
+    """Check where files are to be written, before the work is done.
+
+    Parameters
+    ----------
+    places : mapping of str to Path
+        Option to its file.
+    inputs : iterable of str
+        What the command reads, as typed; names that are no files do not matter.
+
+    Raises
+    ------
+    InputError
+        A place cannot be written, is that of another option, or is a file that the command reads.
+    """
+    taken = {_place(Path(name)): name for name in inputs if _is_file(name)}
+    used: dict[Path, str] = {}
+    for option, path in places.items():
+        check_place(path)
+        place = _place(path)
+        if place in taken:
+            raise InputError(f"{option} {path} would overwrite what is read", allowed="the name of another file")
+        if place in used and not (path.exists() and not path.is_file()):  # /dev/null takes any number of them
+            raise InputError(f"{used[place]} and {option} name one file, {path}", allowed="a file for each")
+        used[place] = option
+
+
+def check_name(path: Path) -> None:
+    """Refuse the name ``-``, which elsewhere means standard output; InputError says how to write one of that name."""
+    if str(path) == "-":
+        raise InputError("'-' is no name of a file or folder here", allowed="a name; ./- for one that is called so")
+
+
+def _place(path: Path) -> Path:
+    return Path(os.path.realpath(path))
+
+
+def _is_file(name: str) -> bool:
+    try:
+        return Path(name).is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -72,6 +118,7 @@ def drop_parts(folder: Path) -> None:
 
 def make_folder(path: Path) -> None:
     """Create a folder with its parents; InputError when that is refused."""
+    check_name(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,6 +1,5 @@
 """Saved reports read back, the inverse of :mod:`planner.report.json_report`; every field is checked."""
 
-import json
 import math
 from collections.abc import Mapping
 from enum import Enum
@@ -13,6 +12,7 @@ from costmodels.results import Evidence, LayoutCost, MemoryUse, Moment, PowerSta
 from costmodels.workload.counts import parameter_count
 from costmodels.workload.fields import Fields
 from hardware.errors import InputError
+from hardware.text_file import read_json_file
 from planner.plan_report import Infeasibility, PlanReport, RankedLayout, RankPlace, SearchProof
 from planner.question import question_from, relocated, request_of
 from planner.report.json_report import HZ_PER_MHZ, SCHEMA
@@ -45,7 +45,8 @@ def read_report(path: Path) -> PlanReport:
     InputError
         The file is missing, no JSON, of another schema, lacks a field, or its model or cluster has changed since.
     """
-    return report_from_json(_load(path), str(path), path.parent)
+    data = read_json_file(path, allowed="a report that plan search --json wrote", most_bytes=MOST_BYTES)
+    return report_from_json(data, str(path), path.parent)
 
 
 def report_from_json(data: Mapping[str, object], where: str, folder: Path) -> PlanReport:
@@ -68,23 +69,6 @@ def report_from_json(data: Mapping[str, object], where: str, folder: Path) -> Pl
         unconstrained_s=top.number("unconstrained_s", default=0.0),
         notes=top.texts("notes"),
     )
-
-
-def _load(path: Path) -> Mapping[str, object]:
-    if not path.is_file():
-        raise InputError("no such file", allowed="a report that plan search --json wrote", where=str(path))
-    if path.stat().st_size > MOST_BYTES:
-        raise InputError(f"{path.stat().st_size} bytes are too many", allowed=f"up to {MOST_BYTES}", where=str(path))
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, ValueError, RecursionError) as error:
-        allowed = "a report that plan search --json wrote"
-        raise InputError(f"is not JSON ({error})", allowed=allowed, where=str(path)) from error
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from error
-    if not isinstance(data, dict):
-        raise InputError("holds no JSON object", allowed="a report that plan search --json wrote", where=str(path))
-    return data
 
 
 def _request(read: Fields, folder: Path) -> PlanRequest:

@@ -1,14 +1,15 @@
 """A saved layout as the files that start it."""
 
 import shlex
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
 from rich.console import Console
 
 from hardware.errors import InputError
+from hardware.text_file import read_text_file
 from planner.export.bridge import export_bridge
 from planner.export.deepspeed import export_deepspeed
 from planner.export.folder import export_files
@@ -19,7 +20,7 @@ from planner.export.megatron import export_megatron
 from planner.export.nemo import export_nemo
 from planner.export.torchtitan import export_torchtitan
 from planner.nearest import nearest
-from planner.plan_report import RankedLayout
+from planner.plan_report import RankedLayout, RankPlace
 from planner.report.console import section, show
 from planner.report.layout_text import bullets
 from planner.report.target import Target
@@ -51,11 +52,10 @@ class LaunchFiles:
 
 def arguments_in(path: Path) -> tuple[str, ...]:
     """Read launch arguments from a file, as a shell would: quotes, comments, lines continued by a backslash."""
-    if not path.is_file():
-        raise InputError("no such file", allowed="a file of launch arguments", where=str(path))
+    text = read_text_file(path, allowed="a file of launch arguments")
     try:
-        return tuple(shlex.split(path.read_text(encoding="utf-8").replace("\\\n", " "), comments=True))
-    except (OSError, UnicodeDecodeError, ValueError) as error:
+        return tuple(shlex.split(text.replace("\r\n", "\n").replace("\\\n", " "), comments=True))
+    except ValueError as error:
         raise InputError(
             f"is not understood ({error})", allowed="arguments as a shell reads them", where=str(path)
         ) from error
@@ -93,7 +93,7 @@ def launch_of(request: PlanRequest, ranked: RankedLayout, target: Target) -> Lau
             request.job,
             ranked.layout,
             site_of(request.cluster, ranked.layout.gpus, target.hosts),
-            placement=ranked.placement,
+            placement=_on_hosts(ranked.placement, target.hosts),
             version=target.version,
         )
         return LaunchFiles(
@@ -104,6 +104,19 @@ def launch_of(request: PlanRequest, ranked: RankedLayout, target: Target) -> Lau
         )
     known = nearest(target.format, FORMATS)
     raise InputError(f"--to {target.format!r} is not known{known}", allowed=", ".join(FORMATS))
+
+
+def _on_hosts(placement: Sequence[RankPlace], hosts: Sequence[str]) -> tuple[RankPlace, ...]:
+    """Return a placement with the user's host names in the place of node0, node1, ... that plans use."""
+    if not hosts:
+        return tuple(placement)
+    names = {f"node{number}": host for number, host in enumerate(hosts)}
+    unnamed = sorted({place.host for place in placement} - set(names))
+    if unnamed:
+        raise InputError(
+            f"--hosts names {len(hosts)} hosts and the plan places ranks on {unnamed[0]}", allowed="more hosts"
+        )
+    return tuple(replace(place, host=names[place.host]) for place in placement)
 
 
 def print_launch(console: Console, launch: LaunchFiles, folder: Path) -> None:

@@ -27,12 +27,12 @@ from planner.report.words import (
     layout_text,
     percent,
     recompute_text,
-    runs_of,
     seconds,
     strategy_text,
     uniform,
 )
 from planner.request import PlanRequest
+from planner.splits import runs_of
 
 _SMALLEST_PART: Final = 0.0005  # of the step; parts below it are left out of the bars
 _SMALLEST_COMPONENT: Final = 0.005  # of the memory

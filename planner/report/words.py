@@ -1,11 +1,11 @@
 """Numbers and layouts as short text. The only places where bytes become GiB are this module and the JSON report."""
 
-from collections.abc import Iterable, Sequence
-from itertools import groupby
+from collections.abc import Sequence
 from typing import Final
 
 from costmodels.layout import Granularity, Layout, Strategy
 from costmodels.results import MemoryUse
+from planner.splits import runs_of
 
 BYTES_PER_GIB: Final = 2.0**30
 GIGA: Final = 1e9
@@ -91,15 +91,6 @@ def uniform(layout: Layout) -> bool:
 
 def _grid(strategy: Strategy) -> tuple[int, ...]:
     return (strategy.tp, strategy.cp, strategy.dp, strategy.ep, strategy.etp, strategy.zero, strategy.shard_group)
-
-
-def runs_of(values: Iterable[object]) -> str:
-    """Return values with equal neighbours counted: ``10x8`` or ``21x2,19x2``; a pair or less is written out."""
-    out: list[str] = []
-    for value, group in groupby(values):
-        times = sum(1 for _ in group)
-        out += [f"{value}x{times}"] if times > 2 else [str(value)] * times
-    return ",".join(out)
 
 
 def layers_text(layout: Layout) -> str:

@@ -15,6 +15,7 @@ from planner.rules.proposal import Proposal, Split
 from planner.rules.split import layers_built, split_problems
 from planner.rules.table import SPLIT_CHECK, resolve_version, rules_for
 from planner.rules.verdict import check, rows_that_hold
+from planner.splits import runs_of
 
 _VARIED: Final = ("world", "tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch", "global_batch", "sequence_parallel")
 _TOLD: Final = ("tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch", "global_batch", "sequence_parallel", "world")
@@ -40,8 +41,9 @@ class Neighbour:
         """Return the changes in words."""
         words = [f"{name} {old} -> {new}" for name, old, new in self.changes]
         if self.split:
-            stages = ("+".join(map(str, chunks)) for chunks in self.layers_per_stage)
-            words.append(f"layers per stage {', '.join(stages)}")
+            chunks = len(self.layers_per_stage[0])
+            apart = f" in {chunks} chunks" if chunks > 1 else ""
+            words.append(f"layers per stage {runs_of(map(sum, self.layers_per_stage))}{apart}")
         return "; ".join(words)
 
 
