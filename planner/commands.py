@@ -297,7 +297,7 @@ def import_telemetry(paths: Sequence[Path], cluster: str, accelerator: str, outp
     from planner.telemetry import measured_cluster  # noqa: PLC0415
 
     if output is not None:
-        check_place(output)
+        check_places({"-o": output}, [*map(str, paths), cluster])
     found = measured_cluster(paths, cluster, accelerator)
     lines = ("Measured under load:", *found.stated, "Assumed:", *found.assumed)
     head = "".join(f"# {line}\n" for line in lines if line.isprintable())
