@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 
 from costmodels.pricing import Pricing
-from planner.evidence import RunTraits, distances, log_interval, table_of_rows, traits_of
+from planner.evidence import distances, log_interval, table_of_rows, traits_of
 from planner.runs import question_of
+from planner.traits import RunTraits
 from planner.validate import Prediction, validate
 
 LONGEST_NAME = 90

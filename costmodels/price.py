@@ -9,7 +9,7 @@ from costmodels.exchange.reshard import reshard_s
 from costmodels.layer_costs import PartCosts, power_seconds, price_parts
 from costmodels.layout import Layout
 from costmodels.memory import stage_memory
-from costmodels.positions import contents_of, strategy_changes
+from costmodels.positions import Contents, contents_of, strategy_changes
 from costmodels.pricing import Pricing
 from costmodels.results import LayoutCost, MemoryUse, PowerState
 from costmodels.step import StepTimes, price_steps
@@ -39,15 +39,7 @@ def price_layout(pricings: Sequence[Pricing], layout: Layout) -> LayoutCost:
     InputError
         The schedule cannot run with the layout's sizes, or an accelerator lacks the job's number format.
     """
-    contents, table = contents_of(layout, pricings[0].model)
-    changes = strategy_changes(layout)
-    if changes.any():
-        contents = replace(contents, reshard_s=changes.astype(float)[None, :] * _reshard_s(pricings, layout))
-    used = sorted(set(contents.islands))
-    costs = [price_parts(pricing, table) if island in used else None for island, pricing in enumerate(pricings)]
-    priced = [cost for cost in costs if cost is not None]
-    aligned = [cost if cost is not None else priced[0] for cost in costs]
-    times = price_steps(pricings, aligned, table, contents)
+    aligned, contents, times = _steps(pricings, layout)
     step = times.breakdown(0)
     total_s = step.total_s
     model, job = pricings[0].model, pricings[0].job
@@ -60,6 +52,28 @@ def price_layout(pricings: Sequence[Pricing], layout: Layout) -> LayoutCost:
         tokens_per_s=tokens / total_s,
         mfu=tokens * flops_per_token(model, job.seq) / (total_s * _peak_flops_per_s(pricings, layout)),
     )
+
+
+def step_time_s(pricings: Sequence[Pricing], layout: Layout) -> float:
+    """Step time of one layout [s], without memory and power: what a fit asks for many times.
+
+    Parameters are as in :func:`price_layout`, whose total it equals.
+    """
+    _, _, times = _steps(pricings, layout)
+    return float(times.total_s[0])
+
+
+def _steps(pricings: Sequence[Pricing], layout: Layout) -> tuple[list[PartCosts], Contents, StepTimes]:
+    """Price the step of one layout: the costs of its parts on every island, what lies where, and the times."""
+    contents, table = contents_of(layout, pricings[0].model)
+    changes = strategy_changes(layout)
+    if changes.any():
+        contents = replace(contents, reshard_s=changes.astype(float)[None, :] * _reshard_s(pricings, layout))
+    used = sorted(set(contents.islands))
+    costs = [price_parts(pricing, table) if island in used else None for island, pricing in enumerate(pricings)]
+    priced = [cost for cost in costs if cost is not None]
+    aligned = [cost if cost is not None else priced[0] for cost in costs]
+    return aligned, contents, price_steps(pricings, aligned, table, contents)
 
 
 def price_layout_with_heat(pricings: Sequence[Pricing], layout: Layout) -> LayoutCost:

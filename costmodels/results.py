@@ -74,12 +74,16 @@ class PowerState:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """How near a request is to something measured: a label, its source, and an interval."""
+    """How near a request is to something measured: a label, its source, and an interval.
+
+    ``profile`` is the file of the machine's profile that the prediction was made with; empty without one.
+    """
 
     label: str
     nearest: str
     low_s: float
     high_s: float
+    profile: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -94,6 +94,9 @@ PowerCap = Annotated[
     float, typer.Option("--power-cap", help="Power limit per GPU in watts; 0: the part's own.", min=0.0)
 ]
 Thermal = Annotated[bool, typer.Option("--thermal", help="Price heat and place ranks by coolness.")]
+ProfileFile = Annotated[
+    str, typer.Option("--profile", help="Profile of the machine (plan calibrate); default: published constants.")
+]
 Stages = Annotated[int | None, typer.Option("--pp", min=1, help="Default: stages of --layers-per-stage, or 1.")]
 Chunks = Annotated[int | None, typer.Option("--vpp", min=1, help="Virtual chunks per stage.")]
 ExpertTensor = Annotated[int | None, typer.Option("--etp", min=1, help="Default: 1 when --ep is above 1, else tp.")]
@@ -157,6 +160,7 @@ def search(  # noqa: PLR0913, PLR0917 - the flags are the command line's contrac
     ] = 60.0,
     power_cap: PowerCap = 0.0,
     thermal: Thermal = False,
+    profile: ProfileFile = "",
     json_out: JsonOut = None,
     html: Annotated[Path | None, typer.Option("--html", help="Write a report page to this file.")] = None,
     trace: Annotated[
@@ -182,6 +186,7 @@ def search(  # noqa: PLR0913, PLR0917 - the flags are the command line's contrac
             time_limit_s=time_limit,
             power_cap_w=power_cap,
             thermal=thermal,
+            profile=profile,
         )
         return commands.search(question, commands.Outputs(json=json_out, html=html, trace=trace))
 
@@ -211,6 +216,7 @@ def estimate(  # noqa: PLR0913, PLR0917 - the flags are the command line's contr
     recompute: SomeRecompute = "none",
     power_cap: PowerCap = 0.0,
     thermal: Thermal = False,
+    profile: ProfileFile = "",
     json_out: JsonOut = None,
 ) -> None:
     """Price one explicit layout."""
@@ -228,6 +234,7 @@ def estimate(  # noqa: PLR0913, PLR0917 - the flags are the command line's contr
             recompute=recompute,
             power_cap_w=power_cap,
             thermal=thermal,
+            profile=profile,
         )
         explicit = commands.ExplicitLayout(
             tp=tp,
@@ -338,6 +345,7 @@ def check(
 @app.command()
 def validate(
     runs: Annotated[list[Path], typer.Argument(metavar="RUNS.csv...", help="Tables of measured runs.")],
+    profile: ProfileFile = "",
     json_out: JsonOut = None,
 ) -> None:
     """Predict measured runs and print the errors."""
@@ -345,7 +353,43 @@ def validate(
     def run() -> int:
         from planner import commands  # noqa: PLC0415
 
-        return commands.validate(runs, json_out)
+        return commands.validate(runs, profile, json_out)
+
+    _leave(run)
+
+
+@app.command()
+def calibrate(
+    output: Annotated[Path, typer.Option("-o", "--output", help="Profile to write, such as machine.toml.")],
+    runs: Annotated[
+        list[Path] | None, typer.Argument(metavar="RUNS.csv...", help="Tables of runs on the machine; five rows do.")
+    ] = None,
+    nccl_tests: Annotated[
+        list[Path] | None, typer.Option("--nccl-tests", help="Log of nccl-tests on the machine; repeatable.")
+    ] = None,
+    gemm: Annotated[
+        list[Path] | None, typer.Option("--gemm", help="Table m, n, k, dtype, time_us of products; repeatable.")
+    ] = None,
+    accelerator: Annotated[
+        str, typer.Option("--accelerator", help="Choose among the accelerators of the runs, or name it without runs.")
+    ] = "",
+    cluster: Annotated[
+        str, typer.Option("--cluster", help="PRESET:NODES or TOML file of the logs; default: the nodes of the runs.")
+    ] = "",
+) -> None:
+    """Fit the profile of a machine to runs of yours, for --profile."""
+
+    def run() -> int:
+        from planner import commands  # noqa: PLC0415
+
+        inputs = commands.Inputs(
+            runs=tuple(runs or ()),
+            nccl_tests=tuple(nccl_tests or ()),
+            products=tuple(gemm or ()),
+            accelerator=accelerator,
+            cluster=cluster,
+        )
+        return commands.calibrate(inputs, output)
 
     _leave(run)
 

@@ -10,6 +10,7 @@ from typing import Final
 
 from hardware.errors import InputError
 from hardware.importers.assemble import Wishes
+from planner.calibrate.inputs import Inputs
 from planner.explicit import ExplicitLayout, layout_of
 from planner.plan_report import PlanReport, RankedLayout
 from planner.question import Question, request_of
@@ -28,11 +29,13 @@ STDOUT: Final = "-"
 
 __all__ = [
     "ExplicitLayout",
+    "Inputs",
     "Launch",
     "Outputs",
     "Question",
     "Target",
     "Wishes",
+    "calibrate",
     "catalog",
     "check",
     "estimate",
@@ -226,17 +229,33 @@ def sweep(path: Path, folder: Path, *, workers: int, resume: bool) -> int:
     return DONE
 
 
-def validate(paths: Sequence[Path], json_out: str | None) -> int:
+def validate(paths: Sequence[Path], profile: str, json_out: str | None) -> int:
     """Predict measured runs and print the errors."""
+    from planner.calibrate.profile import read_profile  # noqa: PLC0415
     from planner.report.console import counted  # noqa: PLC0415
     from planner.report.validation import predictions_to_json, print_predictions  # noqa: PLC0415
     from planner.validate import validate as predict_runs  # noqa: PLC0415
 
     outputs = Outputs(json=json_out)
     outputs.check(*map(str, paths))
-    predictions = predict_runs(paths, progress=counted)
-    outputs.write_json(predictions_to_json(predictions))
-    print_predictions(text_console(json_on_stdout=json_out == STDOUT), predictions)
+    machine = read_profile(Path(profile)) if profile else None
+    predictions = predict_runs(paths, profile=machine, progress=counted)
+    outputs.write_json(predictions_to_json(predictions, machine))
+    print_predictions(text_console(json_on_stdout=json_out == STDOUT), predictions, machine)
+    return DONE
+
+
+def calibrate(inputs: Inputs, output: Path) -> int:
+    """Fit the profile of a machine and write it."""
+    from planner.calibrate.calibration import calibrate as fit_inputs  # noqa: PLC0415
+    from planner.calibrate.profile import profile_text  # noqa: PLC0415
+    from planner.report.calibration_text import print_calibration  # noqa: PLC0415
+
+    check_place(output)
+    with working("fitting the profile"):
+        found = fit_inputs(inputs)
+    write_whole(output, profile_text(found.profile))
+    print_calibration(text_console(), found, output)
     return DONE
 
 

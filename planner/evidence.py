@@ -7,15 +7,18 @@ ship with it. A request is compared with every run; the nearest ones give the in
     distance = sum of penalties for what differs + per-doubling penalties for sizes
     interval = [t / q90, t / q10] of the ratios of the nearest runs, widened by one factor so that four of five runs of
                studies that were left out fall inside
+
+Under the profile of a machine the runs that it was fitted on decide: the half-width is the conformal 80 % bound of
+their leave-one-out errors, and it grows towards that of the published runs with the distance from the nearest of them.
 """
 
 import csv
 import io
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from importlib import resources
-from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -25,7 +28,9 @@ from costmodels.pricing import Pricing
 from costmodels.results import Evidence
 from costmodels.table import Floats
 from costmodels.workload.counts import parameter_count
+from planner.calibrate.profile import FittedRun, MachineProfile
 from planner.grids import expert_count
+from planner.traits import RunTraits, family_of
 
 NEAREST: Final = 60  # runs that form the interval
 COVERAGE: Final = 0.8
@@ -34,7 +39,6 @@ WIDENING: Final = 1.0
 left-out
 studies fall inside their interval; range: all runs of ``evidence.csv``."""
 LEAST_LOG: Final = 0.03  # no interval is narrower than what one layout varies between repeats and releases
-FAMILY: Final = MappingProxyType({"bridge": "megatron", "nemo": "megatron"})  # all of them run Megatron-core
 SIMILAR: Final = 0.35
 KIN: Final = 1.2
 
@@ -59,26 +63,6 @@ PER_DOUBLING: Final = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunTraits:
-    """What a run or a request has in common with others. ``parameters`` in billions; texts compare whole."""
-
-    generation: str
-    hardware: str
-    framework: str
-    gemm: str
-    moe: str
-    recompute: str
-    gpus: float
-    parameters: float
-    seq: float
-    micro_batch: float
-    tp: float
-    pp: float
-    cp: float
-    ep: float
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class EvidenceTable:
     """Published runs as columns of N: traits by name, predicted over measured, study, where it was published."""
@@ -100,7 +84,7 @@ def traits_of(pricing: Pricing, layout: Layout) -> RunTraits:
     return RunTraits(
         generation=pricing.constants.efficiency.generation(pricing.accelerator).name,
         hardware=pricing.accelerator.name,
-        framework=FAMILY.get(pricing.job.software.framework, pricing.job.software.framework),
+        framework=family_of(pricing.job.software.framework),
         gemm=pricing.job.precision.gemm,
         moe="moe" if expert_count(pricing.model) else "dense",
         recompute=first.recompute.granularity.value,
@@ -115,7 +99,7 @@ def traits_of(pricing: Pricing, layout: Layout) -> RunTraits:
     )
 
 
-def evidence_for(pricing: Pricing, layout: Layout, step_s: float) -> Evidence:
+def evidence_for(pricing: Pricing, layout: Layout, step_s: float, profile: MachineProfile | None = None) -> Evidence:
     """Label and interval of one prediction.
 
     Parameters
@@ -126,15 +110,26 @@ def evidence_for(pricing: Pricing, layout: Layout, step_s: float) -> Evidence:
         What was priced.
     step_s : float
         Predicted step time [s].
+    profile : MachineProfile, optional
+        The profile that the prediction was made with.
 
     Returns
     -------
     Evidence
         ``measured``: runs of the same kind of machine, software and model exist; ``near``: some of these differ;
-        ``extrapolated``: nothing like it was measured.
+        ``extrapolated``: nothing like it was measured; ``calibrated``: the profile was fitted on runs like it.
     """
+    traits = traits_of(pricing, layout)
+    published = _published(traits, step_s)
+    if profile is None or profile.accelerator != pricing.accelerator.name:
+        return published
+    return _calibrated(profile, traits, step_s, published)
+
+
+def _published(traits: RunTraits, step_s: float) -> Evidence:
+    """Evidence of the runs that ship with the planner."""
     table = shipped_runs()
-    distance = distances(table, traits_of(pricing, layout))
+    distance = distances(table, traits)
     nearest = int(distance.argmin())
     low, high = log_interval(table.log_ratio, distance)
     label = "measured" if distance[nearest] <= SIMILAR else "near" if distance[nearest] <= KIN else "extrapolated"
@@ -144,6 +139,69 @@ def evidence_for(pricing: Pricing, layout: Layout, step_s: float) -> Evidence:
         low_s=step_s * float(np.exp(-high)),
         high_s=step_s * float(np.exp(-low)),
     )
+
+
+def _calibrated(profile: MachineProfile, traits: RunTraits, step_s: float, published: Evidence) -> Evidence:
+    """Evidence of the runs that a profile was fitted on, as far as they are like the request."""
+    runs = profile.trusted
+    half_published = 0.5 * math.log(published.high_s / published.low_s)
+    half = left_out_half_width([run.left_out for run in runs])
+    if not math.isfinite(half):
+        half = half_published
+    distance = distances(fitted_runs(runs), traits) if runs else np.array([np.inf])
+    nearest = int(distance.argmin())
+    far = min(max((float(distance[nearest]) - SIMILAR) / (KIN - SIMILAR), 0.0), 1.0)
+    half += far * max(half_published - half, 0.0)
+    near = bool(distance[nearest] <= KIN)
+    return Evidence(
+        label="calibrated" if near else published.label,
+        nearest=f"{runs[nearest].id} of the profile" if near else published.nearest,
+        low_s=step_s * math.exp(-half),
+        high_s=step_s * math.exp(half),
+        profile=profile.name,
+    )
+
+
+def left_out_half_width(errors: Sequence[float]) -> float:
+    """Half-width that holds with the chance :data:`COVERAGE` for one more run like those of a calibration.
+
+    Parameters
+    ----------
+    errors : sequence of float
+        Leave-one-out errors, logarithms of predicted over measured [1].
+
+    Returns
+    -------
+    float
+        The ceil(0.8 (n + 1))-th smallest size of n errors, and no less than :data:`LEAST_LOG`; infinite when n is too
+        small to say.
+
+    References
+    ----------
+    Vovk, Gammerman and Shafer, Algorithmic Learning in a Random World, 2005: conformal prediction.
+    """
+    sizes = sorted(abs(error) for error in errors)
+    rank = math.ceil(COVERAGE * (len(sizes) + 1))
+    return max(sizes[rank - 1], LEAST_LOG) if rank <= len(sizes) else math.inf
+
+
+def fitted_runs(runs: Sequence[FittedRun]) -> EvidenceTable:
+    """Return the runs of a profile as a table, with their leave-one-out errors."""
+    traits = [run.traits for run in runs]
+    texts, sizes = _columns()
+    return EvidenceTable(
+        texts={name: np.array([getattr(each, name) for each in traits]) for name in texts},
+        sizes={name: np.array([getattr(each, name) for each in traits], dtype=np.float64) for name in sizes},
+        log_ratio=np.array([run.left_out for run in runs]),
+        study=np.array(["profile"] * len(runs)),
+        run=np.array([run.id for run in runs]),
+    )
+
+
+def _columns() -> tuple[list[str], list[str]]:
+    """Traits that are texts, and traits that are sizes."""
+    texts = [field.name for field in fields(RunTraits) if field.type in ("str", str)]
+    return texts, [field.name for field in fields(RunTraits) if field.name not in texts]
 
 
 def distances(table: EvidenceTable, traits: RunTraits) -> Floats:
@@ -183,8 +241,7 @@ def shipped_runs() -> EvidenceTable:
 
 def table_of_rows(rows: Sequence[dict[str, str]]) -> EvidenceTable:
     """Build a table from rows with the columns of :class:`RunTraits`, ``ratio``, ``study`` and ``run``."""
-    texts = [field.name for field in fields(RunTraits) if field.type in ("str", str)]
-    sizes = [field.name for field in fields(RunTraits) if field.name not in texts]
+    texts, sizes = _columns()
     return EvidenceTable(
         texts={name: np.array([row[name] for row in rows]) for name in texts},
         sizes={name: np.array([float(row[name]) for row in rows]) for name in sizes},

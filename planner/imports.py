@@ -9,8 +9,9 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.collectives import COLLECTIVE_S, default_network
+from costmodels.collectives import COLLECTIVE_S, NetworkConstants, default_network
 from costmodels.mesh import Group, place
+from costmodels.table import Floats
 from hardware import catalog
 from hardware.catalog_schema import canonical
 from hardware.cluster import Cluster, FabricShape, Island
@@ -77,12 +78,12 @@ def calibrate(paths: Sequence[Path], spec: str = "", accelerator: str = "") -> C
     """
     logs = [read_nccl_log(path) for path in paths]
     assumed: list[str] = []
-    cluster = catalog.cluster(spec) if spec else _cluster_of(logs, accelerator, assumed)
+    cluster = catalog.cluster(spec) if spec else cluster_of_logs(logs, accelerator, assumed)
     if len(cluster.islands) != 1:
         raise InputError(f"{len(cluster.islands)} islands", allowed="a cluster of equal nodes", where=cluster.name)
     island = cluster.islands[0]
     found: list[LinkRate] = []
-    within = [log for log in logs if _ranks(log) <= _domain(island)]
+    within = [log for log in logs if ranks_in(log) <= _domain(island)]
     for group in (within, [log for log in logs if log not in within]):
         rates = [_measured(log, island) for log in group]
         found += rates
@@ -100,7 +101,8 @@ def _domain(island: Island) -> int:
     return min(max(island.node.scale_up.domain_gpus, island.node.gpus), island.gpus)
 
 
-def _ranks(log: NcclLog) -> int:
+def ranks_in(log: NcclLog) -> int:
+    """Return the number of ranks of a log; InputError where it does not tell."""
     ranks = ranks_of(log)
     if ranks < 2:
         raise InputError(
@@ -109,7 +111,7 @@ def _ranks(log: NcclLog) -> int:
     return ranks
 
 
-def _cluster_of(logs: Sequence[NcclLog], accelerator: str, assumed: list[str]) -> Cluster:
+def cluster_of_logs(logs: Sequence[NcclLog], accelerator: str, assumed: list[str]) -> Cluster:
     """Return usual nodes of the accelerator that the logs name, as many as the largest run had."""
     largest = max(logs, key=ranks_of)
     name = accelerator or accelerator_in(largest.device)
@@ -145,7 +147,7 @@ def accelerator_in(device: str) -> str:
 def _measured(log: NcclLog, island: Island) -> LinkRate:
     if log.collective not in COLLECTIVE_S:
         raise InputError(f"no model of {log.collective}", allowed=", ".join(COLLECTIVE_S), where=log.where)
-    ranks = _ranks(log)
+    ranks = ranks_in(log)
     if ranks > island.gpus:
         raise InputError(f"{ranks} ranks on a cluster of {island.gpus} GPUs", allowed="--cluster", where=log.where)
     most = max(row.bytes for row in log.rows)
@@ -179,13 +181,38 @@ def _measured(log: NcclLog, island: Island) -> LinkRate:
 
 def _log_ratio(log: NcclLog, rows: Sequence[LogRow], ranks: int, island: Island) -> float:
     """Return the median logarithm of predicted over measured time."""
+    return float(np.median(log_ratios(log.collective, rows, ranks, island, default_network())))
+
+
+def log_ratios(
+    collective: str, rows: Sequence[LogRow], ranks: int, island: Island, constants: NetworkConstants
+) -> Floats:
+    """Compare rows of a log with the cost model.
+
+    Parameters
+    ----------
+    collective : str
+        One of :data:`costmodels.collectives.COLLECTIVE_S`.
+    rows : sequence of LogRow
+        Message sizes and times.
+    ranks : int
+        Members of the group, side by side from the first accelerator on.
+    island : Island
+        Where the log was taken.
+    constants : NetworkConstants
+        Of the communication model.
+
+    Returns
+    -------
+    array
+        Logarithm of predicted over measured time [1], shape (len(rows),).
+    """
     tiers = island_tiers(island)
     one = np.ones(len(rows), dtype=np.int64)
     group = place(Group(size=one * ranks, stride=one, ranks=one * ranks), tiers)
     sizes = np.array([row.bytes for row in rows], dtype=np.float64)
     times = np.array([min(row.time_s, row.in_place_time_s or row.time_s) for row in rows])
-    predicted = COLLECTIVE_S[log.collective](sizes, group, tiers, default_network())
-    return float(np.median(np.log(predicted / times)))
+    return np.asarray(np.log(COLLECTIVE_S[collective](sizes, group, tiers, constants) / times))
 
 
 def _scaled(island: Island, scale: float, *, across: bool) -> Island:

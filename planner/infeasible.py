@@ -1,8 +1,9 @@
 """Why nothing is feasible: the tightest constraint in numbers, and the nearest change that was found to mend it."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final
 
 from costmodels.layout import Layout
@@ -43,7 +44,9 @@ def explain_infeasible(request: PlanRequest, pricings: Sequence[Pricing], tally:
     found = [entry for entry in (smallest_layout(request, pricing) for pricing in pricings) if entry is not None]
     near = min(found, key=lambda entry: entry.use.total_bytes / entry.use.usable_bytes, default=None)
     constraint = _memory(request, pricings, near) if near is not None else _rules(request, tally)
-    mended = _Look(deadline=time.monotonic() + LOOK_LIMIT_S, constants=pricings[0].constants).nearest(request, near)
+    mended = _Look(deadline=time.monotonic() + LOOK_LIMIT_S, constants=_constants_by_part(pricings)).nearest(
+        request, near
+    )
     if mended is None:
         return Infeasibility(constraint=constraint, nearest_change=f"none found: {_tried(request)} did not help")
     change, layout = mended
@@ -57,7 +60,7 @@ class _Look:
     """Looking for a change until a deadline of ``time.monotonic``; what it finds has been searched."""
 
     deadline: float
-    constants: Constants
+    constants: Mapping[str, Constants]  # by accelerator
 
     def nearest(self, request: PlanRequest, near: Smallest | None) -> tuple[Change, Layout] | None:
         """The first change, in the order of what it costs a user, after which a layout fits."""
@@ -102,13 +105,18 @@ class _Look:
             left = self.deadline - time.monotonic()
             if left <= 0.0:
                 return None
-            pricing = Pricing(model=request.model, job=request.job, island=island, constants=self.constants)
+            constants = self.constants[island.node.accelerator.name]
+            pricing = Pricing(model=request.model, job=request.job, island=island, constants=constants)
             asked = replace(request, top=1, time_limit_s=left)
             tally = UniformSearch(asked, pricing, any_will_do=True).run()
             if tally.best:
                 best = min(tally.best.values(), key=lambda candidate: candidate.order)
                 return on_island(layout_of(best), number)
         return None
+
+
+def _constants_by_part(pricings: Sequence[Pricing]) -> Mapping[str, Constants]:
+    return MappingProxyType({pricing.accelerator.name: pricing.constants for pricing in pricings})
 
 
 def _memory(request: PlanRequest, pricings: Sequence[Pricing], near: Smallest) -> str:

@@ -17,6 +17,7 @@ from planner.islands import IslandSearch
 from planner.mixed_bounds import mixed_bound_s
 from planner.objective import check_objective, objective_value
 from planner.plan_report import PlanReport, RankedLayout, SearchProof
+from planner.profile_use import profile_notes
 from planner.refine import best_of_grid
 from planner.request import Framework, PlanRequest
 from planner.search import UniformSearch
@@ -31,9 +32,16 @@ MIXED_SHAPES: Final = 6  # pipeline shapes that are solved with a strategy for e
 
 def pricings_of(request: PlanRequest, constants: Constants | None = None) -> tuple[Pricing, ...]:
     """Return what stays fixed while the candidates of a request vary, one for every island."""
-    shared = constants or Constants()
+    shared, profile = constants or Constants(), request.profile
     return tuple(
-        Pricing(model=request.model, job=request.job, island=in_segments(island), constants=shared)
+        Pricing(
+            model=request.model,
+            job=request.job,
+            island=in_segments(island),
+            constants=profile.over(shared, island.node.accelerator.name, request.job.software.framework)
+            if profile
+            else shared,
+        )
         for island in request.cluster.islands
     )
 
@@ -92,8 +100,8 @@ def plan(request: PlanRequest, constants: Constants | None = None) -> PlanReport
 
 
 def _notes(request: PlanRequest, pricings: Sequence[Pricing]) -> tuple[str, ...]:
-    """What the prices take for granted about how the job is allocated."""
-    notes = []
+    """What the prices take for granted about how the job is allocated, and where a profile does not hold."""
+    notes = list(profile_notes(request))
     for island, pricing in zip(request.cluster.islands, pricings, strict=True):
         segment = pricing.island.node.scale_up.domain_gpus
         if segment != island.node.scale_up.domain_gpus:
@@ -142,7 +150,7 @@ def estimate(request: PlanRequest, layout: Layout, constants: Constants | None =
     price = price_layout_with_heat if request.thermal else price_layout
     cost = price(pricings_of(request, constants), layout)
     pricing = pricings_of(request, constants)[layout.stages[0].island]
-    evidence = evidence_for(pricing, layout, cost.step.total_s)
+    evidence = evidence_for(pricing, layout, cost.step.total_s, request.profile)
     return RankedLayout(layout=layout, cost=cost, evidence=evidence)
 
 
@@ -172,7 +180,7 @@ def _ranked(
     ranked: list[RankedLayout] = []
     for layout, cost in priced[: request.top]:
         why = why_slower(ranked[-1].cost, cost) if ranked else ""
-        evidence = evidence_for(pricings[layout.stages[0].island], layout, cost.step.total_s)
+        evidence = evidence_for(pricings[layout.stages[0].island], layout, cost.step.total_s, request.profile)
         ranked.append(RankedLayout(layout=layout, cost=cost, evidence=evidence, why=why))
     return tuple(ranked)
 

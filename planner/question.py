@@ -18,7 +18,9 @@ from costmodels.workload.model import ModelSpec
 from hardware.catalog import cluster
 from hardware.cluster import Cluster
 from hardware.errors import InputError
+from planner.calibrate.profile import read_profile
 from planner.nearest import nearest
+from planner.profile_use import check_profile
 from planner.recompute_words import parse_recompute_words
 from planner.request import Framework, Objective, PlanRequest, parse_fixed
 
@@ -102,6 +104,9 @@ def request_of(question: Question) -> PlanRequest:
     if not 1 <= question.global_batch <= MOST_SEQUENCES:
         raise InputError(f"global batch {question.global_batch}", allowed=f"1 to {MOST_SEQUENCES} sequences")
     _check_power(machine, question.power_cap_w)
+    profile = read_profile(Path(question.profile)) if question.profile else None
+    if profile is not None:
+        check_profile(profile, machine)
     recipe = precision(question.precision, framework=software(_SOFTWARE[framework]).framework)
     job = TrainingJob(
         global_batch=question.global_batch,
@@ -123,6 +128,7 @@ def request_of(question: Question) -> PlanRequest:
         top=question.top,
         time_limit_s=question.time_limit_s,
         thermal=question.thermal,
+        profile=profile,
         words=words_of(question),
     )
 

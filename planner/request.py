@@ -10,6 +10,7 @@ from costmodels.job import TrainingJob
 from costmodels.workload.model import ModelSpec
 from hardware.cluster import Cluster
 from hardware.errors import InputError
+from planner.calibrate.profile import MachineProfile
 
 
 class Objective(StrEnum):
@@ -53,6 +54,8 @@ class PlanRequest:
         Wall-clock limit of the search; what is found by then is returned with its gap.
     thermal : bool
         Place ranks by coolness and price heat.
+    profile : MachineProfile or None
+        Of the machine; None: the published constants.
     """
 
     model: ModelSpec
@@ -65,6 +68,7 @@ class PlanRequest:
     top: int = 10
     time_limit_s: float = 60.0
     thermal: bool = False
+    profile: MachineProfile | None = None
     words: tuple[tuple[str, str], ...] = field(default=(), compare=False)  # what the user typed, for the report
 
     def fixed_degree(self, name: str) -> int | None:

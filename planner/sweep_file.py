@@ -17,6 +17,7 @@
     fixed = ["tp=4"]
     time_limit_s = 60
     thermal = false
+    profile = "machine.toml"                 # of plan calibrate; default none
 
 A grid asks every combination, models slowest, then clusters, batches, sequences, precisions, frameworks, caps. Several
 grids follow one another; a question that is asked twice is answered once. Files are found beside the sweep file.
@@ -49,6 +50,7 @@ _GRID: Final = (
     "time_limit_s",
     "thermal",
     "top",
+    "profile",
 )
 
 
@@ -125,6 +127,7 @@ def _questions(read: Fields, folder: Path) -> list[Question]:
             time_limit_s=read.number("time_limit_s", default=60.0),
             thermal=read.flag("thermal", default=False),
             top=read.whole("top", default=10, least=1),
+            profile=_beside(read.text("profile", default=""), folder),
         )
         for model, cluster, batch, seq, precision, framework, cap in product(*axes)
     ]

@@ -14,6 +14,7 @@ from costmodels.price import price_layout
 from costmodels.pricing import Constants, Pricing
 from costmodels.results import LayoutCost, MemoryUse
 from hardware.errors import InputError
+from planner.calibrate.profile import MachineProfile
 from planner.measured import MeasuredRun, read_runs
 from planner.runs import PricedRun, question_of
 
@@ -24,7 +25,10 @@ UNSTATED = "(not stated)"
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """What the cost models say of one run. ``skipped`` is the reason when they say nothing; then the rest is None."""
+    """What the cost models say of one run. ``skipped`` is the reason when they say nothing; then the rest is None.
+
+    ``profiled`` is whether a machine's profile was applied.
+    """
 
     run: MeasuredRun
     step_time_s: float | None = None
@@ -32,6 +36,7 @@ class Prediction:
     verdict: str | None = None
     skipped: str | None = None
     cost: LayoutCost | None = None
+    profiled: bool = False
 
     @property
     def error(self) -> float | None:
@@ -55,13 +60,13 @@ class ErrorSummary:
     median_ratio: float
 
 
-def predict(run: MeasuredRun, constants: Constants | None = None) -> Prediction:
-    """Price one run."""
+def predict(run: MeasuredRun, constants: Constants | None = None, profile: MachineProfile | None = None) -> Prediction:
+    """Price one run, under a machine's profile where it holds."""
     if run.skipped:
         return Prediction(run=run, skipped=run.skipped)
     try:
         asked = question_of(run)
-        cost = price_layout(_pricings(asked, constants or Constants()), asked.layout)
+        cost = price_layout(_pricings(asked, constants or Constants(), profile), asked.layout)
     except InputError as error:
         return Prediction(run=run, skipped=str(error))
     return Prediction(
@@ -70,6 +75,7 @@ def predict(run: MeasuredRun, constants: Constants | None = None) -> Prediction:
         peak_mem_bytes=stated_peak_bytes(run, asked.job.software, cost.memory),
         verdict=cost.heaviest.verdict.value,
         cost=cost,
+        profiled=profile is not None and all(part == profile.accelerator for part in _parts(asked)),
     )
 
 
@@ -92,16 +98,27 @@ def _device_bytes(use: MemoryUse) -> float:
     return use.total_bytes
 
 
-def _pricings(asked: PricedRun, constants: Constants) -> tuple[Pricing, ...]:
+def _parts(asked: PricedRun) -> list[str]:
+    return [island.node.accelerator.name for island in asked.cluster.islands]
+
+
+def _pricings(asked: PricedRun, constants: Constants, profile: MachineProfile | None) -> tuple[Pricing, ...]:
+    framework = asked.job.software.framework
     return tuple(
-        Pricing(model=asked.model, job=asked.job, island=island, constants=constants)
-        for island in asked.cluster.islands
+        Pricing(
+            model=asked.model,
+            job=asked.job,
+            island=island,
+            constants=profile.over(constants, part, framework) if profile else constants,
+        )
+        for island, part in zip(asked.cluster.islands, _parts(asked), strict=True)
     )
 
 
 def validate(
     paths: Sequence[Path],
     constants: Constants | None = None,
+    profile: MachineProfile | None = None,
     *,
     progress: Callable[[Iterable[MeasuredRun], int], Iterable[MeasuredRun]] = lambda runs, _: runs,
 ) -> tuple[Prediction, ...]:
@@ -113,6 +130,8 @@ def validate(
         CSV files, see :mod:`planner.measured`.
     constants : Constants, optional
         Default: those that ship.
+    profile : MachineProfile, optional
+        Of the machine; runs of other accelerators are predicted without it.
     progress : callable
         Wraps the runs, given their number, to show progress.
 
@@ -123,7 +142,7 @@ def validate(
     """
     shared = constants or Constants()
     runs = [run for path in paths for run in read_runs(path)]
-    return tuple(predict(run, shared) for run in progress(runs, len(runs)))
+    return tuple(predict(run, shared, profile) for run in progress(runs, len(runs)))
 
 
 def summaries(predictions: Iterable[Prediction], column: str) -> tuple[ErrorSummary, ...]:

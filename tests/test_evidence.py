@@ -5,10 +5,11 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from planner.evidence import COVERAGE, RunTraits, distances, evidence_for, log_interval, shipped_runs, traits_of
+from planner.evidence import COVERAGE, distances, evidence_for, log_interval, shipped_runs, traits_of
 from planner.explicit import ExplicitLayout, layout_of
 from planner.planning import estimate, pricings_of
 from planner.question import Question, request_of
+from planner.traits import RunTraits
 
 
 def asked(**more):

@@ -16,6 +16,8 @@ class MemoryConstants:
         Memory of a process outside the framework's allocator: driver context, loaded kernels.
     group_bytes : float
         Buffers of one communicator with more than one rank, outside the allocator.
+    activation_scale : float
+        Activations and what comes and goes while layers run, over what the equations give.
     workspace_bytes : float
         Workspaces that the libraries hold inside the allocator.
     loss_bytes_per_logit : float
@@ -36,6 +38,7 @@ class MemoryConstants:
 
     context_bytes: float
     group_bytes: float
+    activation_scale: float
     workspace_bytes: float
     loss_bytes_per_logit: float
     fused_loss_bytes_per_logit: float

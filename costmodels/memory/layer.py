@@ -172,8 +172,8 @@ def _with_states(scope: Scope, parameters: LocalParameters, kept: Floats, workin
         gradients=states.gradients,
         optimizer=states.optimizer,
         host=states.host,
-        kept=kept,
-        working=working,
+        kept=scope.constants.activation_scale * kept,
+        working=scope.constants.activation_scale * working,
         gathered=np.where(sharded, gathered, 0.0),
         once=np.zeros_like(kept),
         step=states.step,
@@ -250,10 +250,11 @@ def mtp_memory(
     memory = _block(scope, body, local_parameters(ops, table), what)
     if not head:
         return memory
+    scale = scope.constants.activation_scale
     return replace(
         memory,
-        kept=memory.kept + _head_kept(scope, head, shares),
-        working=np.maximum(memory.working, _loss_working(scope, shares)),
+        kept=memory.kept + scale * _head_kept(scope, head, shares),
+        working=np.maximum(memory.working, scale * _loss_working(scope, shares)),
     )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from rich.console import Console, RenderableType
 
 from planner.plan_report import RankedLayout
+from planner.profile_use import profile_notes
 from planner.report.console import bars, section, show
 from planner.report.layout_text import breakdown, bullets, facts, job_line, stages, strategies
 from planner.report.search_text import saved_lines
@@ -28,8 +29,14 @@ def print_estimate(
         *strategies(ranked),
         *([section("Stages", stages(ranked))] if ranked.layout.pp > 1 else []),
         *_broken(request, broken),
+        *_notes(request),
         *saved_lines(written),
     )
+
+
+def _notes(request: PlanRequest) -> Sequence[RenderableType]:
+    notes = profile_notes(request)
+    return (section("Note", bullets(notes)),) if notes else ()
 
 
 def _broken(request: PlanRequest, broken: Sequence[Violation]) -> Sequence[RenderableType]:

@@ -7,7 +7,7 @@ from typing import Final
 from costmodels.results import StepTime
 from planner.explain import waterfall
 from planner.plan_report import PlanReport, RankedLayout
-from planner.report.layout_text import memory_words, power_rows
+from planner.report.layout_text import evidence_rows, memory_words, power_rows
 from planner.report.search_text import counts_words, proof_words
 from planner.report.version import version
 from planner.report.words import (
@@ -21,6 +21,7 @@ from planner.report.words import (
     seconds,
     stage_layers_text,
 )
+from planner.request import PlanRequest
 
 PARTS: Final = (
     ("compute_s", "compute"),
@@ -73,7 +74,7 @@ def html_text(report: PlanReport) -> str:
     )
     body = [f"<h1>{escape(title)}</h1>", f"<p>{escape(asked)}</p>"]
     if report.layouts:
-        body += [_ranking(report), _best(report.layouts[0]), _stages(report.layouts[0])]
+        body += [_ranking(report), _best(report.layouts[0], report.request), _stages(report.layouts[0])]
     elif report.infeasible is not None:
         body += [
             "<h2>Nothing feasible</h2>",
@@ -152,13 +153,13 @@ def _bar(step: StepTime, whole_s: float) -> str:
     return f'<div class="bar">{"".join(spans)}</div>'
 
 
-def _best(best: RankedLayout) -> str:
+def _best(best: RankedLayout, request: PlanRequest) -> str:
     cost = best.cost
     rows = [
         ("layers per stage", layers_text(best.layout)),
         ("memory", memory_words(cost.heaviest, cost)),
         *power_rows(cost),
-        ("evidence", f"{best.evidence.label}; nearest measured: {best.evidence.nearest or 'none'}"),
+        *evidence_rows(best.evidence, request),
         ("between", f"{seconds(best.evidence.low_s)} and {seconds(best.evidence.high_s)}"),
     ]
     facts = "".join(f'<tr><td>{escape(name)}</td><td class="why">{escape(text)}</td></tr>' for name, text in rows)

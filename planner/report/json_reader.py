@@ -122,6 +122,7 @@ def _ranked(read: Fields, request: PlanRequest) -> RankedLayout:
             nearest=evidence.text("nearest"),
             low_s=evidence.number("low_s"),
             high_s=evidence.number("high_s"),
+            profile=evidence.text("profile", default=""),
         ),
         why=read.text("why", default=""),
         placement=_placement(read, request),

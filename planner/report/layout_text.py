@@ -1,5 +1,6 @@
 """One layout in words: where its time, memory and power go, and how sure that is."""
 
+import math
 from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Final
@@ -12,6 +13,7 @@ from costmodels.goodput import goodput
 from costmodels.layout import Layout
 from costmodels.results import Evidence, LayoutCost, MemoryUse, Moment, StepTime, Verdict
 from costmodels.workload.counts import parameter_count
+from planner.calibrate.profile import MachineProfile
 from planner.plan_report import RankedLayout
 from planner.report.console import Bars, section
 from planner.report.ranking import STYLES, ruled_table
@@ -77,11 +79,32 @@ def facts(title: str, ranked: RankedLayout, request: PlanRequest) -> RenderableT
         *power_rows(cost, _noun(request)),
         *_placement_rows(ranked),
         ("long runs", _goodput_words(request, layout)),
-        ("evidence", f"{ranked.evidence.label}; nearest measured: {ranked.evidence.nearest or 'none'}"),
+        *evidence_rows(ranked.evidence, request),
     ]
     if layout.gpus < request.cluster.gpus:
         rows.insert(1, ("GPUs", f"{layout.gpus:,} of {request.cluster.gpus:,}; the others stay idle"))
     return section(f"{title}: {layout_text(layout)}", labelled(rows))
+
+
+def evidence_rows(evidence: Evidence, request: PlanRequest) -> list[tuple[str, str]]:
+    """Say how sure a prediction is, and which profile it was made with."""
+    rows = [("evidence", f"{evidence.label}; nearest measured: {evidence.nearest or 'none'}")]
+    if request.profile is not None:
+        rows.append(("profile", f"{profile_words(request.profile)}{'' if evidence.profile else '; not used here'}"))
+    return rows
+
+
+def profile_words(profile: MachineProfile) -> str:
+    """Return a profile in one line: what it was fitted on, and its error on runs that were left out."""
+    trusted = profile.trusted
+    if not trusted:
+        return f"{profile.name}, of {profile.accelerator}: kernels and links alone, no runs"
+    errors = sorted(abs(math.expm1(run.left_out)) for run in trusted)
+    gpus = [run.traits.gpus for run in trusted]
+    return (
+        f"{profile.name}, fitted on {count(len(trusted), 'run')} on {min(gpus):,.0f} to {max(gpus):,.0f} "
+        f"{profile.accelerator}; error of left-out runs {percent(errors[len(errors) // 2])}"
+    )
 
 
 def _layers_line(layout: Layout) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 from rich.console import Console, RenderableType
 from rich.text import Text
 
+from planner.calibrate.profile import MachineProfile
 from planner.measured import MeasuredRun
 from planner.report.console import section, show
 from planner.report.json_report import Json
@@ -25,8 +26,8 @@ _WITH_MEMORY: Final = ("ok", "memory_only")
 LEAST_ROWS: Final = 3  # a median of fewer says nothing
 
 
-def predictions_to_json(predictions: Sequence[Prediction]) -> Json:
-    """Return predictions as plain data: a row for every run, and the errors by group."""
+def predictions_to_json(predictions: Sequence[Prediction], profile: MachineProfile | None = None) -> Json:
+    """Return predictions as plain data: a row for every run, the errors by group, and the profile if one was used."""
     return {
         "schema": SCHEMA,
         "planner": version(),
@@ -38,7 +39,17 @@ def predictions_to_json(predictions: Sequence[Prediction]) -> Json:
             "memory": [_summary(group) for group in _memory_errors(predictions)],
             "verdicts": _verdicts(predictions),
             "skipped": dict(_reasons(predictions)),
+            **({} if profile is None else {"profile": _profile(profile, predictions)}),
         },
+    }
+
+
+def _profile(profile: MachineProfile, predictions: Iterable[Prediction]) -> Json:
+    return {
+        "file": profile.name,
+        "accelerator": profile.accelerator,
+        "frameworks": list(profile.frameworks),
+        "applied": sum(prediction.profiled for prediction in predictions),
     }
 
 
@@ -63,12 +74,14 @@ def _summary(group: ErrorSummary) -> Json:
     }
 
 
-def print_predictions(console: Console, predictions: Sequence[Prediction]) -> None:
+def print_predictions(
+    console: Console, predictions: Sequence[Prediction], profile: MachineProfile | None = None
+) -> None:
     """Print errors of step times by hardware, family and kind of model, of memory, and why rows were skipped."""
     predicted = sum(prediction.skipped is None for prediction in predictions)
     judged = sum(prediction.error is not None for prediction in predictions)
     head = f"{count(len(predictions), 'run')}, {predicted:,} predicted, {judged:,} with a step time to compare with"
-    parts: list[RenderableType] = [Text(head)]
+    parts: list[RenderableType] = [Text(head), *_profile_line(profile, predictions)]
     if judged:
         groups = [(title, found) for title, found in _groups(predictions) if found]
         parts.append(section("Step time: error of the prediction against the measured step", _table(groups)))
@@ -80,6 +93,16 @@ def print_predictions(console: Console, predictions: Sequence[Prediction]) -> No
         rows += [(f"{rest:6,}", "for other reasons")] if rest else []
         parts.append(section("Not predicted", labelled(rows)))
     show(console, *parts)
+
+
+def _profile_line(profile: MachineProfile | None, predictions: Sequence[Prediction]) -> list[RenderableType]:
+    """Say where a profile was applied, and where not."""
+    if profile is None:
+        return []
+    applied = sum(prediction.profiled for prediction in predictions)
+    rest = sum(prediction.skipped is None for prediction in predictions) - applied
+    others = f"; {count(rest, 'run')} of other accelerators without it" if rest else ""
+    return [Text(f"with {profile.name}, the profile of {profile.accelerator}, on {count(applied, 'run')}{others}")]
 
 
 def _memory_parts(predictions: Sequence[Prediction]) -> list[RenderableType]:
