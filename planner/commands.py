@@ -237,7 +237,7 @@ def validate(paths: Sequence[Path], profile: str, json_out: str | None) -> int:
     from planner.validate import validate as predict_runs  # noqa: PLC0415
 
     outputs = Outputs(json=json_out)
-    outputs.check(*map(str, paths))
+    outputs.check(*map(str, paths), profile)
     machine = read_profile(Path(profile)) if profile else None
     predictions = predict_runs(paths, profile=machine, progress=counted)
     outputs.write_json(predictions_to_json(predictions, machine))
@@ -251,7 +251,8 @@ def calibrate(inputs: Inputs, output: Path) -> int:
     from planner.calibrate.profile import profile_text  # noqa: PLC0415
     from planner.report.calibration_text import print_calibration  # noqa: PLC0415
 
-    check_place(output)
+    read = (*inputs.runs, *inputs.nccl_tests, *inputs.products)
+    check_places({"--output": output}, map(str, read))
     with working("fitting the profile"):
         found = fit_inputs(inputs)
     write_whole(output, profile_text(found.profile))
