@@ -1,0 +1,94 @@
+"""Arguments and options of the command line: their names, types, bounds and help."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class FrameworkName(StrEnum):
+    """Frameworks that a plan can be constrained to."""
+
+    MEGATRON = "megatron"
+    BRIDGE = "bridge"
+    NEMO = "nemo"
+    TORCHTITAN = "torchtitan"
+    DEEPSPEED = "deepspeed"
+    GALVATRON = "galvatron"
+    NONE = "none"
+
+
+class ObjectiveName(StrEnum):
+    """What layouts are ranked by."""
+
+    TIME = "time"
+    ENERGY = "energy"
+    COST = "cost"
+
+
+class CheckedName(StrEnum):
+    """Frameworks whose launch arguments are read."""
+
+    MEGATRON = "megatron"
+
+
+class ExportName(StrEnum):
+    """Formats that a plan is written in."""
+
+    MEGATRON = "megatron"
+    BRIDGE = "bridge"
+    NEMO = "nemo"
+    TORCHTITAN = "torchtitan"
+    DEEPSPEED = "deepspeed"
+    GALVATRON = "galvatron"
+    JSON = "json"
+
+
+Model = Annotated[str, typer.Argument(help="Preset (plan catalog models), Hugging Face config.json, or TOML file.")]
+ClusterName = Annotated[
+    str, typer.Argument(help="PRESET:NODES such as dgx-h100:8 (plan catalog clusters), or TOML file.")
+]
+GlobalBatch = Annotated[int, typer.Option("--global-batch", help="Sequences (or samples) per optimizer step.", min=1)]
+Seq = Annotated[
+    int | None, typer.Option("--seq", help="Tokens per sequence; models without sequences need none.", min=1)
+]
+PrecisionName = Annotated[str, typer.Option("--precision", help="bf16, fp16, fp8, mxfp8, nvfp4, ...")]
+JsonOut = Annotated[str | None, typer.Option("--json", help="Write JSON to this file; - for standard output.")]
+Framework = Annotated[
+    FrameworkName, typer.Option("--framework", help="Who runs the plan; limits the search to what it can do.")
+]
+PowerCap = Annotated[
+    float, typer.Option("--power-cap", help="Power limit per GPU in watts; 0: the part's own.", min=0.0)
+]
+Thermal = Annotated[bool, typer.Option("--thermal", help="Price heat and place ranks by coolness.")]
+ProfileFile = Annotated[
+    str, typer.Option("--profile", help="Profile of the machine (plan calibrate); default: published constants.")
+]
+Stages = Annotated[int | None, typer.Option("--pp", min=1, help="Default: stages of --layers-per-stage, or 1.")]
+Chunks = Annotated[int | None, typer.Option("--vpp", min=1, help="Virtual chunks per stage.")]
+ExpertTensor = Annotated[int | None, typer.Option("--etp", min=1, help="Default: 1 when --ep is above 1, else tp.")]
+Replicas = Annotated[int | None, typer.Option("--dp", min=1, help="Default: what the other degrees leave.")]
+LayersPerStage = Annotated[
+    str | None,
+    typer.Option("--layers-per-stage", help="Such as 21,21,19,19 or 10x8; virtual chunks 11/10,11/10,10/9."),
+]
+SequenceParallel = Annotated[
+    bool | None, typer.Option("--sequence-parallel/--no-sequence-parallel", help="Default: on when tp > 1.")
+]
+ScheduleName = Annotated[str | None, typer.Option("--schedule", help="1f1b, interleaved, gpipe, zb-h1, zb-2p, zbv.")]
+SomeRecompute = Annotated[
+    str,
+    typer.Option("--recompute", help="none, selective[:module+module], full, full:K (first K layers of a chunk)."),
+]
+Report = Annotated[
+    Path, typer.Argument(metavar="REPORT.json", help="A report that search --json or estimate --json wrote.")
+]
+Rank = Annotated[int, typer.Option("--rank", min=1, help="Which of its layouts.")]
+
+ClusterFile = Annotated[
+    Path | None, typer.Option("-o", "--output", help="Cluster file to write; default: standard output.")
+]
+ImportAccelerator = Annotated[
+    str, typer.Option("--accelerator", help="Name of the accelerator, where files leave it open.")
+]
