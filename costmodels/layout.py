@@ -32,6 +32,8 @@ class Recompute:
 
 NO_RECOMPUTE = Recompute()
 FULL_RECOMPUTE = Recompute(granularity=Granularity.FULL)
+TITAN_SELECTIVE = Recompute(granularity=Granularity.SELECTIVE, modules=("attn", "layernorm", "mlp_act"))
+"""torchtitan's selective recompute per op keeps every second product and fused attention."""
 
 
 @dataclass(frozen=True, kw_only=True)

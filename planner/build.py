@@ -74,3 +74,18 @@ def uniform_layout(
 def on_island(layout: Layout, island: int) -> Layout:
     """Return the layout with all of its stages on one island."""
     return replace(layout, stages=tuple(replace(stage, island=island) for stage in layout.stages))
+
+
+def with_strategies(layout: Layout, **changes: object) -> Layout:
+    """Return the layout with fields of every strategy changed; runs that become equal are joined."""
+    stages = []
+    for stage in layout.stages:
+        runs: list[StrategyRun] = []
+        for run in stage.strategies:
+            strategy = replace(run.strategy, **changes)  # type: ignore[arg-type]
+            if runs and runs[-1].strategy == strategy:
+                runs[-1] = replace(runs[-1], count=runs[-1].count + run.count)
+            else:
+                runs.append(StrategyRun(strategy=strategy, count=run.count))
+        stages.append(replace(stage, strategies=tuple(runs)))
+    return replace(layout, stages=tuple(stages))

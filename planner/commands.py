@@ -13,14 +13,14 @@ from hardware.importers.assemble import Wishes
 from planner.calibrate.inputs import Inputs
 from planner.explicit import ExplicitLayout, layout_of
 from planner.plan_report import PlanReport, RankedLayout
-from planner.question import Question, request_of
+from planner.question import LaunchQuestion, Question, request_of
 from planner.report.console import text_console, working, write_stdout
 from planner.report.files import check_name, check_places, write_whole
-from planner.report.json_report import SCHEMA, layout_to_json, report_to_json, request_to_json
+from planner.report.json_report import SCHEMA, layout_to_json, report_to_json, request_to_json, violations_to_json
 from planner.report.json_text import json_text
 from planner.report.target import Target
 from planner.report.version import version
-from planner.request import Framework, PlanRequest, pins
+from planner.request import PlanRequest, pins
 from planner.rules import Violation, check_layout
 
 DONE: Final = 0
@@ -30,7 +30,7 @@ STDOUT: Final = "-"
 __all__ = [
     "ExplicitLayout",
     "Inputs",
-    "Launch",
+    "LaunchQuestion",
     "Outputs",
     "Question",
     "Target",
@@ -129,9 +129,7 @@ def _estimate_json(request: PlanRequest, ranked: RankedLayout, broken: Sequence[
         "request": request_to_json(request),
         "layout": layout_to_json(ranked, request),
         "legal": not broken,
-        "violations": [
-            {"rule": found.rule, "message": found.message, "values": dict(found.values)} for found in broken
-        ],
+        "violations": violations_to_json(broken),
     }
 
 
@@ -182,38 +180,17 @@ def export(path: Path, rank: int, target: Target, folder: Path | None) -> int:
     return DONE
 
 
-@dataclass(frozen=True, kw_only=True)
-class Launch:
-    """Launch arguments to judge: given outright, or in a file."""
+def check(question: LaunchQuestion, json_out: str | None) -> int:
+    """Judge a user's launch by its framework's rules, and price it."""
+    from planner.launch_check import check_launch  # noqa: PLC0415
+    from planner.report.check_text import check_to_json, print_check  # noqa: PLC0415
 
-    framework: str
-    version: str | None
-    world: int
-    arguments: tuple[str, ...] = ()
-    file: Path | None = None
-
-
-def check(launch: Launch, json_out: str | None) -> int:
-    """Judge launch arguments by a framework's rules."""
-    from planner.ingest.megatron import judge, parse_megatron  # noqa: PLC0415
-    from planner.report.check_text import print_verdict, verdict_to_json  # noqa: PLC0415
-    from planner.report.launch import arguments_in  # noqa: PLC0415
-    from planner.rules.nearest import nearest_legal  # noqa: PLC0415
-
-    if bool(launch.arguments) == bool(launch.file):
-        raise InputError("launch arguments are wanted once", allowed="--args-file FILE, or -- ARGS...")
     outputs = Outputs(json=json_out)
-    outputs.check(str(launch.file or ""))
-    words = arguments_in(launch.file) if launch.file else launch.arguments
-    read = parse_megatron(words, world=launch.world, version=launch.version)
-    verdict = judge(read)
-    near = (
-        () if verdict.legal or read.faults else nearest_legal(read.proposal, Framework.MEGATRON, version=read.version)
-    )
-    outputs.write_json(verdict_to_json(verdict, near))
-    console = text_console(json_on_stdout=json_out == STDOUT)
-    print_verdict(console, f"Megatron-LM core {read.version}", verdict, near)
-    return DONE if verdict.legal else INFEASIBLE
+    outputs.check(str(question.file or ""))
+    report = check_launch(question)
+    outputs.write_json(check_to_json(report))
+    print_check(text_console(json_on_stdout=json_out == STDOUT), report)
+    return DONE if report.judged.legal else INFEASIBLE
 
 
 def sweep(path: Path, folder: Path, *, workers: int, resume: bool) -> int:

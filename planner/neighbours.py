@@ -12,12 +12,11 @@ from costmodels.layout import (
     Recompute,
     Stage,
     Strategy,
-    StrategyRun,
 )
 from costmodels.pipeline.schedules import Schedule
 from costmodels.results import LayoutCost
 from hardware.errors import InputError
-from planner.build import uniform_layout
+from planner.build import uniform_layout, with_strategies
 from planner.grids import expert_count
 from planner.request import PlanRequest
 from planner.rules import check_layout
@@ -85,7 +84,7 @@ def _recomputes(request: PlanRequest, layout: Layout) -> Iterator[tuple[str, Lay
     options = [NO_RECOMPUTE, *(_selective(module) for module in MODULES if module in present), FULL_RECOMPUTE]
     for option in options:
         words = "no recompute" if option == NO_RECOMPUTE else f"recompute {option} in all layers"
-        yield words, _with_strategies(layout, recompute=option)
+        yield words, with_strategies(layout, recompute=option)
 
 
 def _selective(module: str) -> Recompute:
@@ -155,7 +154,7 @@ def _zero_stages(layout: Layout) -> Iterator[tuple[str, Layout]]:
     if first.dp * first.cp > 1:
         for stage in (first.zero - 1, first.zero + 1):
             if 0 <= stage <= 3:
-                yield f"ZeRO-{stage}" if stage else "no ZeRO", _with_strategies(layout, zero=stage)
+                yield f"ZeRO-{stage}" if stage else "no ZeRO", with_strategies(layout, zero=stage)
 
 
 def _chunks(request: PlanRequest, layout: Layout) -> Iterator[tuple[str, Layout]]:
@@ -208,7 +207,7 @@ def _experts(request: PlanRequest, layout: Layout) -> Iterator[tuple[str, Layout
     first, experts = layout.first, expert_count(request.model)
     for ep in (first.ep // 2, first.ep * 2) if experts else ():
         if ep and experts % ep == 0 and first.gpus % (ep * first.etp) == 0:
-            yield f"ep {ep}", _with_strategies(layout, ep=ep)
+            yield f"ep {ep}", with_strategies(layout, ep=ep)
 
 
 def _rebuilt(
@@ -233,18 +232,3 @@ def _rebuilt(
         )
     except InputError:
         return
-
-
-def _with_strategies(layout: Layout, **changes: object) -> Layout:
-    """Return the layout with fields of every strategy changed; runs that become equal are joined."""
-    stages = []
-    for stage in layout.stages:
-        runs: list[StrategyRun] = []
-        for run in stage.strategies:
-            strategy = replace(run.strategy, **changes)  # type: ignore[arg-type]
-            if runs and runs[-1].strategy == strategy:
-                runs[-1] = replace(runs[-1], count=runs[-1].count + run.count)
-            else:
-                runs.append(StrategyRun(strategy=strategy, count=run.count))
-        stages.append(replace(stage, strategies=tuple(runs)))
-    return replace(layout, stages=tuple(stages))

@@ -79,6 +79,33 @@ class Question:
     profile: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class LaunchQuestion:
+    """A launch to judge, in the user's words.
+
+    Attributes
+    ----------
+    framework, version : str, str or None
+        Whose launch it is; the newest known version by default.
+    world : int
+        GPUs; 0: as the launch or the cluster says.
+    arguments : tuple of str
+        Given outright; behind those of the file.
+    file : Path or None
+        Arguments, script, YAML, TOML or JSON.
+    model, cluster : str
+        Names or files; empty: the model that the launch builds; no price.
+    """
+
+    framework: str
+    version: str | None = None
+    world: int = 0
+    arguments: tuple[str, ...] = ()
+    file: Path | None = None
+    model: str = ""
+    cluster: str = ""
+
+
 def request_of(question: Question) -> PlanRequest:
     """Look up the names of a question and check its numbers.
 
@@ -107,12 +134,11 @@ def request_of(question: Question) -> PlanRequest:
     profile = read_profile(Path(question.profile)) if question.profile else None
     if profile is not None:
         check_profile(profile, machine)
-    recipe = precision(question.precision, framework=software(_SOFTWARE[framework]).framework)
-    job = TrainingJob(
+    job = job_of(
+        framework,
+        question.precision,
         global_batch=question.global_batch,
         seq=_seq(model, question.seq),
-        precision=recipe,
-        software=_software(framework, recipe.gemm),
         power_cap_w=question.power_cap_w,
     )
     if question.recompute != "auto":
@@ -130,6 +156,35 @@ def request_of(question: Question) -> PlanRequest:
         thermal=question.thermal,
         profile=profile,
         words=words_of(question),
+    )
+
+
+def job_of(framework: Framework, recipe: str, *, global_batch: int, seq: int, power_cap_w: float = 0.0) -> TrainingJob:
+    """Return the job of a framework as it is priced today.
+
+    Parameters
+    ----------
+    framework : Framework
+        Who runs it.
+    recipe : str
+        Training recipe, such as ``bf16``.
+    global_batch, seq : int
+        Samples a step; tokens a sample.
+    power_cap_w : float
+        Limit of each GPU; 0.0: the part's own.
+
+    Raises
+    ------
+    InputError
+        The recipe is not known.
+    """
+    found = precision(recipe, framework=software(_SOFTWARE[framework]).framework)
+    return TrainingJob(
+        global_batch=global_batch,
+        seq=seq,
+        precision=found,
+        software=_software(framework, found.gemm),
+        power_cap_w=power_cap_w,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.job import Precision, Software, TrainingJob
-from costmodels.layout import Granularity, Layout, Recompute, Stage, Strategy, StrategyRun
+from costmodels.layout import TITAN_SELECTIVE, Granularity, Layout, Recompute, Stage, Strategy, StrategyRun
 from costmodels.pipeline.schedules import Schedule
 from costmodels.precision import precision
 from costmodels.software import RunText, software_for
@@ -41,8 +41,6 @@ use several adapters. Source: github.com/bigscience-workshop/bigscience experime
 nodes). Range 0.1 to 0.4."""
 SHARDED_OPTIMIZER_FRAMEWORKS: Final = ("nemo", "bridge")
 """Their launchers shard the optimizer unless told otherwise (``distributed_fused_adam`` and its successors)."""
-TITAN_SELECTIVE: Final = Recompute(granularity=Granularity.SELECTIVE, modules=("attn", "layernorm", "mlp_act"))
-"""torchtitan's selective recompute per op keeps every second product and fused attention."""
 MOST_EXTRA_MODULES: Final = 8  # modules of a pipeline that are no layers
 SEQUENCE_PARALLEL_FRAMEWORKS: Final = ("megatron", "bridge", "nemo", "torchtitan")
 

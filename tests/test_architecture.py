@@ -22,7 +22,7 @@ OUTSIDE_LIBRARIES = {
     "click": ("planner.cli",),
     "rich": ("planner.cli", "planner.report"),
     "networkx": ("hardware.topology",),
-    "yaml": ("hardware.importers",),
+    "yaml": ("hardware.importers", "planner.ingest.launch_text"),
     "numpy": ("hardware.topology", "costmodels", "planner"),
 }
 BANNED_MODULES = ("utils", "util", "helpers", "helper", "common", "misc", "shared", "tools")

@@ -36,7 +36,7 @@ OPTIONS = {
     },
     "explain": {"--rank"},
     "export": {"--rank", "--to", "--framework-version", "--hosts", "--output"},
-    "check": {"--framework", "--framework-version", "--world-size", "--args-file", "--json"},
+    "check": {"--framework", "--framework-version", "--world-size", "--args-file", "--model", "--cluster", "--json"},
     "sweep": {"--output", "--workers", "--resume"},
     "validate": {"--profile", "--json"},
     "calibrate": {"--output", "--nccl-tests", "--gemm", "--accelerator", "--cluster"},

@@ -15,9 +15,10 @@ from costmodels.workload.presets import model
 from hardware.errors import InputError
 from planner.export.launch import Site
 from planner.export.script import launch_script
-from planner.export.torchtitan import export_torchtitan, registry
+from planner.export.torchtitan import export_torchtitan
 from planner.ingest.plain_layout import plain_layout, uniform_stages
 from planner.ingest.torchtitan import layout_of, parse_torchtitan
+from planner.ingest.torchtitan_models import registry
 from planner.request import Framework
 from planner.rules import check_layout, facts_of
 

@@ -8,8 +8,8 @@ from costmodels.workload.presets import model
 from hardware.catalog import cluster
 from hardware.errors import InputError
 from hardware.text_file import read_json_file, read_text_file, read_toml_file
+from planner.ingest.launch_text import read_launch_text
 from planner.measured import read_runs
-from planner.report.launch import arguments_in
 from planner.sweep_file import read_sweep
 
 CONFIG = {
@@ -37,7 +37,7 @@ def test_a_byte_order_mark_is_no_part_of_any_file(tmp_path):
     grid = "[[grid]]\nmodels = ['llama3_8b']\nclusters = ['dgx-h100:1']\nglobal_batches = [8]\nsequences = [64]\n"
     assert len(read_sweep(written(tmp_path, "sweep.toml", grid)).questions) == 1
     assert read_runs(written(tmp_path, "runs.csv", "id,hardware,n_gpus,seq_len,global_batch_size\n")) == ()
-    assert arguments_in(written(tmp_path, "args", "--num-layers 2 \\\r\n --bf16\r\n")) == (
+    assert read_launch_text(written(tmp_path, "args", "--num-layers 2 \\\r\n --bf16\r\n"), ()).arguments == (
         "--num-layers",
         "2",
         "--bf16",

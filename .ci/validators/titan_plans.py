@@ -21,9 +21,10 @@ from costmodels.workload.model import ModelSpec
 from costmodels.workload.presets import model
 from hardware.errors import InputError
 from planner.export.launch import Export, RankRow, Site
-from planner.export.torchtitan import export_torchtitan, registry
+from planner.export.torchtitan import export_torchtitan
 from planner.ingest.plain_layout import uniform_stages
 from planner.ingest.torchtitan import option_table
+from planner.ingest.torchtitan_models import registry
 from planner.request import Framework
 from planner.rules import check_layout, facts_of
 

@@ -260,7 +260,7 @@ def sweep(
 
 
 @app.command()
-def check(
+def check(  # noqa: PLR0913, PLR0917 - the flags are the command line's contract
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="[-- ARGS...]", help="Launch arguments, after two dashes.")
     ] = None,
@@ -268,21 +268,31 @@ def check(
     framework_version: Annotated[
         str | None, typer.Option("--framework-version", help="Such as 0.13; default: the newest known.")
     ] = None,
-    world_size: Annotated[int, typer.Option("--world-size", min=1, help="GPUs of the job.")] = 1,
-    args_file: Annotated[Path | None, typer.Option("--args-file", help="Launch arguments in a file.")] = None,
+    world_size: Annotated[
+        int | None, typer.Option("--world-size", min=1, help="GPUs of the job; default: as launch or cluster say.")
+    ] = None,
+    args_file: Annotated[
+        Path | None, typer.Option("--args-file", help="Launch: arguments, shell script, YAML, TOML or JSON.")
+    ] = None,
+    model: Annotated[str, typer.Option("--model", help="Its model, where the launch does not build one.")] = "",
+    cluster: Annotated[
+        str, typer.Option("--cluster", help="Price it on this machine: PRESET, PRESET:NODES or TOML file.")
+    ] = "",
     json_out: JsonOut = None,
 ) -> None:
-    """Judge launch arguments: rules, layers of each stage, nearest legal layouts."""
+    """Judge a launch of your own: rules, layers of each stage, price, what is legal and faster near it."""
 
     def run() -> int:
         from planner import commands  # noqa: PLC0415
 
-        launch = commands.Launch(
+        launch = commands.LaunchQuestion(
             framework=framework.value,
             version=framework_version,
-            world=world_size,
+            world=world_size or 0,
             arguments=tuple(arguments or ()),
             file=args_file,
+            model=model,
+            cluster=cluster,
         )
         return commands.check(launch, json_out)
 

@@ -28,9 +28,14 @@ class ObjectiveName(StrEnum):
 
 
 class CheckedName(StrEnum):
-    """Frameworks whose launch arguments are read."""
+    """Frameworks whose launches are read."""
 
     MEGATRON = "megatron"
+    BRIDGE = "bridge"
+    NEMO = "nemo"
+    TORCHTITAN = "torchtitan"
+    DEEPSPEED = "deepspeed"
+    GALVATRON = "galvatron"
 
 
 class ExportName(StrEnum):

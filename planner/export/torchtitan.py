@@ -9,10 +9,7 @@ dp_replicate, dp_shard, cp, tp, with tp fastest), ``distributed/pipeline_paralle
 ``models/common/moe_sharding.py`` (experts over ep, or over tp without ep).
 """
 
-import tomllib
 from collections.abc import Sequence
-from functools import lru_cache
-from importlib.resources import files
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Final
@@ -33,6 +30,7 @@ from planner.export.plan_checks import (
 )
 from planner.ingest.plain_layout import plain_layout
 from planner.ingest.torchtitan import layout_of, parse_torchtitan
+from planner.ingest.torchtitan_models import registry, same_sizes
 from planner.plan_report import RankPlace
 from planner.request import Framework
 from planner.rules.proposal import ModelFacts, facts_of
@@ -47,7 +45,6 @@ _SCHEDULES: Final = MappingProxyType(
     }
 )
 _RESHARD: Final = MappingProxyType({0: "default", 2: "never", 3: "always"})
-_SIZES: Final = ("layers", "hidden", "heads", "kv_heads", "ffn", "experts", "vocab")
 _DTYPES: Final = MappingProxyType({"bf16": "bfloat16", "bf16-fsdp": "bfloat16", "fp32": "float32"})
 _PROGRAM: Final = Program(
     target="-m torchtitan.train",
@@ -131,17 +128,10 @@ def _arguments(model: ModelSpec, job: TrainingJob, layout: Layout, grid: Strateg
     )
 
 
-@lru_cache(maxsize=1)
-def registry() -> tuple[dict[str, Any], ...]:
-    """Configurations of torchtitan with the sizes of their models."""
-    text = files("planner.export").joinpath("torchtitan_models.toml").read_text(encoding="utf-8")
-    return tuple(tomllib.loads(text)["config"])
-
-
 def _registered(model: ModelSpec) -> dict[str, Any]:
     facts: ModelFacts = facts_of(model)
     for entry in registry():
-        if all(entry[size] == getattr(facts, size) for size in _SIZES):
+        if same_sizes(entry, facts):
             if model.mtp_layers:
                 raise InputError(
                     f"model {model.name} has {model.mtp_layers} multi-token-prediction layers, "

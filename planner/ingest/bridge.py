@@ -5,6 +5,7 @@ judged by that reader (:mod:`planner.ingest.megatron`).
 """
 
 import difflib
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,9 @@ from typing import Any, Final
 
 from costmodels.layout import Layout
 from hardware.errors import InputError
+from planner.ingest.launch_text import layout_of_lists
 from planner.ingest.megatron import layout_of, parse_megatron
+from planner.ingest.options import Fault
 from planner.request import Framework
 
 CORE: Final = MappingProxyType({Framework.BRIDGE: "0.19", Framework.NEMO: "0.15"})
@@ -88,31 +91,166 @@ def layout_of_overrides(
     InputError
         An override is unknown or not ``key=value``, keys that stand for one flag differ, or the launch is refused.
     """
-    found = _values(overrides, framework)
-    words = [word for words in _kept(model_words) for word in words]
-    for key in override_keys(framework):
-        words += _flag_words(key, found)
-    words += _precision_flags(overrides, framework)
+    read = read_overrides(overrides, framework)
+    if read.faults:
+        raise InputError("; ".join(fault.message for fault in read.faults), allowed="keys that decide on a layout")
+    words = [word for words in _kept(model_words) for word in words] + list(read.flags)
     return layout_of(parse_megatron(words, world=world, version=CORE[framework]))
 
 
-def _values(overrides: Sequence[str], framework: Framework) -> dict[str, str]:
-    """Values by key, without the quotes of Hydra's grammar."""
+@dataclass(frozen=True, kw_only=True)
+class Overrides:
+    """Overrides sorted by what they mean.
+
+    Attributes
+    ----------
+    flags : tuple of str
+        Flags of Megatron-LM that say the same.
+    faults : tuple of Fault
+        Overrides that are not ``key=value``, name no field, have a wrong value, or contradict each other.
+    unjudged : tuple of str
+        Keys that say nothing about a layout.
+    layers : int
+        ``model.num_layers``; 0: as the recipe has it.
+    """
+
+    flags: tuple[str, ...]
+    faults: tuple[Fault, ...]
+    unjudged: tuple[str, ...]
+    layers: int = 0
+
+
+def read_overrides(overrides: Sequence[str], framework: Framework) -> Overrides:
+    """Sort overrides; nothing is refused here.
+
+    Parameters
+    ----------
+    overrides : sequence of str
+        ``key=value``, as Hydra or nemo_run take them; a leading ``+``, ``++`` or ``--`` is allowed.
+    framework : Framework
+        Megatron-Bridge or NeMo.
+    """
     known = {name for key in override_keys(framework) for name in key.keys}
     precise = {word.partition("=")[0] for words, _ in precision_words(framework).values() for word in words}
-    found = {}
+    found: dict[str, str] = {}
+    unjudged: list[str] = []
+    faults: list[Fault] = []
     for override in overrides:
-        name, sign, value = override.lstrip("+").partition("=")
+        name, sign, value = override.lstrip("+-~").partition("=")
+        name = _synonyms().get(name, name)
+        text = value.strip().strip("'\"")
         if not sign:
-            raise InputError(f"override {override!r}", allowed="key=value")
-        if name in precise:
+            faults.append(_fault(framework, "value", override, f"override {override!r}; allowed: key=value"))
+        elif name in known:
+            found[name] = _plain_list(text)
+        elif name in precise:
             continue
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            raise InputError(f"override {name} is not known{hint}", allowed="keys that decide on a layout")
-        found[name] = value.strip().strip("'\"")
-    return found
+        elif name in _sizes():
+            found[name] = text
+        elif _is_field(name, framework):
+            unjudged.append(name)
+        else:
+            faults.append(_unknown(name, framework, [*known, *precise]))
+    words, told = _flags_of(found, framework)
+    words += _size_flags(found)
+    words += _precision_flags(overrides, framework)
+    layers = found.get("model.num_layers", "")
+    return Overrides(
+        flags=tuple(words),
+        faults=(*faults, *told),
+        unjudged=tuple(unjudged),
+        layers=int(layers) if layers.isdigit() else 0,
+    )
+
+
+def launcher_options_off(words: Sequence[str], framework: Framework) -> list[str]:
+    """Overrides without the options of the program that takes them, such as ``--mode pretrain`` or ``--yes``."""
+    options = _table()["launcher_options"][str(framework)]
+    kept: list[str] = []
+    skip = 0
+    for word in words:
+        name, sign, _ = word.partition("=")
+        if skip and not word.startswith("-"):
+            skip -= 1
+        elif name in options:
+            skip = 0 if sign else options[name]
+        else:
+            skip = 0
+            kept.append(word)
+    return kept
+
+
+def _flags_of(found: Mapping[str, str], framework: Framework) -> tuple[list[str], list[Fault]]:
+    words: list[str] = []
+    faults: list[Fault] = []
+    for key in override_keys(framework):
+        try:
+            words += _flag_words(key, found)
+        except InputError as error:
+            faults.append(_fault(framework, "value", key.keys[0], str(error)))
+    return words, faults
+
+
+def _fault(framework: Framework, kind: str, argument: str, message: str) -> Fault:
+    return Fault(rule=f"{framework}-override-{kind}", argument=argument, message=message)
+
+
+def _unknown(name: str, framework: Framework, known: Sequence[str]) -> Fault:
+    close = difflib.get_close_matches(name, [*known, *_all_fields()], n=1, cutoff=0.6)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    silent = framework is Framework.NEMO and name.startswith("trainer.strategy.")
+    how = ": NeMo accepts it without a word and drops it" if silent else ""
+    return _fault(framework, "unknown", name, f"override {name} is not known{how}{hint}")
+
+
+@lru_cache(maxsize=1)
+def _fields() -> Mapping[str, frozenset[str]]:
+    text = files("planner.ingest").joinpath("bridge_fields.toml").read_text(encoding="utf-8")
+    return MappingProxyType({section: frozenset(names.split()) for section, names in tomllib.loads(text).items()})
+
+
+@lru_cache(maxsize=1)
+def _all_fields() -> tuple[str, ...]:
+    return tuple(sorted(f"{section}.{name}" for section, names in _fields().items() for name in names))
+
+
+def _is_field(name: str, framework: Framework) -> bool:
+    """Whether a key names a setting of the framework; of sections that take any key, every name does."""
+    section, _, rest = name.partition(".")
+    if framework is Framework.NEMO:
+        if name.startswith(("trainer.strategy.", "trainer.plugins.")):
+            return rest.split(".")[1] in _table()["nemo_strategy"]["names"]
+        if name.startswith("model.config."):
+            return rest.split(".")[1] in _fields()["model"]
+        return section in _table()["nemo_sections"]["names"]
+    names = _fields().get(section)
+    return names is not None and (not rest or not names or rest.split(".")[0] in names)
+
+
+def _synonyms() -> Mapping[str, str]:
+    return MappingProxyType(_table()["synonyms"])
+
+
+def _sizes() -> Mapping[str, str]:
+    return MappingProxyType(_table()["sizes"])
+
+
+def _size_flags(found: Mapping[str, str]) -> list[str]:
+    """Flags of the sizes of a model that overrides state."""
+    words: list[str] = []
+    for name, flag in _sizes().items():
+        value = found.get(name, "")
+        if value and value.lower() not in _NOTHING:
+            words += [*(["--group-query-attention"] if flag == "--num-query-groups" else []), flag, value]
+    return words
+
+
+def _plain_list(text: str) -> str:
+    """A pipeline layout of lists as a layout string; other values as they are."""
+    if not text.startswith("[["):
+        return text
+    stages = [re.findall(r"[\w*]+", stage) for stage in text.strip("[]").split("],")]
+    return layout_of_lists(stages)
 
 
 def _kept(model_words: Sequence[str]) -> list[list[str]]:

@@ -20,15 +20,18 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Layout, Strategy
+from costmodels.workload.architecture import Architecture
+from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
 from planner.ingest.options import Arguments, Option, read_arguments
-from planner.ingest.plain_layout import uniform_stages
+from planner.ingest.plain_layout import StatedLayout, refuse_illegal, uniform_stages
 from planner.request import Framework
-from planner.rules.proposal import ModelFacts, proposals_of
-from planner.rules.verdict import check
+from planner.rules.proposal import ModelFacts, Proposal, Split
 from planner.splits import leading_positions
 
 _BATCH: Final = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+_GPT2_VOCAB: Final = 50_257
+"""Tokens of Megatron-DeepSpeed's usual tokenizer (GPT2BPETokenizer), for arguments that size none."""
 _BALANCED: Final = "type:transformer"
 
 
@@ -115,6 +118,11 @@ def parse_deepspeed(text: str, arguments: Sequence[str] = (), *, world: int) -> 
     )
 
 
+def takes_value(name: str) -> bool:
+    """Whether an option of the program is known to take a value."""
+    return str(key_table()["options"].get(name, "0")) != "0"
+
+
 def _near(key: str, known: Sequence[str]) -> str:
     close = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
     return f" (did you mean {close[0]}?)" if close else ""
@@ -141,6 +149,18 @@ def layout_of(launch: DeepSpeedLaunch, model: ModelFacts) -> Layout:
         A value is wrong, the batch does not multiply out, the pipeline is cut in a way whose result is not known, or
         the launch breaks a rule.
     """
+    stated = stated_layout(launch, model)
+    return refuse_illegal(stated, model, world=launch.world, framework=Framework.DEEPSPEED)
+
+
+def stated_layout(launch: DeepSpeedLaunch, model: ModelFacts) -> StatedLayout:
+    """Read what a launch states, legal or not; parameters as of :func:`layout_of`.
+
+    Raises
+    ------
+    InputError
+        A value is wrong, the batch does not multiply out, or the result of the pipeline's cut is not known.
+    """
     read, config = launch.arguments, launch.config
     if read.faults:
         raise InputError("; ".join(fault.message for fault in read.faults), allowed="options of Megatron-DeepSpeed")
@@ -154,11 +174,70 @@ def layout_of(launch: DeepSpeedLaunch, model: ModelFacts) -> Layout:
         num_microbatches=steps,
     )
     seq = read.number("--seq-length", max(1, model.max_positions))
-    for proposal in proposals_of(layout, model, global_batch=batch, seq=seq, world=launch.world):
-        broken = check(proposal, Framework.DEEPSPEED)
-        if broken:
-            raise InputError("; ".join(violation.message for violation in broken))
-    return layout
+    return StatedLayout(layout=layout, global_batch=batch, seq=seq)
+
+
+def degrees_of(launch: DeepSpeedLaunch, model: ModelFacts) -> Proposal:
+    """Degrees of a launch as they stand, for judging one whose layout cannot be stated."""
+    read, config = launch.arguments, launch.config
+    section = config.get("pipeline", {})
+    stages = section.get("stages", 1) if isinstance(section, dict) else 1
+    pp = read.number("--pipeline-model-parallel-size", stages if isinstance(stages, int) else 1)
+    tp, cp = read.number("--tensor-model-parallel-size", 1), read.number("--ds-sequence-parallel-size", 1)
+    stage = config.get("zero_optimization", {})
+    told = stage.get("stage", 0) if isinstance(stage, dict) else 0
+    dp = max(1, launch.world // max(1, tp * cp * pp))
+    micro, batch = (config.get(name) for name in (_BATCH[1], _BATCH[0]))
+    micro = micro if isinstance(micro, int) and micro > 0 else 1
+    return Proposal(
+        world=launch.world,
+        tp=tp,
+        pp=pp,
+        cp=cp,
+        ep=read.number("--moe-expert-parallel-size", 1),
+        zero=told if isinstance(told, int) else 0,
+        micro_batch=micro,
+        global_batch=batch if isinstance(batch, int) and batch > 0 else micro * dp,
+        seq=read.number("--seq-length", max(1, model.max_positions)),
+        model=model,
+        split=Split(explicit=tuple((n,) for n in balanced_layers(model.layers, pp)) if pp > 1 else ()),
+    )
+
+
+def enabled(launch: DeepSpeedLaunch, name: str) -> bool:
+    """Whether a section such as ``bf16`` is switched on."""
+    section = launch.config.get(name, {})
+    return isinstance(section, dict) and section.get("enabled", False) is True
+
+
+def model_of(launch: DeepSpeedLaunch) -> ModelSpec | None:
+    """Return the model that the program's arguments build, in Megatron-DeepSpeed's words; None when they do not.
+
+    Raises
+    ------
+    InputError
+        The sizes do not go together.
+    """
+    read = launch.arguments
+    sizes = [read.number(name, 0) for name in ("--num-layers", "--hidden-size", "--num-attention-heads")]
+    if not all(sizes):
+        return None
+    experts = read.number("--num-experts", 0)
+    facts = Architecture(
+        layers=sizes[0],
+        hidden=sizes[1],
+        heads=sizes[2],
+        kv_heads=read.number("--num-key-value-heads", 0),
+        vocab=read.number("--vocab-size", 0) or _GPT2_VOCAB,
+        ffn=read.number("--ffn-hidden-size", 4 * sizes[1]),
+        gated=read.has("--swiglu"),
+        norm="layer",
+        tied=not read.has("--untie-embeddings-and-output-weights"),
+        max_positions=read.number("--max-position-embeddings", read.number("--seq-length", 0)),
+        experts=experts if experts > 1 else 0,
+        top_k=read.number("--topk", 1) if experts > 1 else 0,
+    )
+    return facts.build("model of the arguments", sources=("launch arguments",), where="arguments")
 
 
 def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -16,10 +16,10 @@ from typing import Any, Final
 from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Layout, Stage, Strategy
 from costmodels.pipeline.schedules import Schedule
 from hardware.errors import InputError
-from planner.ingest.plain_layout import joined
+from planner.ingest.plain_layout import StatedLayout, joined, refuse_illegal
 from planner.request import Framework
-from planner.rules.proposal import ModelFacts, proposals_of
-from planner.rules.verdict import check
+from planner.rules.proposal import ModelFacts, Proposal, Split
+from planner.splits import even_chunks
 
 _LISTS: Final = (
     "tp_sizes_enc",
@@ -124,6 +124,17 @@ def layout_of(launch: GalvatronLaunch, model: ModelFacts) -> Layout:
     InputError
         A value is wrong, or the launch breaks a rule.
     """
+    return refuse_illegal(stated_layout(launch, model), model, world=launch.world, framework=Framework.GALVATRON)
+
+
+def stated_layout(launch: GalvatronLaunch, model: ModelFacts) -> StatedLayout:
+    """Read what a launch states, legal or not; parameters as of :func:`layout_of`.
+
+    Raises
+    ------
+    InputError
+        A value is wrong, a list has another length than the model, or a grid does not divide its stage.
+    """
     config = launch.config
     pp, batch, chunks = (_whole(config[key], key) for key in ("pp_deg", "global_bsz", "chunks"))
     layers = len(_numbers(config["tp_sizes_enc"], "tp_sizes_enc"))
@@ -146,11 +157,33 @@ def layout_of(launch: GalvatronLaunch, model: ModelFacts) -> Layout:
     )
     seq = launch.overrides.get("runtime.train.seq_length", "")
     length = int(seq) if seq.isdigit() else max(1, model.max_positions)
-    for proposal in proposals_of(layout, model, global_batch=batch, seq=length, world=launch.world):
-        broken = check(proposal, Framework.GALVATRON)
-        if broken:
-            raise InputError("; ".join(violation.message for violation in broken))
-    return layout
+    return StatedLayout(layout=layout, global_batch=batch, seq=length)
+
+
+def degrees_of(launch: GalvatronLaunch, model: ModelFacts) -> Proposal:
+    """Degrees of the first layer as they stand, for judging a launch whose layout cannot be stated."""
+
+    def first(key: str) -> int:
+        word = str(launch.config.get(key, 1)).split(",")[0].strip()
+        return int(word) if word.isdigit() else 1
+
+    tp, cp, pp = first("tp_sizes_enc"), first("cp_sizes_enc"), first("pp_deg")
+    dp = max(1, launch.world // max(1, tp * cp * pp))
+    batch, chunks = first("global_bsz"), first("chunks")
+    return Proposal(
+        world=launch.world,
+        tp=tp,
+        pp=pp,
+        cp=cp,
+        ep=first("ep_sizes_enc"),
+        etp=first("tp_of_ep_sizes_enc"),
+        micro_batch=max(1, batch // max(1, chunks * dp)),
+        global_batch=batch,
+        seq=max(1, model.max_positions),
+        sequence_parallel=tp > 1,
+        model=model,
+        split=Split(explicit=even_chunks(model.layers, pp, 1) if pp > 1 else ()),
+    )
 
 
 def _whole(value: object, where: str) -> int:

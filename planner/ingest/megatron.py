@@ -27,6 +27,7 @@ _REQUIRED: Final = (
     "--seq-length",
     "--micro-batch-size",
 )
+_REQUIRED_OF_ANY_MODEL: Final = ("--seq-length", "--micro-batch-size")
 _VIRTUAL: Final = ("--num-virtual-stages-per-pipeline-rank", "--num-layers-per-virtual-pipeline-stage")
 _MODULES: Final = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe")
 MOST_WORLD: Final = 100_000_000
@@ -85,6 +86,7 @@ def parse_megatron(
     world: int,
     version: str | None = None,
     environment: Mapping[str, str] | None = None,
+    model: ModelFacts | None = None,
 ) -> Launch:
     """Read a Megatron-LM argument list.
 
@@ -98,6 +100,8 @@ def parse_megatron(
         Core version such as ``0.13``; the newest known by default.
     environment : mapping of str to str, optional
         Environment of the launch; without it nothing is said about environment variables.
+    model : ModelFacts, optional
+        Sizes of the model, where the arguments do not build it; then they need not state any.
 
     Returns
     -------
@@ -116,11 +120,12 @@ def parse_megatron(
     faults = list(read.faults)
     if not read.has("--num-layers") and read.has("--encoder-num-layers"):
         read = replace(read, given={**read.given, "--num-layers": read.texts("--encoder-num-layers")})
-    missing = [name for name in _REQUIRED if not read.has(name)]
+    required = _REQUIRED if model is None else _REQUIRED_OF_ANY_MODEL
+    missing = [name for name in required if not read.has(name)]
     faults += [
         Fault(rule="megatron-option-missing", argument=name, message=f"option {name} is missing") for name in missing
     ]
-    model, pattern_faults = _model(read)
+    model, pattern_faults = _model(read) if model is None else (model, ())
     switches = _switches(read, known, environment)
     proposal = _proposal(read, world, model, switches)
     if version_key(known) < _LATER and proposal.vpp == 1 and any(read.has(name) for name in _VIRTUAL):

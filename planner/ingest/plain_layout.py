@@ -1,9 +1,41 @@
 """A layout without what makes no difference, so that a plan and its launch read back can be compared."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from costmodels.layout import Layout, Stage, Strategy, StrategyRun
+from hardware.errors import InputError
+from planner.request import Framework
+from planner.rules.proposal import ModelFacts, Proposal, proposals_of
+from planner.rules.verdict import check
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatedLayout:
+    """What a launch states: its layout, samples a step and tokens a sample; no rule has judged it."""
+
+    layout: Layout
+    global_batch: int
+    seq: int
+
+    def proposals(self, model: ModelFacts, world: int) -> tuple[Proposal, ...]:
+        """What the rules judge, one for each different grid."""
+        return proposals_of(self.layout, model, global_batch=self.global_batch, seq=self.seq, world=world)
+
+
+def refuse_illegal(stated: StatedLayout, model: ModelFacts, *, world: int, framework: Framework) -> Layout:
+    """Return the layout of a launch that breaks no rule.
+
+    Raises
+    ------
+    InputError
+        It breaks one; the message has all of the first grid's.
+    """
+    for proposal in stated.proposals(model, world):
+        broken = check(proposal, framework)
+        if broken:
+            raise InputError("; ".join(violation.message for violation in broken))
+    return stated.layout
 
 
 def plain_layout(layout: Layout, *, experts: bool) -> Layout:

@@ -18,10 +18,10 @@ from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Layout, Strategy
 from costmodels.pipeline.schedules import Schedule, positions
 from hardware.errors import InputError
 from planner.ingest.options import Arguments, Fault, Option, read_arguments
-from planner.ingest.plain_layout import uniform_stages
+from planner.ingest.plain_layout import StatedLayout, refuse_illegal, uniform_stages
 from planner.request import Framework
-from planner.rules.proposal import ModelFacts, proposals_of
-from planner.rules.verdict import check
+from planner.rules.proposal import ModelFacts, Proposal, Split
+from planner.splits import even_chunks
 
 _SCHEDULES: Final = MappingProxyType(
     {
@@ -130,6 +130,36 @@ def parse_torchtitan(arguments: Sequence[str], *, world: int) -> TitanLaunch:
     )
 
 
+def of_any_version(arguments: Sequence[str]) -> list[str]:
+    """Options of torchtitan 0.2 in the words of 0.3; sections that only 0.2 has become one that is not judged.
+
+    Parameters
+    ----------
+    arguments : sequence of str
+        As after ``torchtitan.train``.
+    """
+    words: list[str] = []
+    flavor = {"name": "", "flavor": ""}
+    pending = ""
+    for word in arguments:
+        name, sign, value = word.removeprefix("--").partition("=")
+        section, _, field = name.replace("-", "_").partition(".")
+        old = word.startswith("--") and section in option_table()["old_sections"]
+        if pending and not word.startswith("--"):
+            flavor[pending], pending = word, ""
+        elif old and section == "model" and field in flavor:
+            flavor[field], pending = value, "" if sign else field
+        elif old and (section, field) == ("activation_checkpoint", "mode"):
+            pending = "" if sign else "mode"
+            flavor["mode"] = value
+        else:
+            words.append(f"--override.{word.removeprefix('--')}" if old else word)
+    if flavor["name"]:
+        config = f"{flavor['name']}_{flavor['flavor'].lower().replace('.', '_').replace('-', '_')}".rstrip("_")
+        words += ["--module", flavor["name"], "--config", config]
+    return [*words, *([f"{_CHECKPOINT}{flavor['mode']}"] if flavor.get("mode") else [])]
+
+
 def layout_of(launch: TitanLaunch, model: ModelFacts) -> Layout:
     """State a launch as a layout.
 
@@ -150,6 +180,18 @@ def layout_of(launch: TitanLaunch, model: ModelFacts) -> Layout:
     InputError
         An argument is not understood, or the launch breaks a rule.
     """
+    stated = stated_layout(launch, model)
+    return refuse_illegal(stated, model, world=launch.world, framework=Framework.TORCHTITAN)
+
+
+def stated_layout(launch: TitanLaunch, model: ModelFacts) -> StatedLayout:
+    """Read what a launch states, legal or not; parameters as of :func:`layout_of`.
+
+    Raises
+    ------
+    InputError
+        An argument is not understood, or the batch does not divide.
+    """
     read = launch.arguments
     if read.faults:
         raise InputError("; ".join(fault.message for fault in read.faults), allowed="options of torchtitan 0.3")
@@ -159,16 +201,7 @@ def layout_of(launch: TitanLaunch, model: ModelFacts) -> Layout:
     micro = read.number(_P + "pipeline_parallel_microbatch_size", 1) if pp > 1 else local
     batch = read.number(_T + "global_batch_size", -1)
     batch = batch if batch > 0 else local * strategy.dp
-    if pp > 1 and (micro < 1 or local % micro):
-        raise InputError(f"local batch {local} does not divide by micro-batch {micro}", allowed="a multiple")
-    if batch % (local * strategy.dp):
-        raise InputError(
-            f"global batch {batch} does not divide by local batch {local} x dp {strategy.dp}", allowed="a multiple"
-        )
-    if pp > 1 and batch != local * strategy.dp:
-        raise InputError(
-            f"the pipeline runs {batch // (local * strategy.dp)} times a step", allowed="a local batch that is whole"
-        )
+    _check_batch(batch, local, strategy.dp, micro, pp)
     schedule = _schedule(read) if pp > 1 else Schedule.ONE_F_ONE_B
     layout = Layout(
         stages=uniform_stages(_split(read, model, pp, schedule), strategy),
@@ -176,12 +209,46 @@ def layout_of(launch: TitanLaunch, model: ModelFacts) -> Layout:
         num_microbatches=batch // (micro * strategy.dp),
         schedule=schedule,
     )
-    seq = read.number(_T + "seq_len", 2048)
-    for proposal in proposals_of(layout, model, global_batch=batch, seq=seq, world=launch.world):
-        broken = check(proposal, Framework.TORCHTITAN)
-        if broken:
-            raise InputError("; ".join(violation.message for violation in broken))
-    return layout
+    return StatedLayout(layout=layout, global_batch=batch, seq=read.number(_T + "seq_len", 2048))
+
+
+def _check_batch(batch: int, local: int, dp: int, micro: int, pp: int) -> None:
+    if pp > 1 and (micro < 1 or local % micro):
+        raise InputError(f"local batch {local} does not divide by micro-batch {micro}", allowed="a multiple")
+    if local < 1 or batch % (local * dp):
+        raise InputError(f"global batch {batch} does not divide by local batch {local} x dp {dp}", allowed="a multiple")
+    if pp > 1 and batch != local * dp:
+        raise InputError(
+            f"the pipeline runs {batch // (local * dp)} times a step", allowed="a local batch that is whole"
+        )
+
+
+def degrees_of(launch: TitanLaunch, model: ModelFacts) -> Proposal:
+    """Degrees and batch of a launch as they stand, for judging one whose layout cannot be stated."""
+    read = launch.arguments
+    tp, cp = read.number(_P + "tensor_parallel_degree", 1), read.number(_P + "context_parallel_degree", 1)
+    pp, ep = read.number(_P + "pipeline_parallel_degree", 1), read.number(_P + "expert_parallel_degree", 1)
+    replicas = read.number(_P + "data_parallel_replicate_degree", 1)
+    shard = read.number(_P + "data_parallel_shard_degree", -1)
+    local = read.number(_T + "local_batch_size", 8)
+    micro = read.number(_P + "pipeline_parallel_microbatch_size", 1) if pp > 1 else local
+    rest = launch.world // max(1, tp * cp * pp)
+    return Proposal(
+        world=launch.world,
+        tp=tp,
+        pp=pp,
+        cp=cp,
+        ep=ep,
+        etp=tp if ep == 1 else 1,
+        dp=max(1, replicas) * shard if shard > 0 else max(1, rest),
+        zero=3,
+        micro_batch=micro,
+        global_batch=max(read.number(_T + "global_batch_size", -1), local * max(1, rest)),
+        seq=read.number(_T + "seq_len", 2048),
+        sequence_parallel=tp > 1,
+        model=model,
+        split=Split(explicit=even_chunks(model.layers, pp, 1) if pp > 1 else ()),
+    )
 
 
 def _strategy(launch: TitanLaunch, model: ModelFacts) -> Strategy:

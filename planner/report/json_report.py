@@ -3,7 +3,7 @@
 Times are seconds, memory GiB, power watts. Further fields may be added; none changes its meaning.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import islice
 from typing import Final
@@ -18,6 +18,7 @@ from planner.question import question_of
 from planner.report.version import version
 from planner.report.words import gib, layout_text
 from planner.request import PlanRequest
+from planner.rules.verdict import Violation
 
 SCHEMA: Final = 1
 MOST_PLACES: Final = 4096
@@ -276,3 +277,17 @@ def _power(cost: LayoutCost) -> Json:
         "energy_j_per_token": power.energy_j_per_token,
         "max_temp_c": power.max_temp_c,
     }
+
+
+def violations_to_json(violations: Sequence[Violation]) -> list[Json]:
+    """Return broken rules as plain data."""
+    return [
+        {
+            "rule": found.rule,
+            "message": found.message,
+            "values": dict(found.values),
+            "found": found.found.value,
+            "source": found.source,
+        }
+        for found in violations
+    ]

@@ -1,6 +1,5 @@
 """A saved layout as the files that start it."""
 
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,7 +8,6 @@ from types import MappingProxyType
 from rich.console import Console
 
 from hardware.errors import InputError
-from hardware.text_file import read_text_file
 from planner.export.bridge import export_bridge
 from planner.export.deepspeed import export_deepspeed
 from planner.export.folder import export_files
@@ -48,17 +46,6 @@ class LaunchFiles:
     text: str
     files: Mapping[str, str]
     notes: tuple[str, ...] = ()
-
-
-def arguments_in(path: Path) -> tuple[str, ...]:
-    """Read launch arguments from a file, as a shell would: quotes, comments, lines continued by a backslash."""
-    text = read_text_file(path, allowed="a file of launch arguments")
-    try:
-        return tuple(shlex.split(text.replace("\r\n", "\n").replace("\\\n", " "), comments=True))
-    except ValueError as error:
-        raise InputError(
-            f"is not understood ({error})", allowed="arguments as a shell reads them", where=str(path)
-        ) from error
 
 
 def launch_of(request: PlanRequest, ranked: RankedLayout, target: Target) -> LaunchFiles:

@@ -63,6 +63,30 @@ def layers_built(proposal: Proposal) -> Layers | None:
     return tuple(tuple(stage) for stage in table)
 
 
+def layers_unchecked(proposal: Proposal) -> int:
+    """Layers that all stages would hold together if nobody checked that they add up to the model's.
+
+    Stages take the whole part of their share, as frameworks without the check do, so that layers are lost silently.
+    """
+    split, pp, vpp = proposal.split, max(1, proposal.pp), max(1, proposal.vpp)
+    layers = proposal.model.layers
+    if split.explicit:
+        return sum(sum(stage) for stage in split.explicit)
+    if split.layout:
+        try:
+            return sum(entry.count("t") for entry in parse_positions(split.layout))
+        except InputError:
+            return 0
+    if _has_ends(split):
+        ends = max(0, split.first) + max(0, split.last)
+        middle = pp - int(split.first >= 0) - int(split.last >= 0)
+        each = (layers - ends) // middle if middle > 0 and layers > ends else 0
+        counts = [max(0, split.first), max(0, split.last), *[each] * max(0, middle)]
+    else:
+        counts = [_counted_layers(split, layers) // pp] * pp
+    return sum(count // vpp * vpp for count in counts) - int(split.account_embedding) - int(split.account_loss)
+
+
 def split_problems(proposal: Proposal) -> Problems:
     """Name what is wrong with the split, by code, with the numbers that a message needs.
 

@@ -1,0 +1,427 @@
+"""Launches of every framework read and judged by one door: ``judge_launch(given) -> JudgedLaunch``.
+
+Each reader keeps its own words; what they share is the answer: which rule is broken, which layers are built, which
+layout would run, and which arguments nobody knows.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
+
+from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, TITAN_SELECTIVE
+from costmodels.workload import presets
+from costmodels.workload.model import ModelSpec
+from hardware.errors import InputError
+from planner.build import with_strategies
+from planner.ingest import deepspeed, galvatron, torchtitan
+from planner.ingest.bridge import CORE, launcher_options_off, read_overrides
+from planner.ingest.judged import JudgedLaunch, LaunchInput, fault_violations, unknown_names
+from planner.ingest.launch_text import LaunchText, without_unresolved
+from planner.ingest.megatron import Launch, LaunchVerdict, judge, layout_of, parse_megatron
+from planner.ingest.megatron_model import model_of
+from planner.ingest.options import Arguments, Fault, megatron_options
+from planner.ingest.plain_layout import StatedLayout
+from planner.ingest.torchtitan_models import model_of_config
+from planner.request import Framework
+from planner.rules.proposal import ModelFacts, Proposal, facts_of
+from planner.rules.table import Found
+from planner.rules.verdict import Violation, accepted_at_launch, check
+
+_CONNECTIONS: Final = "CUDA_DEVICE_MAX_CONNECTIONS"
+_FP8: Final = MappingProxyType(
+    {"delayed": "fp8-ds", "tensorwise": "fp8-cs", "blockwise": "fp8-blockwise", "mxfp8": "mxfp8"}
+)
+_ASSUMED: Final = (
+    ("--bf16", ("--bf16", "--fp16"), "bf16"),
+    ("--use-distributed-optimizer", ("--use-distributed-optimizer", "--use-megatron-fsdp"), "distributed optimizer"),
+    ("--moe-grouped-gemm", ("--moe-grouped-gemm",), "grouped GEMM of experts"),
+)
+_SOURCES: Final = MappingProxyType(
+    {
+        Framework.MEGATRON: "Megatron-LM arguments.py, parse_args and validate_args",
+        Framework.BRIDGE: "Megatron-Bridge training/utils/omegaconf_utils.py: unknown keys are refused",
+        Framework.NEMO: "NeMo nemo_run command line and MegatronStrategy",
+        Framework.TORCHTITAN: "torchtitan config/configs.py",
+        Framework.DEEPSPEED: "DeepSpeed runtime/config.py",
+        Framework.GALVATRON: "Galvatron core/runtime/hybrid_parallel_config.py",
+    }
+)
+
+
+def judge_launch(given: LaunchInput) -> JudgedLaunch:
+    """Read and judge a launch.
+
+    Parameters
+    ----------
+    given : LaunchInput
+        The launch in words.
+
+    Returns
+    -------
+    JudgedLaunch
+        Also when the launch is wrong; what is wrong stands in its violations.
+
+    Raises
+    ------
+    InputError
+        The model is neither named nor built by the launch, or a configuration is no JSON.
+    """
+    return _READERS[given.framework](given)
+
+
+def _megatron(given: LaunchInput) -> JudgedLaunch:
+    text = given.text
+    told = text.environment is not None and _CONNECTIONS in text.environment
+    own = given.model is not None and "--num-layers" not in {word.partition("=")[0] for word in text.arguments}
+    options = megatron_options(given.version)
+    words = without_unresolved(text, lambda name: name in options and options[name].values != "0")
+    launch = parse_megatron(
+        words,
+        world=given.world,
+        version=given.version,
+        environment=text.environment if told else None,
+        model=facts_of(given.model) if own and given.model else None,
+    )
+    model, notes = given.model, [*text.notes]
+    wide = launch.proposal.tp * launch.proposal.cp > 1 and not launch.proposal.switches.megatron_fsdp
+    if text.environment is not None and not told and wide:
+        notes.append(f"the script does not set {_CONNECTIONS}: it must be 1 with tp or cp up to Hopper")
+    if model is None and not launch.faults:
+        model, why = _built_model(launch.arguments)
+        notes += [why] if why else list(model.notes if model else ())
+    if model is not None and not launch.faults and model.layers != launch.proposal.model.layers:
+        raise InputError(
+            f"the arguments build {launch.proposal.model.layers} layers, {model.name} has {model.layers}",
+            allowed="arguments without --num-layers, or the model that they build",
+        )
+    return _judged(given, launch, judge(launch), model, tuple(notes))
+
+
+def _built_model(read: Arguments) -> tuple[ModelSpec | None, str]:
+    try:
+        return model_of(read), ""
+    except InputError as error:
+        return None, f"no price: {error}"
+
+
+def _judged(
+    given: LaunchInput, launch: Launch, verdict: LaunchVerdict, model: ModelSpec | None, notes: tuple[str, ...]
+) -> JudgedLaunch:
+    faulty = bool(launch.faults)
+    starts = verdict.accepted and verdict.layers_per_stage is not None
+    return JudgedLaunch(
+        title=f"Megatron-LM core {launch.version}",
+        framework=given.framework,
+        version=launch.version,
+        world=given.world,
+        violations=verdict.violations,
+        accepted=verdict.accepted,
+        proposal=None if faulty else launch.proposal,
+        built=verdict.layers_per_stage,
+        layout=layout_of(launch) if starts else None,
+        model=model,
+        precision=precision_of(launch.arguments),
+        unknown=unknown_names(launch.faults),
+        notes=notes,
+    )
+
+
+def precision_of(read: Arguments) -> str:
+    """Name of the training recipe that Megatron-LM's flags ask for."""
+    if read.has("--fp4-format"):
+        return "nvfp4"
+    if read.has("--fp8-format"):
+        return _FP8.get(read.text("--fp8-recipe", "delayed"), "fp8-cs")
+    return "bf16" if read.has("--bf16") else "fp16" if read.has("--fp16") else "fp32"
+
+
+def _overrides(given: LaunchInput) -> JudgedLaunch:
+    """Megatron-Bridge and NeMo: overrides as the flags that they stand for, over a model that a recipe names."""
+    framework, text = given.framework, given.text
+    read = read_overrides(launcher_options_off(without_unresolved(text, _any_value), framework), framework)
+    model, notes = _recipe_model(given, read.layers)
+    words, assumed = _with_assumptions(read.flags, facts_of(model) if model else None)
+    launch = parse_megatron(
+        words,
+        world=given.world,
+        version=CORE[framework],
+        model=facts_of(model) if model else None,
+    )
+    launch = replace(launch, faults=(*read.faults, *_missing_words(launch.faults)))
+    verdict = judge(launch)
+    found = _own_rules(verdict, launch.proposal, given)
+    verdict = replace(
+        verdict,
+        violations=found,
+        legal=not found,
+        accepted=accepted_at_launch(found),
+        layers_per_stage=verdict.layers_per_stage,
+    )
+    if model is None and not launch.faults:
+        model, why = _built_model(launch.arguments)
+        notes += [why] if why else []
+    judged = _judged(given, launch, verdict, model, (*text.notes, *notes, *assumed))
+    name = "Megatron-Bridge" if framework is Framework.BRIDGE else "NeMo"
+    return replace(
+        judged,
+        title=f"{name} {given.version} (Megatron core {CORE[framework]})",
+        version=given.version,
+        unjudged=read.unjudged,
+    )
+
+
+def _any_value(name: str) -> bool:
+    return "." in name
+
+
+def _own_rules(verdict: LaunchVerdict, proposal: Proposal, given: LaunchInput) -> tuple[Violation, ...]:
+    """Violations with the framework's own words for arguments and moments, and its own rules."""
+    source = _SOURCES[given.framework]
+    faults = tuple(v for v in verdict.violations if "argument" in v.values)
+    if faults:
+        return tuple(
+            replace(v, source=source, found=Found.NEVER if "without a word" in v.message else v.found) for v in faults
+        )
+    known = {violation.rule: violation for violation in verdict.violations}
+    for violation in check(proposal, given.framework, given.version):
+        if violation.rule in known:
+            known[violation.rule] = violation
+    return tuple(known.values())
+
+
+def _recipe_model(given: LaunchInput, layers: int) -> tuple[ModelSpec | None, list[str]]:
+    """The model that the user or the recipe names, with as many layers as an override says."""
+    model, notes = given.model, []
+    if model is None and given.text.recipe:
+        model = model_of_recipe(given.text.recipe)
+        told = f"the model of recipe {given.text.recipe}"
+        notes.append(f"{told} is taken as {model.name}" if model else f"{told} is not known: name it by --model")
+    if model is not None and layers and layers != model.layers:
+        model = presets.proxy(model, layers)
+        notes.append(f"the model has {layers} layers by its override")
+    return model, notes
+
+
+def model_of_recipe(recipe: str) -> ModelSpec | None:
+    """Return the preset that a recipe's name begins with, such as ``llama3_8b`` of ``llama3_8b_pretrain_config``.
+
+    Parameters
+    ----------
+    recipe : str
+        Name of a recipe, with or without its module.
+
+    Returns
+    -------
+    ModelSpec or None
+        The preset with the longest name; None when no preset has one.
+    """
+    parts = re.split(r"[_\-]", recipe.rpartition(".")[2])
+    for end in range(len(parts), 0, -1):
+        found = presets.find("_".join(parts[:end]))
+        if found is not None:
+            return found
+    return None
+
+
+def _with_assumptions(flags: Sequence[str], facts: ModelFacts | None) -> tuple[list[str], list[str]]:
+    """Flags with what recipes set where an override does not, and a note on each."""
+    words, told = list(flags), []
+    for flag, answered, name in _ASSUMED:
+        experts = flag != "--moe-grouped-gemm" or bool(facts and facts.experts) or "--num-experts" in words
+        if experts and not any(word in words for word in answered):
+            words.append(flag)
+            told.append(name)
+    defaults = (("--seq-length", str((facts and facts.max_positions and min(facts.max_positions, 4096)) or 4096)),)
+    for flag, value in (*defaults, ("--micro-batch-size", "1")):
+        if flag not in words:
+            words += [flag, value]
+            told.append(f"{flag.removeprefix('--')} {value}")
+    notes = [f"not overridden, so the recipe decides; assumed here: {', '.join(told)}"] if told else []
+    experts_spread = (
+        bool(facts and facts.experts)
+        and "--expert-model-parallel-size" in words
+        and "--expert-tensor-parallel-size" not in words
+    )
+    if experts_spread and "--tensor-model-parallel-size" in words:
+        notes.append(
+            "expert tensor parallelism is not set: unless the recipe sets it, tp's value counts for experts too"
+        )
+    return words, notes
+
+
+def _missing_words(faults: Sequence[Fault]) -> tuple[Fault, ...]:
+    """Faults in an override's words: a size that is missing is the recipe's."""
+    missing = [fault.argument for fault in faults if fault.rule == "megatron-option-missing"]
+    others = [fault for fault in faults if fault.rule != "megatron-option-missing"]
+    if missing:
+        message = "the model is not known: name it by --model MODEL, or give --recipe NAME or model.* sizes"
+        others.append(Fault(rule="model-missing", argument="--model", message=message))
+    return tuple(others)
+
+
+def _torchtitan(given: LaunchInput) -> JudgedLaunch:
+    launch = torchtitan.parse_torchtitan(
+        torchtitan.of_any_version(without_unresolved(given.text, _any_value)), world=given.world
+    )
+    config = launch.arguments.text("--config")
+    model = given.model or (model_of_config(config) if config else None)
+    if model is None:
+        raise InputError(
+            f"the model of configuration {config!r} is not known" if config else "the launch names no model",
+            allowed="--model MODEL, or --config of torchtitan's registry such as llama3_8b",
+        )
+    checkpoint, notes = launch.checkpoint, [*given.text.notes]
+    if checkpoint not in ("full", "none"):
+        notes.append(f"activation checkpointing {checkpoint or 'of the configuration'} is priced as selective")
+    plain = replace(launch, checkpoint=checkpoint if checkpoint == "full" else "none")
+    facts = facts_of(model)
+    judged = _stated(
+        given,
+        model,
+        launch.arguments.faults,
+        lambda: torchtitan.stated_layout(plain, facts),
+        torchtitan.degrees_of(launch, facts),
+    )
+    layout = judged.layout
+    if layout is not None:
+        recompute = {"full": FULL_RECOMPUTE, "none": NO_RECOMPUTE}.get(checkpoint, TITAN_SELECTIVE)
+        layout = with_strategies(layout, recompute=recompute)
+    precision = "fp32" if launch.arguments.text("--training.mixed_precision_param") == "float32" else "bf16"
+    unjudged = tuple(word.partition("=")[0] for word in launch.unjudged if word.startswith("--"))
+    return replace(
+        judged,
+        title=f"torchtitan {given.version}",
+        layout=layout,
+        precision=precision,
+        unjudged=unjudged,
+        notes=tuple(notes),
+    )
+
+
+def _deepspeed(given: LaunchInput) -> JudgedLaunch:
+    if not given.text.config:
+        raise InputError("no DeepSpeed configuration", allowed="--args-file ds_config.json, or a script that names one")
+    launch = deepspeed.parse_deepspeed(
+        given.text.config, without_unresolved(given.text, deepspeed.takes_value), world=given.world
+    )
+    model = given.model or deepspeed.model_of(launch)
+    if model is None:
+        raise InputError(
+            "the model is not known", allowed="--model MODEL, or --num-layers, --hidden-size and --num-attention-heads"
+        )
+    facts = facts_of(model)
+    judged = _stated(
+        given,
+        model,
+        launch.arguments.faults,
+        lambda: deepspeed.stated_layout(launch, facts),
+        deepspeed.degrees_of(launch, facts),
+    )
+    ignored = [f"DeepSpeed ignores the key {name} without a word" for name in launch.unread]
+    sixteen = "fp16" if deepspeed.enabled(launch, "fp16") else "bf16" if deepspeed.enabled(launch, "bf16") else "fp32"
+    return replace(
+        judged,
+        title=f"DeepSpeed {given.version}",
+        precision=sixteen,
+        unknown=(*judged.unknown, *(name.partition(" ")[0] for name in launch.unread)),
+        unjudged=tuple(word.partition("=")[0] for word in launch.unjudged if word.startswith("--")),
+        notes=(*given.text.notes, *ignored),
+    )
+
+
+def _galvatron(given: LaunchInput) -> JudgedLaunch:
+    if not given.text.config:
+        raise InputError("no Galvatron configuration", allowed="--args-file galvatron_config.json")
+    if given.model is None:
+        raise InputError("Galvatron's JSON names no model", allowed="--model MODEL")
+    launch = galvatron.parse_galvatron(
+        given.text.config,
+        [word for word in without_unresolved(given.text, _any_value) if "=" in word],
+        world=given.world,
+    )
+    facts = facts_of(given.model)
+    judged = _stated(
+        given,
+        given.model,
+        (),
+        lambda: galvatron.stated_layout(launch, facts),
+        galvatron.degrees_of(launch, facts),
+    )
+    ignored = [f"Galvatron does not read the key {name}" for name in launch.unread]
+    return replace(
+        judged,
+        title=f"Galvatron {given.version}",
+        unknown=tuple(name.partition(" ")[0] for name in launch.unread),
+        unjudged=tuple(launch.overrides),
+        notes=(*given.text.notes, *ignored),
+    )
+
+
+def _stated(
+    given: LaunchInput,
+    model: ModelSpec,
+    faults: Sequence[Fault],
+    read: Callable[[], StatedLayout],
+    degrees: Proposal,
+) -> JudgedLaunch:
+    """Judge a launch that states a layout: by each of its grids, or by its bare degrees where it states none."""
+    source = _SOURCES[given.framework]
+    stated, found = None, fault_violations(faults, source)
+    proposal: Proposal = degrees
+    if not found:
+        try:
+            stated = read()
+        except InputError as error:
+            found = check(degrees, given.framework, given.version) or (_unreadable(error, given.framework, source),)
+    if stated is not None:
+        proposals = stated.proposals(facts_of(model), given.world)
+        proposal = proposals[0]
+        each = [violation for one in proposals for violation in check(one, given.framework, given.version)]
+        found = tuple({(violation.rule, violation.message): violation for violation in each}.values())
+    accepted = accepted_at_launch(found)
+    return JudgedLaunch(
+        title="",
+        framework=given.framework,
+        version=given.version,
+        world=given.world,
+        violations=found,
+        accepted=accepted,
+        proposal=None if faults else proposal,
+        built=stated.layout.layers_per_stage if stated and accepted else None,
+        layout=stated.layout if stated and accepted else None,
+        model=model,
+        precision="bf16",
+        unknown=unknown_names(faults),
+    )
+
+
+def _unreadable(error: InputError, framework: Framework, source: str) -> Violation:
+    message = f"{error.where}: {error.what}" if error.where else error.what
+    message += f"; allowed: {error.allowed}" if error.allowed else ""
+    return Violation(
+        rule=f"{framework}-launch", message=message, values={"argument": error.where}, found=Found.PARSE, source=source
+    )
+
+
+_READERS: Final[Mapping[Framework, Callable[[LaunchInput], JudgedLaunch]]] = MappingProxyType(
+    {
+        Framework.MEGATRON: _megatron,
+        Framework.BRIDGE: _overrides,
+        Framework.NEMO: _overrides,
+        Framework.TORCHTITAN: _torchtitan,
+        Framework.DEEPSPEED: _deepspeed,
+        Framework.GALVATRON: _galvatron,
+    }
+)
+
+
+def stated_world(text: LaunchText, framework: Framework) -> int:
+    """GPUs that the launch itself starts; 0 when it does not say."""
+    if framework is Framework.NEMO:
+        found = {name: word.partition("=")[2] for word in text.arguments for name in [word.partition("=")[0]]}
+        nodes, devices = found.get("trainer.num_nodes", "1"), found.get("trainer.devices", "")
+        if nodes.isdigit() and devices.isdigit():
+            return int(nodes) * int(devices)
+    return text.world

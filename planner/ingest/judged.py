@@ -1,0 +1,109 @@
+"""What every reader of launches gives: the same facts, whatever the framework."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from costmodels.layout import Layout
+from costmodels.workload.model import ModelSpec
+from planner.ingest.launch_text import LaunchText
+from planner.ingest.options import Fault
+from planner.request import Framework
+from planner.rules.proposal import Proposal
+from planner.rules.split import Layers
+from planner.rules.table import Found
+from planner.rules.verdict import Violation
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchInput:
+    """What a reader starts from.
+
+    Attributes
+    ----------
+    text : LaunchText
+        The launch.
+    framework, version : Framework, str
+        Whose launch; the version is resolved.
+    world : int
+        GPUs.
+    model : ModelSpec or None
+        The model that the user names; None: the one that the launch builds or names.
+    """
+
+    text: LaunchText
+    framework: Framework
+    version: str
+    world: int
+    model: ModelSpec | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgedLaunch:
+    """A launch of any framework, read and judged.
+
+    Attributes
+    ----------
+    title : str
+        Framework and version in words.
+    world : int
+        GPUs.
+    violations : tuple of Violation
+        What is wrong; arguments that are not understood come first.
+    accepted : bool
+        The framework's own checks would let it start.
+    proposal : Proposal or None
+        What the rules judged; None when the arguments do not state it.
+    built : tuple of tuples of int, or None
+        Layers of each stage and virtual chunk; None when the framework refuses before it counts them.
+    layout : Layout or None
+        The launch as a layout; None when it would not start or the model is not known.
+    model : ModelSpec or None
+        The model, where the launch builds or names one.
+    precision : str
+        Training recipe.
+    unknown : tuple of str
+        Arguments that the framework does not know.
+    unjudged : tuple of str
+        Arguments that are known to say nothing about a layout.
+    notes : tuple of str
+        What was assumed.
+    """
+
+    title: str
+    framework: Framework
+    version: str
+    world: int
+    violations: tuple[Violation, ...]
+    accepted: bool
+    proposal: Proposal | None
+    built: Layers | None
+    layout: Layout | None
+    model: ModelSpec | None
+    precision: str
+    unknown: tuple[str, ...] = ()
+    unjudged: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def legal(self) -> bool:
+        """Whether no rule is broken."""
+        return not self.violations
+
+
+def fault_violations(faults: Sequence[Fault], source: str) -> tuple[Violation, ...]:
+    """Arguments that a parser refuses, as violations."""
+    return tuple(
+        Violation(
+            rule=fault.rule,
+            message=fault.message,
+            values={"argument": fault.argument},
+            found=Found.NEVER if "without a word" in fault.message else Found.PARSE,
+            source=source,
+        )
+        for fault in faults
+    )
+
+
+def unknown_names(faults: Sequence[Fault]) -> tuple[str, ...]:
+    """Names of arguments that are not known."""
+    return tuple(fault.argument for fault in faults if "unknown" in fault.rule)

@@ -1,0 +1,374 @@
+"""A user's launch, in whatever file it stands, in one form: arguments, a configuration, an environment, a size.
+
+Argument lists and shell scripts give arguments; YAML and TOML are written out as the arguments or overrides that say
+the same; JSON stays whole, for the frameworks that are configured by it.
+"""
+
+import json
+import re
+import shlex
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+import yaml
+
+from hardware.errors import InputError
+from hardware.text_file import read_text_file
+from planner.ingest.shell_script import MOST_SCRIPT_BYTES, ShellCommand, ShellScript, read_script
+from planner.rules.layout_string import LETTERS
+
+MOST_YAML_EVENTS: Final = 20_000
+MOST_NESTING: Final = 20
+_LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_REDIRECTION: Final = re.compile(r"\d*[<>]")
+_DEEPSPEED_CONFIG: Final = ("--deepspeed_config", "--deepspeed-config")
+_PER_NODE: Final = ("--nproc_per_node", "--nproc-per-node", "--num_gpus", "--num-gpus")
+_NODES: Final = ("--nnodes", "--num_nodes", "--num-nodes", "-N")
+_SLURM_PER_NODE: Final = ("--ntasks-per-node", "--gpus-per-node", "--gres")
+_LAUNCHERS: Final = ("torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic")
+_RECIPES: Final = ("--recipe", "--factory")
+_CONFIG_KEYS: Final = ("galvatron_config_path", "deepspeed_config")
+_STARTERS: Final = ("torchrun", "python", "python3", "deepspeed", "srun", "mpirun", "accelerate", "exec")
+_LAYOUT_WORDS: Final = MappingProxyType({"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchText:
+    """A launch before any framework has read it.
+
+    Attributes
+    ----------
+    arguments : tuple of str
+        As behind the training program.
+    config : str
+        JSON text; empty when there is none.
+    environment : mapping of str to str, or None
+        What a script sets; None where no script was given.
+    world : int
+        GPUs that the file itself starts; 0: it does not say.
+    recipe : str
+        Name behind ``--recipe`` or ``--factory``.
+    notes : tuple of str
+        What the reader should know: values that are not in the file.
+    unresolved : tuple of str
+        Variables whose values the file does not hold.
+    """
+
+    arguments: tuple[str, ...]
+    config: str = ""
+    environment: Mapping[str, str] | None = None
+    world: int = 0
+    recipe: str = ""
+    notes: tuple[str, ...] = ()
+    unresolved: tuple[str, ...] = ()
+
+
+def read_launch_text(path: Path | None, words: Sequence[str]) -> LaunchText:
+    """Read a launch from a file, with further arguments behind it.
+
+    Parameters
+    ----------
+    path : Path or None
+        Arguments, a shell script, YAML (``.yaml``, ``.yml``), TOML (``.toml``) or JSON (``.json``).
+    words : sequence of str
+        Arguments given outright; they come last and so win.
+
+    Returns
+    -------
+    LaunchText
+
+    Raises
+    ------
+    InputError
+        The file is missing, too long, or not what its name says.
+    """
+    if path is None:
+        return _with_recipe(LaunchText(arguments=tuple(words)))
+    text = _text(path)
+    where = str(path)
+    suffix = path.suffix.lower()
+    if suffix == ".json" or (suffix not in (".yaml", ".yml", ".toml") and text.lstrip().startswith("{")):
+        found = LaunchText(arguments=(), config=text)
+    elif suffix in (".yaml", ".yml"):
+        found = LaunchText(arguments=tuple(yaml_overrides(text, where)))
+    elif suffix == ".toml":
+        found = LaunchText(arguments=tuple(_toml_options(text, where)))
+    else:
+        found = _shell(text, path)
+    return _with_recipe(replace(found, arguments=(*found.arguments, *words)))
+
+
+def _with_recipe(found: LaunchText) -> LaunchText:
+    """Take ``--recipe NAME`` or ``--factory NAME`` off the overrides."""
+    words, recipe = list(found.arguments), ""
+    for index, word in enumerate(words):
+        name, sign, value = word.partition("=")
+        if name in _RECIPES and (sign or index + 1 < len(words)):
+            recipe = value if sign else words[index + 1]
+            del words[index : index + (1 if sign else 2)]
+            break
+    return replace(found, arguments=tuple(words), recipe=recipe.strip("'\""))
+
+
+def _text(path: Path) -> str:
+    text = read_text_file(path, allowed="a launch: arguments, script, YAML, TOML or JSON", most_bytes=MOST_SCRIPT_BYTES)
+    return text.replace("\r\n", "\n")
+
+
+def _shell(text: str, path: Path) -> LaunchText:
+    """An argument list as a shell reads it, or the training command of a script."""
+    first = next((line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")), "")
+    if first.startswith("-") or (re.match(r"[\w.+]+=(?!\()\S*$", first) and "." in first.partition("=")[0]):
+        try:
+            words = shlex.split(text.replace("\\\n", " "), comments=True)
+        except ValueError as error:
+            raise InputError(
+                f"is not understood ({error})", allowed="arguments as a shell reads them", where=str(path)
+            ) from None
+        return LaunchText(arguments=tuple(words))
+    script = read_script(text, str(path))
+    command, arguments = _training_command(script, str(path))
+    unresolved = [name for name in script.unresolved if any(name in word for word in command.words)]
+    named = [name for name in unresolved if name not in ("$@", "$*") and any(name in word for word in arguments)]
+    told = f"no value in {path.name}, so options that use it are not judged: {', '.join(named)}"
+    return LaunchText(
+        arguments=arguments,
+        unresolved=tuple(unresolved),
+        config=_named_json(command.words, path),
+        environment=command.environment,
+        world=_world(command.words, script),
+        notes=(told,) if named else (),
+    )
+
+
+def _training_command(script: ShellScript, where: str) -> tuple[ShellCommand, tuple[str, ...]]:
+    """The command with most arguments behind a Python program or module, and those arguments."""
+    found: list[tuple[int, ShellCommand, tuple[str, ...]]] = []
+    for command in script.commands:
+        for inner in _nested(command, where):
+            arguments = _behind_program(inner.words)
+            if arguments is not None:
+                found.append((len(arguments), inner, arguments))
+    if not found:
+        raise InputError(
+            "no training command is found",
+            allowed="a script with one of torchrun, python, deepspeed, srun before a .py file, python -m MODULE, "
+            "or a file of arguments alone",
+            where=where,
+        )
+    _, command, arguments = max(found, key=lambda item: item[0])
+    return command, arguments
+
+
+def _nested(command: ShellCommand, where: str) -> Iterator[ShellCommand]:
+    """The command itself, or those inside ``bash -c "..."``."""
+    for index, word in enumerate(command.words[:-1]):
+        if word in ("-c", "-lc") and index and command.words[index - 1].rpartition("/")[2] in ("bash", "sh"):
+            for inner in read_script(command.words[index + 1], where).commands:
+                environment = MappingProxyType({**command.environment, **inner.environment})
+                yield ShellCommand(words=inner.words, environment=environment)
+            return
+    yield command
+
+
+def _behind_program(words: Sequence[str]) -> tuple[str, ...] | None:
+    if "llm" in words and "pretrain" in words[words.index("llm") :]:  # nemo's command line
+        return _until_redirection(words[words.index("pretrain", words.index("llm")) + 1 :])
+    for index, word in enumerate(words):
+        module = word == "-m" and index + 1 < len(words) and not words[index + 1].startswith(_LAUNCHERS)
+        started = index and words[0].rpartition("/")[2] in _STARTERS and not words[index - 1].startswith("-")
+        named_later = word.startswith("$") and bool(started) and not word.endswith("]")
+        if word.endswith(".py") or module or named_later:
+            return _until_redirection(words[index + (2 if module else 1) :])
+    return None
+
+
+def _until_redirection(words: Sequence[str]) -> tuple[str, ...]:
+    end = next((at for at, word in enumerate(words) if _REDIRECTION.match(word)), len(words))
+    return tuple(words[:end])
+
+
+def without_unresolved(text: LaunchText, takes_value: Callable[[str], bool]) -> tuple[str, ...]:
+    """Arguments without the values that the file does not hold.
+
+    Parameters
+    ----------
+    text : LaunchText
+        As read.
+    takes_value : callable
+        Whether an option, by its name, takes a value; such an option goes with its value.
+    """
+    kept: list[str] = []
+    for word in text.arguments:
+        if not any(name in word for name in text.unresolved):
+            kept.append(word)
+        elif kept and kept[-1].startswith("--") and not word.startswith("-") and takes_value(kept[-1]):
+            kept.pop()
+    return tuple(kept)
+
+
+def _named_json(words: Sequence[str], path: Path) -> str:
+    """Text of the JSON configuration that a command names, as written or beside the script."""
+    told = _option(words, _DEEPSPEED_CONFIG)
+    told = told or next((word.partition("=")[2] for word in words if word.partition("=")[0].endswith(_CONFIG_KEYS)), "")
+    if told.endswith(".json"):
+        for candidate in (Path(told), path.parent / told, path.parent / Path(told).name):
+            if candidate.is_file():
+                return _text(candidate)
+    return ""
+
+
+def _option(words: Sequence[str], names: Sequence[str]) -> str:
+    for index, word in enumerate(words):
+        name, sign, value = word.partition("=")
+        if name in names:
+            return value if sign else (words[index + 1] if index + 1 < len(words) else "")
+    return ""
+
+
+def _world(words: Sequence[str], script: ShellScript) -> int:
+    """GPUs that the launcher's options, the batch system's lines or the script's variables state; 0: none do."""
+    per_node = _count(_option(words, _PER_NODE)) or _count(_option(script.directives, _SLURM_PER_NODE))
+    nodes = _count(_option(words, _NODES)) or _count(_option(script.directives, ("--nodes", "-N")))
+    if per_node:
+        return per_node * max(1, nodes)
+    return _count(script.variables.get("WORLD_SIZE", ""))
+
+
+def _count(text: str) -> int:
+    found = re.search(r"(\d+)$", text)
+    return int(found[1][:9]) if found else 0
+
+
+def yaml_overrides(text: str, where: str) -> Iterator[str]:
+    """Write a YAML configuration out: ``section.key=value``, or flags where keys are flags.
+
+    Raises
+    ------
+    InputError
+        Not YAML, aliases, or deep nesting.
+    """
+    content = _load_yaml(text, where)
+    if not isinstance(content, dict):
+        raise InputError("no mapping", allowed="a YAML mapping of settings", where=where)
+    flags = content.get("MODEL_ARGS")
+    if isinstance(flags, dict):  # the form of Megatron-LM's own tests
+        yield from _flag_words(flags)
+        return
+    if all(str(key).startswith("--") for key in content):
+        yield from _flag_words(content)
+        return
+    for name, value in _leaves(content, ""):
+        yield f"{name}={plain_value(value)}"
+
+
+def _flag_words(flags: Mapping[Any, Any]) -> Iterator[str]:
+    for name, value in flags.items():
+        if value is False or value is None:
+            continue
+        yield str(name)
+        if value is not True:
+            yield from map(str, value if isinstance(value, list) else [value])
+
+
+def _load_yaml(text: str, where: str) -> object:
+    depth = 0
+    try:
+        for number, event in enumerate(yaml.parse(text, Loader=_LOADER)):
+            if isinstance(event, yaml.AliasEvent):
+                raise InputError("an alias", allowed="YAML without aliases: they can expand without end", where=where)
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
+            if depth > MOST_NESTING or number > MOST_YAML_EVENTS:
+                raise InputError(
+                    "too deep or too long", allowed=f"{MOST_NESTING} levels, {MOST_YAML_EVENTS} entries", where=where
+                )
+        return yaml.load(text, Loader=_LOADER)
+    except yaml.YAMLError as error:
+        what = getattr(error, "problem", None) or "cannot be parsed"
+        raise InputError(f"not YAML: {what}", allowed="a YAML mapping of settings", where=where) from None
+
+
+def _leaves(table: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, f"{name}.")
+        else:
+            yield name, value
+
+
+def plain_value(value: object) -> str:
+    """Value as an override writes it; a pipeline layout of lists becomes a layout string."""
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    if isinstance(value, list):
+        if value and all(isinstance(entry, list) for entry in value):
+            return layout_of_lists(value)
+        return f"[{','.join(map(str, value))}]"
+    return str(value)
+
+
+def layout_of_lists(stages: Sequence[Sequence[object]]) -> str:
+    """Pipeline layout given as lists of words (``embedding``, ``decoder``, ``mtp``, ``loss``) as a layout string."""
+    letters = ("".join(_LAYOUT_WORDS.get(str(word).lower(), str(word)) for word in stage) for stage in stages)
+    return "|".join(letters)
+
+
+def is_layout_string(text: str) -> bool:
+    """Whether a text is built of the letters of layout strings alone."""
+    return bool(text) and not set(text) - set(LETTERS + "|,*()0123456789")
+
+
+def _toml_options(text: str, where: str) -> Iterator[str]:
+    """Options of torchtitan's command line that say what its TOML says."""
+    try:
+        content = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise InputError(f"not TOML: {error}", allowed="a torchtitan configuration", where=where) from None
+    model = content.pop("model", {})
+    if isinstance(model, dict) and model.get("name"):
+        flavor = str(model.get("flavor", "")).lower().replace(".", "_").replace("-", "_")
+        yield from ("--module", str(model["name"]))
+        if flavor:
+            yield from ("--config", f"{model['name']}_{flavor}")
+    checkpoint = content.pop("activation_checkpoint", {})
+    if isinstance(checkpoint, dict) and checkpoint.get("mode"):
+        yield f"activation-checkpoint:{checkpoint['mode']}"
+    for name, value in _leaves(content, ""):
+        section, _, option = name.rpartition(".")
+        if isinstance(value, bool):
+            yield f"--{section}.{option}" if value else f"--{section}.no_{option}"
+        elif isinstance(value, list):
+            if value:
+                yield f"--{name}"
+                yield from (_modules(entry) for entry in value)
+        else:
+            yield from (f"--{name}", str(value))
+
+
+def _modules(entry: object) -> str:
+    """One pipeline part: earlier versions call the last module ``output``."""
+    names = [str(name) for name in entry] if isinstance(entry, list) else [str(entry)]
+    return ",".join("lm_head" if name == "output" else name for name in names)
+
+
+def json_object(text: str, what: str) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Raises
+    ------
+    InputError
+        The text is no JSON, or no object.
+    """
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"not JSON: {error}", allowed=what) from None
+    if not isinstance(content, dict):
+        raise InputError(f"{type(content).__name__} instead of an object", allowed=what)
+    return content

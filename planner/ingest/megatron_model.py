@@ -1,0 +1,134 @@
+"""The model that Megatron-LM's arguments build, the inverse of :mod:`planner.export.megatron_model`.
+
+References
+----------
+Megatron-LM ``megatron/training/arguments.py`` (flags, defaults), ``megatron/core/transformer/transformer_config.py``.
+"""
+
+from typing import Any, Final
+
+from costmodels.workload.architecture import Architecture
+from costmodels.workload.model import ModelSpec
+from hardware.errors import InputError
+from planner.ingest.layer_pattern import moe_pattern
+from planner.ingest.options import Arguments
+
+_GATED: Final = ("--swiglu", "--quick-geglu")
+_UNREAD: Final = (
+    ("--hybrid-layer-pattern", "layers that are not blocks of attention and feed-forward parts"),
+    ("--hybrid-override-pattern", "layers that are not blocks of attention and feed-forward parts"),
+    ("--heterogeneous-layers-config-path", "layers of unlike sizes"),
+    ("--experimental-attention-variant", "an attention that is not modelled"),
+    ("--linear-attention-freq", "linear attention"),
+)
+_DEFAULT_VOCAB: Final = 32_000
+"""Tokens of a tokenizer that the arguments name but do not size; the loader of a job would know."""
+
+
+def model_of(read: Arguments, name: str = "model of the arguments") -> ModelSpec:
+    """Build the model of an argument list.
+
+    Parameters
+    ----------
+    read : Arguments
+        Without faults.
+    name : str
+        What to call the model.
+
+    Returns
+    -------
+    ModelSpec
+        A note says so when the vocabulary's size is assumed.
+
+    Raises
+    ------
+    InputError
+        An option asks for layers that are not modelled, or a size is missing.
+    """
+    for option, what in _UNREAD:
+        if read.has(option):
+            raise InputError(f"{option}: {what}", allowed="--model MODEL names the model instead")
+    vocab = read.number("--vocab-size", 0) or read.number("--padded-vocab-size", 0)
+    notes = () if vocab else (f"the arguments size no vocabulary: {_DEFAULT_VOCAB} tokens are assumed",)
+    facts = Architecture(
+        layers=read.number("--num-layers", 0),
+        hidden=read.number("--hidden-size", 0),
+        vocab=vocab or _DEFAULT_VOCAB,
+        vocab_multiple=read.number("--make-vocab-size-divisible-by", 128),
+        tied=not read.has("--untie-embeddings-and-output-weights"),
+        norm="rms" if read.text("--normalization", "LayerNorm") == "RMSNorm" else "layer",
+        max_positions=read.number("--max-position-embeddings", 0),
+        mtp_layers=read.number("--mtp-num-layers", 0),
+        **_attention(read),
+        **_positions(read),
+        **_feed_forward(read),
+    )
+    return facts.build(name, sources=("launch arguments",), notes=notes, where="arguments")
+
+
+def _attention(read: Arguments) -> dict[str, Any]:
+    heads = read.number("--num-attention-heads", 0)
+    bias = not read.has("--disable-bias-linear")
+    found: dict[str, Any] = {
+        "heads": heads,
+        "kv_heads": read.number("--num-query-groups", 1) if read.has("--group-query-attention") else heads,
+        "head_dim": read.number("--kv-channels", 0),
+        "qkv_bias": bias or read.has("--add-qkv-bias"),
+        "out_bias": bias,
+        "qk_norm": read.has("--qk-layernorm"),
+        "output_gate": read.has("--attention-output-gate"),
+        "sinks": read.text("--softmax-type", "vanilla") == "learnable",
+    }
+    if read.has("--multi-latent-attention"):
+        rope = read.number("--qk-pos-emb-head-dim", 64)
+        found |= {
+            "kv_heads": heads,
+            "head_dim": read.number("--qk-head-dim", 128) + rope,
+            "value_dim": read.number("--v-head-dim", 128),
+            "q_rank": read.number("--q-lora-rank", 0),
+            "kv_rank": read.number("--kv-lora-rank", 32),
+            "rope_dim": rope,
+            "qk_norm": False,  # the norms of the low ranks are counted with them
+        }
+    return found
+
+
+def _positions(read: Arguments) -> dict[str, Any]:
+    kind = "rope" if read.has("--use-rotary-position-embeddings") else read.text("--position-embedding-type")
+    learned = kind in ("", "learned_absolute")
+    window = read.texts("--window-size")
+    before = (window[0] if len(window) == 1 else ",".join(window)).partition(",")[0] if window else ""
+    size = int(before) + 1 if before.isdigit() else 0
+    found: dict[str, Any] = {
+        "learned_positions": read.number("--max-position-embeddings", 0) if learned else 0,
+        "rotary": kind in ("rope", "yarn", "mrope"),
+        "window": size,
+    }
+    skip = read.text("--window-attn-skip-freq")
+    if size and skip.isdigit() and int(skip) > 1:
+        found["mixer_pattern"] = "w" * (int(skip) - 1) + "f"
+    elif size and skip:
+        windowed = moe_pattern(skip, read.number("--num-layers", 0))
+        found["mixer_pattern"] = "".join("w" if on else "f" for on in windowed)
+    return found
+
+
+def _feed_forward(read: Arguments) -> dict[str, Any]:
+    hidden, gated = read.number("--hidden-size", 0), any(read.has(name) for name in _GATED)
+    width = int(4 * hidden * 2 / 3 / 64) * 64 if read.has("--swiglu") else 4 * hidden
+    ffn, bias = read.number("--ffn-hidden-size", width), not read.has("--disable-bias-linear")
+    found: dict[str, Any] = {"ffn": ffn, "gated": gated, "ffn_bias": bias}
+    experts = read.number("--num-experts", 0)
+    if experts:
+        pattern = moe_pattern(read.text("--moe-layer-freq", "1"), read.number("--num-layers", 0))
+        found |= {
+            "experts": experts,
+            "top_k": read.number("--moe-router-topk", 2),
+            "expert_ffn": read.number("--moe-ffn-hidden-size", ffn),
+            "shared_ffn": read.number("--moe-shared-expert-intermediate-size", 0),
+            "shared_gate": read.has("--moe-shared-expert-gate"),
+            "expert_bias": bias,
+            "latent": read.number("--moe-latent-size", 0),
+            "ffn_pattern": "".join("e" if sparse else "d" for sparse in pattern),
+        }
+    return found

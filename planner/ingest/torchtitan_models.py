@@ -1,0 +1,45 @@
+"""Configurations of torchtitan's registry, by name and by the sizes of their models."""
+
+import tomllib
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any, Final
+
+from costmodels.workload import presets
+from costmodels.workload.model import ModelSpec
+from planner.rules.proposal import ModelFacts, facts_of
+
+SIZES: Final = ("layers", "hidden", "heads", "kv_heads", "ffn", "experts", "vocab")
+
+
+@lru_cache(maxsize=1)
+def registry() -> tuple[dict[str, Any], ...]:
+    """Configurations of torchtitan with the sizes of their models."""
+    text = files("planner.ingest").joinpath("torchtitan_models.toml").read_text(encoding="utf-8")
+    return tuple(tomllib.loads(text)["config"])
+
+
+def same_sizes(entry: dict[str, Any], facts: ModelFacts) -> bool:
+    """Whether a configuration builds a model of these sizes."""
+    return all(entry[size] == getattr(facts, size) for size in SIZES)
+
+
+def model_of_config(config: str) -> ModelSpec | None:
+    """Return the preset that a configuration of torchtitan builds.
+
+    Parameters
+    ----------
+    config : str
+        Such as ``llama3_70b``.
+
+    Returns
+    -------
+    ModelSpec or None
+        None when no preset has the name, or none has the configuration's sizes.
+    """
+    entry = next((entry for entry in registry() if entry["config"] == config), None)
+    named = presets.find(config)
+    if entry is None or (named is not None and same_sizes(entry, facts_of(named))):
+        return named
+    fitting = (presets.find(name) for name in presets.names())
+    return next((model for model in fitting if model is not None and same_sizes(entry, facts_of(model))), None)

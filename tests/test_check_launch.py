@@ -1,0 +1,254 @@
+"""``plan check`` on launches as users have them: scripts, YAML, TOML, JSON, overrides, of every framework."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from costmodels.workload.counts import parameter_count
+from costmodels.workload.presets import model
+from hardware.errors import InputError
+from planner.cli import app
+from planner.export.megatron_model import model_arguments
+from planner.ingest.judge import model_of_recipe
+from planner.ingest.launch_text import read_launch_text, yaml_overrides
+from planner.ingest.megatron_model import model_of
+from planner.ingest.options import megatron_options, read_arguments
+from planner.launch_check import check_launch, read_launch
+from planner.question import LaunchQuestion
+
+RUN = CliRunner()
+SIZES = (
+    "--num-layers 80 --hidden-size 8192 --ffn-hidden-size 28672 --num-attention-heads 64 --group-query-attention "
+    "--num-query-groups 8 --seq-length 8192 --max-position-embeddings 8192 --vocab-size 128256 --swiglu "
+    "--normalization RMSNorm --disable-bias-linear --position-embedding-type rope "
+    "--untie-embeddings-and-output-weights"
+)
+SCRIPT = f"""#!/bin/bash
+#SBATCH --nodes=8
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+GPUS_PER_NODE=8
+NNODES=${{SLURM_NNODES:-8}}
+TP=4; PP=8
+CHUNKS=$((80 / PP / 2))
+DISTRIBUTED_ARGS=(--nproc_per_node $GPUS_PER_NODE --nnodes $NNODES --master_addr $MASTER_ADDR)
+MODEL_ARGS="{SIZES}"
+PARALLEL_ARGS=(
+    --tensor-model-parallel-size ${{TP}}   # inside a node
+    --pipeline-model-parallel-size $PP
+    --num-virtual-stages-per-pipeline-rank $CHUNKS
+    --sequence-parallel
+)
+PARALLEL_ARGS+=(--use-distributed-optimizer --bf16)
+torchrun ${{DISTRIBUTED_ARGS[@]}} pretrain_gpt.py $MODEL_ARGS "${{PARALLEL_ARGS[@]}}" \\
+    --micro-batch-size 1 --global-batch-size 128 --data-path "$DATA" 2>&1 | tee "log-$(date).txt"
+"""
+
+
+def told(framework: str, *words: str, **more) -> LaunchQuestion:
+    return LaunchQuestion(framework=framework, arguments=words, **more)
+
+
+def rules(judged) -> set[str]:
+    return {violation.rule for violation in judged.violations}
+
+
+def test_a_shell_script_is_read_as_it_would_run(tmp_path):
+    script = tmp_path / "train.sh"
+    script.write_text(SCRIPT)
+    judged = read_launch(LaunchQuestion(framework="megatron", file=script))
+    assert judged.legal, judged.violations
+    assert judged.world == 64
+    assert judged.built == ((2, 2, 2, 2, 2),) * 8
+    assert judged.layout.first.tp, judged.layout.first.dp == (4, 2)
+    assert any("$DATA" in note for note in judged.notes)
+    assert judged.model.layers == 80
+
+
+def test_a_script_that_unsets_connections_is_refused(tmp_path):
+    script = tmp_path / "train.sh"
+    script.write_text(SCRIPT.replace("MAX_CONNECTIONS=1", "MAX_CONNECTIONS=8"))
+    assert "megatron-connections" in rules(read_launch(LaunchQuestion(framework="megatron", file=script)))
+
+
+def test_options_after_the_file_win(tmp_path):
+    script = tmp_path / "train.sh"
+    script.write_text(SCRIPT)
+    question = LaunchQuestion(framework="megatron", file=script, arguments=("--micro-batch-size", "3"))
+    assert not read_launch(question).legal
+
+
+def test_yaml_of_flags_and_of_sections(tmp_path):
+    flags = "ENV_VARS:\n  A: 1\nMODEL_ARGS:\n  --num-layers: 80\n  --bf16: true\n  --swiglu: false\n"
+    assert list(yaml_overrides(flags, "x")) == ["--num-layers", "80", "--bf16"]
+    sections = "model:\n  tensor_model_parallel_size: 2\n  recompute_modules: [core_attn, moe]\n  pp_layout: null\n"
+    assert list(yaml_overrides(sections, "x")) == [
+        "model.tensor_model_parallel_size=2",
+        "model.recompute_modules=[core_attn,moe]",
+        "model.pp_layout=null",
+    ]
+    with pytest.raises(InputError, match="alias"):
+        list(yaml_overrides("a: &x [1]\nb: *x\n", "x"))
+
+
+def test_bridge_yaml_with_a_layout_of_lists(tmp_path):
+    stages = [["embedding", *["decoder"] * 9], ["decoder"] * 11, ["decoder"] * 10, [*["decoder"] * 2, "loss"]]
+    text = f"model:\n  pipeline_model_parallel_size: 4\n  pipeline_model_parallel_layout: {json.dumps(stages)}\n"
+    file = tmp_path / "over.yaml"
+    file.write_text(text + "train:\n  micro_batch_size: 1\n  global_batch_size: 64\n")
+    judged = read_launch(LaunchQuestion(framework="bridge", file=file, world=16, model="llama3_8b"))
+    assert judged.legal, judged.violations
+    assert judged.built == ((9,), (11,), (10,), (2,))
+
+
+def test_bridge_names_unknown_keys_and_what_it_does_not_judge():
+    judged = read_launch(
+        told(
+            "bridge",
+            "--recipe",
+            "llama3_8b_pretrain_config",
+            "model.tensor_model_paralel_size=2",
+            "optimizer.lr=1e-4",
+            "checkpoint.save_interval=100",
+            world=8,
+        )
+    )
+    assert judged.unknown == ("model.tensor_model_paralel_size",)
+    assert "did you mean model.tensor_model_parallel_size" in judged.violations[0].message
+    assert judged.unjudged == ("optimizer.lr", "checkpoint.save_interval")
+
+
+def test_bridge_counts_both_grids():
+    words = ("model.pipeline_model_parallel_size=8", "model.expert_model_parallel_size=32")
+    words += ("model.expert_tensor_parallel_size=1", "model.tensor_model_parallel_size=1")
+    bad = read_launch(told("bridge", *words, world=64, model="qwen3_235b_a22b"))
+    assert not bad.legal
+    assert any("256" in violation.message for violation in bad.violations)
+
+
+def test_nemo_names_keys_that_it_would_drop_silently():
+    judged = read_launch(
+        told("nemo", "trainer.strategy.context_paralel_size=2", "trainer.num_nodes=1", "trainer.devices=8",
+             model="llama3_8b")
+    )  # fmt: skip
+    assert judged.unknown == ("trainer.strategy.context_paralel_size",)
+    assert "without a word" in judged.violations[0].message
+    assert judged.accepted
+    assert judged.world == 8
+
+
+def test_recipes_name_models():
+    assert model_of_recipe("llama3_8b_pretrain_config").name == "llama3_8b"
+    assert model_of_recipe("qwen3.qwen3_235b_a22b_64gpu_h100_bf16").layers == 94
+    assert model_of_recipe("nothing_known") is None
+
+
+def test_torchtitan_toml_of_0_2(tmp_path):
+    file = tmp_path / "train.toml"
+    file.write_text(
+        '[model]\nname = "llama3"\nflavor = "70B"\n[job]\ndump_folder = "x"\n'
+        "[training]\nlocal_batch_size = 8\nseq_len = 8192\n"
+        "[parallelism]\ntensor_parallel_degree = 8\npipeline_parallel_degree = 4\n"
+        "pipeline_parallel_microbatch_size = 1\n"
+        'pipeline_parallel_schedule = "1F1B"\n[activation_checkpoint]\nmode = "selective"\n'
+    )
+    judged = read_launch(LaunchQuestion(framework="torchtitan", file=file, world=64))
+    assert judged.legal, judged.violations
+    assert judged.model.name == "llama3_70b"
+    assert judged.built == ((20,), (21,), (20,), (19,))
+
+
+def test_torchtitan_options_are_judged_by_rules_not_by_the_first_mistake():
+    judged = read_launch(
+        told("torchtitan", "--module", "llama3", "--config", "llama3_8b", "--parallelism.tensor_parallel_degree", "16",
+             world=16)
+    )  # fmt: skip
+    assert "kv-heads" in "".join(rules(judged)), judged.violations
+
+
+def test_deepspeed_json_with_degrees(tmp_path):
+    file = tmp_path / "ds.json"
+    config = {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}}
+    file.write_text(json.dumps({**config, "bf16": {"enabled": True}, "trian_steps": 3}))
+    judged = read_launch(LaunchQuestion(framework="deepspeed", file=file, world=16, model="llama3_8b"))
+    assert judged.legal
+    assert judged.layout.first.zero, judged.layout.num_microbatches == (3, 4)
+    assert judged.unknown == ("trian_steps",)
+    words = ("--pipeline-model-parallel-size", "4", "--seq-length", "4096")
+    wrong = LaunchQuestion(framework="deepspeed", file=file, world=16, model="llama3_8b", arguments=words)
+    assert "deepspeed-zero-pp" in rules(read_launch(wrong))
+
+
+def test_a_batch_that_does_not_multiply_out_names_the_numbers(tmp_path):
+    file = tmp_path / "ds.json"
+    file.write_text('{"train_batch_size": 60, "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 4}')
+    judged = read_launch(LaunchQuestion(framework="deepspeed", file=file, world=16, model="llama3_8b"))
+    assert not judged.legal
+    assert "60" in judged.violations[0].message
+
+
+def test_galvatron_json(tmp_path):
+    file = tmp_path / "g.json"
+    ones = ",".join(["1"] * 32)
+    config = {"pp_deg": 2, "tp_sizes_enc": ones, "tp_consecutive_flags": ones, "dp_types_enc": ones}
+    file.write_text(json.dumps({**config, "global_bsz": 32, "chunks": 4, "pp_division": "15,17"}))
+    judged = read_launch(LaunchQuestion(framework="galvatron", file=file, world=8, model="llama3_8b"))
+    assert judged.legal, judged.violations
+    assert judged.built == ((15,), (17,))
+
+
+def test_the_price_and_what_is_faster():
+    words = (
+        *SIZES.split(),
+        *["--micro-batch-size", "1", "--global-batch-size", "128", "--bf16", "--use-distributed-optimizer"],
+    )
+    words += tuple(["--tensor-model-parallel-size", "8", "--pipeline-model-parallel-size", "4", "--sequence-parallel"])
+    report = check_launch(told("megatron", *words, world=32, cluster="dgx-h100"))
+    assert report.request.cluster.gpus == 32
+    assert report.ranked.cost.step.total_s > 0
+    assert report.faster
+    assert all(one.ranked.cost.step.total_s < report.ranked.cost.step.total_s for one in report.faster)
+
+
+def test_the_json_of_an_illegal_launch(tmp_path):
+    words = SIZES.replace("--num-layers 80", "--num-layers 30").split()
+    words += ["--micro-batch-size", "1", "--pipeline-model-parallel-size", "4", "--bf16"]
+    result = RUN.invoke(app, ["check", "--world-size", "8", "--cluster", "dgx-h100", "--json", "-", "--", *words])
+    assert result.exit_code == 3, result.output
+    answer = json.loads(result.stdout)
+    assert answer["legal"] is False
+    assert answer["layers_per_stage"] is None
+    assert answer["layers_counted_unchecked"] == 28
+    assert answer["grids"]["attention"] == {"tp": 1, "cp": 1, "dp": 2, "pp": 4}
+    assert any(near["layers_per_stage"] == [[8], [8], [7], [7]] for near in answer["nearest"])
+    assert all(near["layout"]["step_time_s"] > 0 for near in answer["nearest"])
+
+
+@pytest.mark.parametrize("text", ["A=$((", "x='", 'x="', "A=(1", "A=$(ls"])
+def test_broken_scripts_are_named(text, tmp_path):
+    file = tmp_path / "x.sh"
+    file.write_text(text)
+    with pytest.raises(InputError):
+        read_launch_text(file, ())
+
+
+def test_doubling_variables_do_not_fill_the_memory(tmp_path):
+    file = tmp_path / "x.sh"
+    file.write_text("A=aaaaaaaaaa\n" + "A=$A$A\n" * 60 + "python x.py $A\n")
+    with pytest.raises(InputError, match="grows beyond"):
+        read_launch_text(file, ())
+
+
+def test_a_script_inside_bash_c(tmp_path):
+    file = tmp_path / "x.sh"
+    file.write_text('srun --ntasks=8 bash -c "python -u pretrain_gpt.py --num-layers 4 --bf16"\n')
+    assert read_launch_text(file, ()).arguments == ("--num-layers", "4", "--bf16")
+
+
+@pytest.mark.parametrize("name", ["llama3_70b", "qwen3_235b_a22b", "deepseek_v3", "mixtral_8x22b", "gpt_oss_20b"])
+def test_arguments_build_the_model_that_they_came_from(name):
+    spec = model(name)
+    words = model_arguments(spec, 1024)
+    back = parameter_count(model_of(read_arguments(words, megatron_options("0.19"))))
+    assert back.total == pytest.approx(parameter_count(spec).total, rel=1e-6)
+    assert back.active == pytest.approx(parameter_count(spec).active, rel=1e-6)
