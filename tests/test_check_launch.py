@@ -78,7 +78,7 @@ def test_options_after_the_file_win(tmp_path):
     assert not read_launch(question).legal
 
 
-def test_yaml_of_flags_and_of_sections(tmp_path):
+def test_yaml_of_flags_and_of_sections():
     flags = "ENV_VARS:\n  A: 1\nMODEL_ARGS:\n  --num-layers: 80\n  --bf16: true\n  --swiglu: false\n"
     assert list(yaml_overrides(flags, "x")) == ["--num-layers", "80", "--bf16"]
     sections = "model:\n  tensor_model_parallel_size: 2\n  recompute_modules: [core_attn, moe]\n  pp_layout: null\n"
@@ -198,11 +198,9 @@ def test_galvatron_json(tmp_path):
 
 
 def test_the_price_and_what_is_faster():
-    words = (
-        *SIZES.split(),
-        *["--micro-batch-size", "1", "--global-batch-size", "128", "--bf16", "--use-distributed-optimizer"],
-    )
-    words += tuple(["--tensor-model-parallel-size", "8", "--pipeline-model-parallel-size", "4", "--sequence-parallel"])
+    grid = ("--tensor-model-parallel-size", "8", "--pipeline-model-parallel-size", "4", "--sequence-parallel")
+    batch = ("--micro-batch-size", "1", "--global-batch-size", "128", "--bf16", "--use-distributed-optimizer")
+    words = (*SIZES.split(), *grid, *batch)
     report = check_launch(told("megatron", *words, world=32, cluster="dgx-h100"))
     assert report.request.cluster.gpus == 32
     assert report.ranked.cost.step.total_s > 0
@@ -210,7 +208,7 @@ def test_the_price_and_what_is_faster():
     assert all(one.ranked.cost.step.total_s < report.ranked.cost.step.total_s for one in report.faster)
 
 
-def test_the_json_of_an_illegal_launch(tmp_path):
+def test_the_json_of_an_illegal_launch():
     words = SIZES.replace("--num-layers 80", "--num-layers 30").split()
     words += ["--micro-batch-size", "1", "--pipeline-model-parallel-size", "4", "--bf16"]
     result = RUN.invoke(app, ["check", "--world-size", "8", "--cluster", "dgx-h100", "--json", "-", "--", *words])
