@@ -6,7 +6,7 @@ clock; the voltage follows the clock down to a floor. Constants: ``power.toml``;
 
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import lru_cache
 from importlib import resources
@@ -30,7 +30,12 @@ class Work(StrEnum):
     ATTENTION = "attention"
     MEMORY = "memory"
     COMMUNICATION = "communication"
+    SPIN = "spin"  # a kernel of an exchange polls for a peer that is late
     IDLE = "idle"
+
+
+WAITS: Final = (Work.SPIN, Work.IDLE)
+"""What is no work: the power limiter does not see it, and its length is what the step leaves."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +56,8 @@ class PowerModel:
         Default power limit [W]; 0.0 where the vendor states none: then nothing is limited.
     activity, clock_bound : mapping
         Per kind of work: dynamic draw over that of matrix products, and the share of time that follows the clock [1].
+    sensor_s : float
+        Time over which a power sensor averages [s].
     """
 
     static_w: float
@@ -61,22 +68,58 @@ class PowerModel:
     limit_w: float
     activity: Mapping[Work, float]
     clock_bound: Mapping[Work, float]
+    sensor_s: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepPower:
-    """Balance of a step; arrays of one shape.
+    """Balance of work without pauses; arrays of one shape.
 
-    ``clock`` is over the highest clock; ``mean_w`` over the whole step, ``peak_w`` of the most demanding work in it;
-    ``slowdown`` the step's time over its time at the highest clock; the masks say what holds the clock down.
+    ``clock`` is over the highest clock; ``mean_w`` the draw; ``slowdown`` the time over that at the highest clock;
+    ``power_limited`` says whether the limit holds the clock down.
     """
 
     clock: Floats
     mean_w: Floats
-    peak_w: Floats
     slowdown: Floats
     power_limited: Bools
-    heat_limited: Bools
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StepLoad:
+    """The work of a step as a function of the clock x; arrays of one shape.
+
+    It takes ``fixed_s + clocked_s / x`` seconds, and the integral of its activity over them is
+    ``fixed_active_s + clocked_active_s / x``: each kind of work k adds ``t_k ((1 - u_k) + u_k / x)``, times
+    1 and times ``a_k``.
+    """
+
+    fixed_s: Floats
+    clocked_s: Floats
+    fixed_active_s: Floats
+    clocked_active_s: Floats
+
+    def busy_s(self, clock: Floats | float) -> Floats:
+        """Seconds of work at a clock over the highest clock."""
+        return np.asarray(self.fixed_s + self.clocked_s / clock)
+
+    def activity(self, clock: Floats | float) -> Floats:
+        """Mean activity of the work [1]; 0 without work."""
+        busy = self.busy_s(clock)
+        active = self.fixed_active_s + self.clocked_active_s / clock
+        return np.divide(active, busy, out=np.zeros(np.shape(busy)), where=busy > 0.0)
+
+    def take(self, index: Any) -> "StepLoad":
+        """Entries ``index`` of every array, as numpy indexes them."""
+        return StepLoad(**{entry.name: getattr(self, entry.name)[index] for entry in fields(self)})
+
+    def where(self, condition: Bools) -> "StepLoad":
+        """Every array where a condition holds, and no work elsewhere."""
+        return StepLoad(**{entry.name: np.where(condition, getattr(self, entry.name), 0.0) for entry in fields(self)})
+
+    def broadcast(self, shape: tuple[int, ...]) -> "StepLoad":
+        """Every array with a shape."""
+        return StepLoad(**{entry.name: np.broadcast_to(getattr(self, entry.name), shape) for entry in fields(self)})
 
 
 def power_model(accelerator: Accelerator) -> PowerModel:
@@ -110,7 +153,22 @@ def power_model(accelerator: Accelerator) -> PowerModel:
         limit_w=limit_w,
         activity=_by_work(table["activity"]),
         clock_bound=_by_work(table["clock_bound"]),
+        sensor_s=_value(table["peak"], "sensor_s"),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeConstants:
+    """What a node draws besides accelerators and processors: per adapter [W], and for fans as a share of the rest."""
+
+    nic_w: float
+    fan_share: float
+
+
+def node_constants() -> NodeConstants:
+    """Return the constants that all nodes share."""
+    row = _table()["node"]
+    return NodeConstants(nic_w=_value(row, "nic_w"), fan_share=_value(row, "fan_share"))
 
 
 def power_w(model: PowerModel, activity: Floats | float, clock: Floats | float) -> Floats:
@@ -157,7 +215,7 @@ def clock_under(model: PowerModel, activity: Floats | float, limit_w: Floats | f
     """
     activity, limit_w = np.broadcast_arrays(np.asarray(activity, dtype=float), np.asarray(limit_w, dtype=float))
     low, high = np.full(activity.shape, model.least_clock), np.ones(activity.shape)
-    return _highest(lambda clock: power_w(model, activity, clock) <= limit_w, low, high)
+    return highest_within(lambda clock: power_w(model, activity, clock) <= limit_w, low, high)
 
 
 def time_factor(clock: Floats | float, clock_bound: Floats | float) -> Floats:
@@ -179,19 +237,98 @@ def time_factor(clock: Floats | float, clock_bound: Floats | float) -> Floats:
     return factor
 
 
+def step_load(model: PowerModel, seconds: Mapping[Work, Floats | float]) -> StepLoad:
+    """Return the work of a step as a function of the clock.
+
+    Parameters
+    ----------
+    model : PowerModel
+        Constants.
+    seconds : mapping of Work to array
+        Time per kind of work at the highest clock [s]; shapes broadcast. Waits (:data:`WAITS`) are no work.
+
+    Returns
+    -------
+    StepLoad
+        Arrays of the broadcast shape.
+    """
+    works = [work for work in Work if work not in WAITS]
+    times = np.stack(np.broadcast_arrays(*(np.asarray(seconds.get(work, 0.0), dtype=np.float64) for work in works)))
+    bound = np.array([model.clock_bound[work] for work in works]).reshape(-1, *([1] * (times.ndim - 1)))
+    activity = np.array([model.activity[work] for work in works]).reshape(bound.shape)
+    fixed, clocked = times * (1.0 - bound), times * bound
+    return StepLoad(
+        fixed_s=fixed.sum(axis=0),
+        clocked_s=clocked.sum(axis=0),
+        fixed_active_s=(fixed * activity).sum(axis=0),
+        clocked_active_s=(clocked * activity).sum(axis=0),
+    )
+
+
+def busy_w(model: PowerModel, load: StepLoad, clock: Floats | float) -> Floats:
+    """Mean draw over the work of a step; rises with the clock (proof in ``docs/power.md``).
+
+    Parameters
+    ----------
+    model : PowerModel
+        Constants.
+    load : StepLoad
+        Work of the step.
+    clock : array or float
+        Clock over the highest clock [1].
+
+    Returns
+    -------
+    array
+        Watts, of the load's shape.
+    """
+    return power_w(model, load.activity(clock), clock)
+
+
+def peak_w(model: PowerModel, load: StepLoad, clock: Floats | float, pass_s: Floats | float) -> Floats:
+    """Highest draw that a sensor shows: the head of a burst, before the limiter has lowered the clock.
+
+    A pass over a stage that follows a wait begins at the highest clock, since the limiter saw little draw before. What
+    the sensor's mean shows of that grows with the length of the pass, hence with the micro-batch and with the layers of
+    a stage, up to the draw at the highest clock.
+
+    Parameters
+    ----------
+    model : PowerModel
+        Constants.
+    load : StepLoad
+        Work of the step.
+    clock : array or float
+        Sustained clock over the highest clock [1].
+    pass_s : array or float
+        Longest work without a wait: the backward pass of a micro-batch [s].
+
+    Returns
+    -------
+    array
+        Watts, at least the mean of the work at the sustained clock.
+
+    References
+    ----------
+    Overshoot of limiters and means of sensors: Yang et al., arXiv 2312.02741.
+    """
+    sustained = busy_w(model, load, clock)
+    seen = -np.expm1(-np.asarray(pass_s) / model.sensor_s)
+    return np.asarray(sustained + (busy_w(model, load, 1.0) - sustained) * seen)
+
+
 def step_power(
     model: PowerModel,
     seconds: Mapping[Work, Floats | float],
     *,
     limit_w: Floats | float = 0.0,
-    heat_w: Floats | float = np.inf,
     highest_clock: Floats | float = 1.0,
 ) -> StepPower:
-    """Solve clock and draw of a step that spends ``seconds`` on each kind of work at the highest clock.
+    """Solve clock and draw of work without pauses that spends ``seconds`` on each kind of work at the highest clock.
 
-    The limiter sees the mean over the time that is not idle: kernels and exchanges alternate faster than it reacts,
-    while idle phases of a pipeline do not. Heat follows the mean over the whole step. Both means rise with the clock
-    (proof in ``docs/power.md``), so the highest clock within both limits is found by bisection.
+    Kernels and exchanges alternate faster than the power limiter reacts, so it sees their mean; idle phases of a
+    pipeline are longer, so they do not raise the clock. The mean rises with the clock, so the highest clock within the
+    limit is found by bisection.
 
     Parameters
     ----------
@@ -201,36 +338,26 @@ def step_power(
         Time per kind of work at the highest clock [s]; shapes broadcast.
     limit_w : array or float
         Power limit per accelerator [W]; 0.0: the accelerator's own.
-    heat_w : array or float
-        Mean draw that cooling can carry [W].
     highest_clock : array or float
         Clock that may not be exceeded (locked clocks), over the highest clock [1].
 
     Returns
     -------
     StepPower
-        Clock, mean and peak draw, slowdown, and what limits.
+        Clock, mean draw, slowdown, and whether the limit holds the clock down.
     """
+    load = step_load(model, seconds)
     limit_w = np.where(np.asarray(limit_w) > 0.0, limit_w, model.limit_w or np.inf)
-    every = (*(seconds.get(work, 0.0) for work in Work), highest_clock, limit_w, heat_w)
-    *spent, ceiling, limit, heat = (np.array(value, dtype=np.float64) for value in np.broadcast_arrays(*every))
-    times = np.stack(spent)
-    idle = list(Work).index(Work.IDLE)
-    times[idle] = np.where(times.sum(axis=0) > 0.0, times[idle], 1.0)  # no work at all: an idle step
-    busy = times.copy()
-    busy[idle] = 0.0
+    every = np.broadcast_arrays(np.asarray(highest_clock, dtype=np.float64), limit_w, load.fixed_s)
+    ceiling, limit = np.array(every[0]), every[1]
     floor = np.minimum(np.full(ceiling.shape, model.least_clock), ceiling)
-    by_power = _highest(lambda x: _mean_w(model, busy, x) <= limit, floor, ceiling)
-    clock = _highest(lambda x: _mean_w(model, times, x) <= heat, floor, by_power)
-    stretched = _stretched(model, times, clock).sum(axis=0)
-    draws = np.stack([power_w(model, model.activity[work], clock) for work in Work])
+    clock = highest_within(lambda x: busy_w(model, load, x) <= limit, floor, ceiling)
+    full_s = load.busy_s(1.0)
     return StepPower(
         clock=clock,
-        mean_w=_mean_w(model, times, clock),
-        peak_w=np.where(times > 0.0, draws, 0.0).max(axis=0),
-        slowdown=stretched / times.sum(axis=0),
-        power_limited=(by_power < ceiling - _EXACT) & (clock >= by_power - _EXACT),
-        heat_limited=clock < by_power - _EXACT,
+        mean_w=busy_w(model, load, clock),
+        slowdown=np.divide(load.busy_s(clock), full_s, out=np.ones(clock.shape), where=full_s > 0.0),
+        power_limited=clock < ceiling - _EXACT,
     )
 
 
@@ -240,24 +367,21 @@ def _v2f(model: PowerModel, clock: Floats) -> Floats:
     return product
 
 
-def _stretched(model: PowerModel, times: Floats, clock: Floats) -> Floats:
-    """Times per kind of work, shape (works, ...), at a clock."""
-    bound = np.array([model.clock_bound[work] for work in Work]).reshape(-1, *([1] * clock.ndim))
-    stretched: Floats = times * time_factor(clock, bound)
-    return stretched
+def highest_within(within: Callable[[Floats], Bools], low: Floats, high: Floats) -> Floats:
+    """Highest clock in [low, high] up to which a condition holds; ``low`` where it holds nowhere.
 
+    Parameters
+    ----------
+    within : callable
+        The condition on clocks of the arrays' shape; holds up to some clock and not beyond.
+    low, high : array
+        Clocks over the highest clock [1].
 
-def _mean_w(model: PowerModel, times: Floats, clock: Floats) -> Floats:
-    stretched = _stretched(model, times, clock)
-    activity = np.array([model.activity[work] for work in Work]).reshape(-1, *([1] * clock.ndim))
-    total = stretched.sum(axis=0)
-    weighted = (stretched * activity).sum(axis=0)
-    mean = np.divide(weighted, total, out=np.zeros_like(total), where=total > 0.0)
-    return power_w(model, mean, clock)
-
-
-def _highest(within: Callable[[Floats], Bools], low: Floats, high: Floats) -> Floats:
-    """Highest clock in [low, high] up to which a condition holds; ``low`` where it holds nowhere."""
+    Returns
+    -------
+    array
+        By bisection, within 2^-26 of the range.
+    """
     bottom, top = np.where(within(high), high, low), high
     if np.array_equal(bottom, top):
         return bottom

@@ -47,5 +47,6 @@ class Pricing:
 
     @property
     def power_limit_w(self) -> float:
-        """Power limit per accelerator: the job's, else the node's, else the part's own; 0.0 where none is known."""
-        return self.job.power_cap_w or self.island.node.gpu_power_cap_w or self.accelerator.tdp_w
+        """Power limit per accelerator: the lower of the job's and the node's, else the part's own; 0.0: unknown."""
+        caps = [cap for cap in (self.job.power_cap_w, self.island.node.gpu_power_cap_w) if cap > 0.0]
+        return min(caps, default=self.accelerator.tdp_w)

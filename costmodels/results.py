@@ -60,9 +60,36 @@ class MemoryUse:
         return sum(size for _, size in self.components)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotState:
+    """One accelerator in use, over a step.
+
+    ``node`` counts within the island. ``mean_w`` is over the step, ``busy_w`` over its work, ``peak_w`` what a sensor
+    shows of bursts; ``temperature_c`` that of the die at the end of the busy part, ``peak_c`` with bursts.
+    ``limited_by`` is power, heat, measured or none.
+    """
+
+    island: int
+    node: int
+    gpu: int
+    stage: int
+    mean_w: float
+    busy_w: float
+    peak_w: float
+    clock_hz: float
+    temperature_c: float
+    peak_c: float
+    limited_by: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class PowerState:
-    """Steady power, clock and temperature of the accelerators over a step."""
+    """Steady power, clock and temperature of the accelerators over a step.
+
+    ``gpu_w`` is the mean over accelerators in use and over the step, ``clock_hz`` the clock of the slowest one,
+    ``max_temp_c`` the highest temperature of any die, bursts included. ``node_energy_j_per_token`` counts hosts and
+    fans of the nodes in use too. ``slots`` lists the accelerators by place where heat was priced.
+    """
 
     gpu_w: float
     peak_gpu_w: float
@@ -70,6 +97,14 @@ class PowerState:
     limited_by: str  # power, heat, none
     energy_j_per_token: float
     max_temp_c: float
+    node_energy_j_per_token: float = 0.0
+    slots: tuple[SlotState, ...] = ()
+
+    @property
+    def gap_c(self) -> float:
+        """Hottest less coolest die at the end of the busy part [degree C]; 0.0 where slots are not listed."""
+        degrees = [slot.temperature_c for slot in self.slots]
+        return max(degrees) - min(degrees) if degrees else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

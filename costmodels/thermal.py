@@ -10,13 +10,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
-from costmodels.power import PowerModel, StepPower, Work, step_power
-from costmodels.table import Floats
+from costmodels.power import PowerModel, StepLoad, Work, busy_w, highest_within, power_w
+from costmodels.table import Bools, Floats
 from hardware.cluster import NodeType
+
+CLOCK_TOLERANCE: Final = 1e-6
+"""Clocks over the highest clock that differ by less are equal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +34,8 @@ class ThermalModel:
         Temperature of what cools [degree C].
     resistance_c_per_w, coupling_c_per_w : float
         Rise per watt of the GPU itself, and per watt of each GPU upstream of it [degree C / W].
+    quadratic_c_per_w2 : float
+        Rise per squared watt of the GPU itself, of the form ``T + P R_ja + P^2 R_jc`` [degree C / W^2].
     limit_c : float
         Temperature that the clock is lowered to hold [degree C]; 0.0: none is known, nothing is limited.
     fast_share, fast_s, slow_s : float
@@ -43,6 +48,7 @@ class ThermalModel:
     inlet_c: float
     resistance_c_per_w: float
     coupling_c_per_w: float
+    quadratic_c_per_w2: float
     limit_c: float
     fast_share: float
     fast_s: float
@@ -54,16 +60,27 @@ class ThermalModel:
         """GPUs of the node."""
         return sum(len(row) for row in self.rows)
 
+    def own_rise_c(self, watts: Floats | float) -> Floats:
+        """Rise of a die over the arriving air by its own draw [degree C], any shape."""
+        return quadratic_c(
+            watts, ambient_c=0.0, ambient_c_per_w=self.resistance_c_per_w, case_c_per_w2=self.quadratic_c_per_w2
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class ThermalState:
     """Balance of power, clock and heat; arrays of shape (..., G).
 
-    ``temperature_c`` exceeds the limit only where even the least clock is too hot.
+    ``clock`` is over the highest clock; ``busy_w`` the draw while there is work, ``mean_w`` that over the whole step.
+    ``temperature_c`` is that of the die at the end of the busy part of a step; it exceeds the limit only where even the
+    least clock is too hot. ``heat_limited`` says whether heat holds the clock below what the power limit leaves.
     """
 
-    power: StepPower
+    clock: Floats
+    busy_w: Floats
+    mean_w: Floats
     temperature_c: Floats
+    heat_limited: Bools
 
 
 def thermal_model(node: NodeType) -> ThermalModel:
@@ -83,14 +100,17 @@ def thermal_model(node: NodeType) -> ThermalModel:
     table = _table()
     kind = table[cooling.kind.value]
     limit_w = accelerator.tdp_w or accelerator.max_power_limit_w or 1.0
-    listed = {gpu for row in cooling.rows for gpu in row}
+    kept = tuple(tuple(gpu for gpu in row if gpu < node.gpus) for row in cooling.rows)
+    rows = tuple(row for row in kept if row)
+    listed = {gpu for row in rows for gpu in row}
     rest = tuple(gpu for gpu in range(node.gpus) if gpu not in listed)
     return ThermalModel(
-        rows=((*cooling.rows[0], *rest), *cooling.rows[1:]) if cooling.rows else (rest,),
+        rows=((*rows[0], *rest), *rows[1:]) if rows else (rest,),
         inlet_c=cooling.inlet_c,
         resistance_c_per_w=cooling.resistance_c_per_w or kind["rise_at_limit_c"]["value"] / limit_w,
         coupling_c_per_w=cooling.coupling_c_per_w or kind["upstream_rise_at_limit_c"]["value"] / limit_w,
-        limit_c=accelerator.slowdown_c,
+        quadratic_c_per_w2=cooling.quadratic_c_per_w2,
+        limit_c=accelerator.max_operating_c or accelerator.slowdown_c,
         fast_share=table["fast_share"]["value"],
         fast_s=table["fast_s"]["value"],
         slow_s=table["slow_s"]["value"],
@@ -115,7 +135,7 @@ def temperatures_c(model: ThermalModel, watts: Floats) -> Floats:
     """
     watts = np.asarray(watts, dtype=np.float64)
     arriving = model.coupling_c_per_w * watts @ _upstream(model).T
-    degrees: Floats = model.inlet_c + model.resistance_c_per_w * watts + arriving
+    degrees: Floats = model.inlet_c + model.own_rise_c(watts) + arriving
     return degrees
 
 
@@ -138,14 +158,35 @@ def burst_c(model: ThermalModel, watts: Floats, *, burst_w: Floats | float, burs
     array
         Degrees Celsius, shape (..., G): die and heat sink each follow with their own time constant.
     """
-    fast = model.fast_share * -np.expm1(-burst_s / model.fast_s)
-    slow = (1.0 - model.fast_share) * -np.expm1(-burst_s / model.slow_s)
-    above = np.asarray(burst_w) - np.asarray(watts, dtype=np.float64)
-    degrees: Floats = temperatures_c(model, watts) + model.resistance_c_per_w * (fast + slow) * above
+    above_w = np.asarray(burst_w) - np.asarray(watts, dtype=np.float64)
+    degrees: Floats = temperatures_c(model, watts) + burst_rise_c(model, above_w, burst_s)
     return degrees
 
 
-def quadratic_c(watts: Floats, *, ambient_c: float, ambient_c_per_w: float, case_c_per_w2: float) -> Floats:
+def burst_rise_c(model: ThermalModel, above_w: Floats | float, burst_s: Floats | float) -> Floats:
+    """Rise of a die after a burst, die and heat sink each with its own lag.
+
+    Parameters
+    ----------
+    model : ThermalModel
+        Cooling.
+    above_w : array or float
+        Draw of the burst above what went before [W].
+    burst_s : array or float
+        Its length [s].
+
+    Returns
+    -------
+    array
+        Degrees Celsius above the temperature before the burst.
+    """
+    length = np.asarray(burst_s, dtype=np.float64)
+    fast = model.fast_share * -np.expm1(-length / model.fast_s)
+    slow = (1.0 - model.fast_share) * -np.expm1(-length / model.slow_s)
+    return np.asarray(model.resistance_c_per_w * (fast + slow) * above_w)
+
+
+def quadratic_c(watts: Floats | float, *, ambient_c: float, ambient_c_per_w: float, case_c_per_w2: float) -> Floats:
     """Temperature by the quadratic form ``T_amb + P R_ja + P^2 R_jc``.
 
     Parameters
@@ -169,13 +210,99 @@ def quadratic_c(watts: Floats, *, ambient_c: float, ambient_c_per_w: float, case
     return degrees
 
 
-def steady_state(
-    model: ThermalModel, power: PowerModel, seconds: Mapping[Work, Floats | float], *, limit_w: Floats | float = 0.0
-) -> ThermalState:
-    """Solve clocks, draws and temperatures of the GPUs of a node together.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Slots:
+    """GPUs of nodes with their work in steps of a given length; arrays that broadcast to (..., G).
+
+    Attributes
+    ----------
+    load : StepLoad
+        Work of a step; a GPU without any is idle, one with some polls while it waits.
+    step_s : array
+        Length of the step [s].
+    inlet_c : array
+        Inlet temperature [degree C].
+    highest_clock : array
+        Clock that the power limit leaves, over the highest clock [1].
+    fixed : array of bool
+        GPUs that hold this clock whatever the temperature, because it was measured.
+    """
+
+    load: StepLoad
+    step_s: Floats
+    inlet_c: Floats
+    highest_clock: Floats
+    fixed: Bools
+
+    def broadcast(self, shape: tuple[int, ...]) -> "Slots":
+        """All arrays with a shape."""
+        arrays = {name: np.broadcast_to(getattr(self, name), shape) for name in _SLOT_ARRAYS}
+        return Slots(load=self.load.broadcast(shape), **arrays)
+
+    def take(self, members: list[int]) -> "Slots":
+        """Those at some places of the node."""
+        arrays = {name: getattr(self, name)[..., members] for name in _SLOT_ARRAYS}
+        return Slots(load=self.load.take((..., members)), **arrays)
+
+    @property
+    def busy(self) -> Bools:
+        """Which have work."""
+        return np.asarray(self.load.busy_s(1.0) > 0.0)
+
+    def mean_w(self, power: PowerModel, clock: Floats) -> Floats:
+        """Mean draw over the step."""
+        return self._over_wait(power, clock, np.minimum(self.load.busy_s(clock) / self.step_s, 1.0))
+
+    def sink_w(self, model: ThermalModel, power: PowerModel, clock: Floats) -> Floats:
+        """Draw that heat sinks follow, at the end of the busy part of a step that repeats.
+
+        Of a square wave through a first-order lag: ``(1 - exp(-b / tau)) / (1 - exp(-T / tau))`` of its height.
+
+        Parameters
+        ----------
+        model : ThermalModel
+            Its slow lag counts.
+        power : PowerModel
+            Power constants.
+        clock : array
+            Clock over the highest clock [1].
+        """
+        busy_s = np.minimum(self.load.busy_s(clock), self.step_s)
+        share = np.expm1(-busy_s / model.slow_s) / np.expm1(-self.step_s / model.slow_s)
+        return self._over_wait(power, clock, share)
+
+    def own_c(self, model: ThermalModel, power: PowerModel, clock: Floats) -> Floats:
+        """Rise of the die over the arriving air at the end of the busy part: the die follows the work at once.
+
+        Parameters
+        ----------
+        model : ThermalModel
+            Cooling.
+        power : PowerModel
+            Power constants.
+        clock : array
+            Clock over the highest clock [1].
+        """
+        sink = self.sink_w(model, power, clock)
+        work = np.where(self.busy, busy_w(power, self.load, clock), sink)
+        return model.own_rise_c(sink + model.fast_share * (work - sink))
+
+    def _over_wait(self, power: PowerModel, clock: Floats, share: Floats) -> Floats:
+        """Draw between waiting (0) and working (1)."""
+        wait = np.where(self.busy, power.activity[Work.SPIN], power.activity[Work.IDLE])
+        waiting = power_w(power, wait, clock)
+        return np.asarray(waiting + (busy_w(power, self.load, clock) - waiting) * share)
+
+
+_SLOT_ARRAYS: Final = ("step_s", "inlet_c", "highest_clock", "fixed")
+
+
+def steady_state(model: ThermalModel, power: PowerModel, slots: Slots) -> ThermalState:
+    """Solve clocks, draws and temperatures of the GPUs of a node together, for a given length of the step.
 
     Heat flows down the rows only, so a row's clocks are settled by its own draw and by rows that are settled already:
-    one pass over the rows is exact, without iteration between them.
+    one pass over the rows is exact, without iteration between them. In a row the temperature rises with the clock, so
+    the highest clock that holds the limit is found by bisection.
 
     Parameters
     ----------
@@ -183,40 +310,40 @@ def steady_state(
         Cooling.
     power : PowerModel
         Power constants.
-    seconds : mapping of Work to array
-        Time of a step per kind of work at the highest clock [s], scalars or shape (..., G).
-    limit_w : array or float
-        Power limit per GPU [W], scalar or shape (..., G); 0.0: the accelerator's own.
+    slots : Slots
+        The GPUs of nodes and their work, shape (..., G).
 
     Returns
     -------
     ThermalState
         Arrays of shape (..., G).
     """
-    spent = np.broadcast_arrays(*(seconds.get(work, 0.0) for work in Work), limit_w, np.zeros(model.gpus))
-    times, limits = spent[:-2], spent[-2]
+    arrays = (slots.load.fixed_s, *(getattr(slots, name) for name in _SLOT_ARRAYS))
+    shape = np.broadcast_shapes((model.gpus,), *(np.shape(array) for array in arrays))
+    every = slots.broadcast(shape)
     upstream = model.coupling_c_per_w * _upstream(model)
-    watts = np.zeros(times[0].shape)
-    parts: dict[int, tuple[StepPower, int]] = {}
+    clock, arriving, sink = np.array(every.highest_clock, dtype=np.float64), np.zeros(shape), np.zeros(shape)
     for row in model.rows:
         members = list(row)
-        arriving = watts @ upstream[members].T
-        room_w = (model.limit_c - model.inlet_c - arriving) / model.resistance_c_per_w
-        heat_w = room_w if model.limit_c > 0.0 else np.full(arriving.shape, np.inf)
-        row_seconds = {work: times[index][..., members] for index, work in enumerate(Work)}
-        state = step_power(power, row_seconds, limit_w=limits[..., members], heat_w=heat_w)
-        watts[..., members] = state.mean_w
-        parts.update({gpu: (state, column) for column, gpu in enumerate(members)})
-    return ThermalState(power=_joined(parts, model.gpus), temperature_c=temperatures_c(model, watts))
+        those = every.take(members)
+        arriving[..., members] = sink @ upstream[members].T
+        if model.limit_c > 0.0:
+            clock[..., members] = _held_clock(model, power, those, model.limit_c - arriving[..., members])
+        sink[..., members] = those.sink_w(model, power, clock[..., members])
+    return ThermalState(
+        clock=clock,
+        busy_w=busy_w(power, every.load, clock),
+        mean_w=every.mean_w(power, clock),
+        temperature_c=every.inlet_c + arriving + every.own_c(model, power, clock),
+        heat_limited=clock < every.highest_clock - CLOCK_TOLERANCE,
+    )
 
 
-def _joined(parts: Mapping[int, tuple[StepPower, int]], gpus: int) -> StepPower:
-    """Join the rows' states in local order of the GPUs."""
-    names = ("clock", "mean_w", "peak_w", "slowdown", "power_limited", "heat_limited")
-    arrays: dict[str, Any] = {}
-    for name in names:
-        arrays[name] = np.stack([getattr(parts[gpu][0], name)[..., parts[gpu][1]] for gpu in range(gpus)], axis=-1)
-    return StepPower(**arrays)
+def _held_clock(model: ThermalModel, power: PowerModel, slots: Slots, limit_c: Floats) -> Floats:
+    """Highest clock at which inlet and own draw keep to a limit."""
+    room_c = limit_c - slots.inlet_c
+    lowest = np.where(slots.fixed, slots.highest_clock, np.minimum(power.least_clock, slots.highest_clock))
+    return highest_within(lambda clock: slots.own_c(model, power, clock) <= room_c, lowest, slots.highest_clock)
 
 
 def _upstream(model: ThermalModel) -> Floats:

@@ -47,6 +47,25 @@ def check_island(island: Island, where: str) -> None:
         )
     _check_fabric(island.fabric, where)
     _check_devices(island, where)
+    _check_rack(island, where)
+
+
+def _check_rack(island: Island, where: str) -> None:
+    """Inlets name every node, and what is stated by rack says how many nodes a rack has."""
+    if island.inlets_c and len(island.inlets_c) != island.nodes:
+        raise InputError(
+            f"inlets_c states {len(island.inlets_c)} temperatures of {island.nodes} nodes",
+            allowed="one for every node, or none",
+            where=where,
+        )
+    cooling = island.node.cooling
+    by_rack = [
+        name
+        for name, value in (("rack_power_cap_w", island.rack_power_cap_w), ("cooling.rack_rise_c", cooling.rack_rise_c))
+        if value > 0.0
+    ]
+    if by_rack and not cooling.rack_nodes:
+        raise InputError(f"{by_rack[0]} without the nodes of a rack", allowed="cooling.rack_nodes from 1", where=where)
 
 
 def _check_devices(island: Island, where: str) -> None:

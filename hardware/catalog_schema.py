@@ -230,6 +230,21 @@ def _axes(key: str, attr: str) -> Field:
     return Field(key=key, attr=attr, read=_indices, write=lambda value: str(list(as_rows(value))))
 
 
+def _numbers(key: str, attr: str, low: str, high: str) -> Field:
+    """A list of numbers in SI units."""
+    each = _number(key, attr, _ONE, low, high)
+
+    def read(value: object, where: str) -> tuple[object, ...]:
+        if not isinstance(value, list):
+            raise InputError(f"{_shown(value)} is not a list", allowed="a list of numbers, [25, 26.5]", where=where)
+        return tuple(each.read(entry, where) for entry in value)
+
+    def write(value: object) -> str:
+        return "[" + ", ".join(each.write(entry) for entry in as_rows(value)) + "]"
+
+    return Field(key=key, attr=attr, read=read, write=write)
+
+
 def _sources(value: object, where: str) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
         raise InputError(f"{_shown(value)} is not a list of texts", allowed='["datasheet", "measured"]', where=where)
@@ -314,6 +329,9 @@ COOLING: Final = (
     _number("inlet_c", "inlet_c", _ONE, "-40", "100"),
     _number("resistance_c_per_w", "resistance_c_per_w", _ONE, "0", "10"),
     _number("coupling_c_per_w", "coupling_c_per_w", _ONE, "0", "10"),
+    _number("quadratic_c_per_w2", "quadratic_c_per_w2", _ONE, "0", "1"),
+    _whole("rack_nodes", "rack_nodes", 0, 1_000_000),
+    _number("rack_rise_c", "rack_rise_c", _ONE, "0", "100"),
 )
 NODE: Final = (
     _text("name", "name"),
@@ -337,13 +355,18 @@ DEVICE: Final = (
     _number("power_w", "power_w", _ONE, "0", "100000"),
     _number("speed", "speed", _ONE, "0.001", "1"),
 )
-ISLAND: Final = (_whole("nodes", "nodes", 1, 1_000_000),)
+ISLAND: Final = (
+    _whole("nodes", "nodes", 1, 1_000_000),
+    _numbers("inlets_c", "inlets_c", "-40", "100"),
+    _number("rack_power_cap_w", "rack_power_cap_w", _ONE, "0", "1e9"),
+)
 CLUSTER: Final = (
     _text("name", "name"),
     _number("inter_island_gbit_per_s", "inter_island_bytes_per_s", _GBIT, "0", "1e6"),
     _number("inter_island_gb_per_s", "inter_island_bytes_per_s", _GB, "0", "1e6"),
     _number("inter_island_latency_us", "inter_island_latency_s", _MICRO, "0", "1e7"),
     _number("storage_gb_per_s", "storage_bytes_per_s", _GB, "0", "1e6"),
+    _number("power_cap_w", "power_cap_w", _ONE, "0", "1e12"),
     _number("electricity_per_kwh", "electricity_per_kwh", _ONE, "0", "1e6"),
     _number("pue", "pue", _ONE, "1", "10"),
     _text("currency", "currency"),

@@ -151,7 +151,9 @@ class Cooling:
     """Airflow of one node type: ``rows`` lists the local GPU indices from the coolest row to the hottest.
 
     ``resistance_c_per_w`` and ``coupling_c_per_w`` are 0.0 where the machine is not characterised; the
-    thermal model then uses its default for the kind of cooling and says so.
+    thermal model then uses its default for the kind of cooling and says so. ``quadratic_c_per_w2`` adds the square of
+    the draw: ``T + P R_ja + P^2 R_jc``. In racks of ``rack_nodes`` nodes, counted from the coolest place, each place
+    adds ``rack_rise_c`` to the inlet.
     """
 
     kind: CoolingKind = CoolingKind.AIR
@@ -159,6 +161,9 @@ class Cooling:
     inlet_c: float = 25.0
     resistance_c_per_w: float = 0.0
     coupling_c_per_w: float = 0.0
+    quadratic_c_per_w2: float = 0.0
+    rack_nodes: int = 0
+    rack_rise_c: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,12 +221,18 @@ class DeviceState:
 
 @dataclass(frozen=True, kw_only=True)
 class Island:
-    """``nodes`` equal nodes behind one scale-out network; ``devices`` lists accelerators unlike the others."""
+    """``nodes`` equal nodes behind one scale-out network; ``devices`` lists accelerators unlike the others.
+
+    ``inlets_c`` states the inlet temperature of every node; empty: as the node's cooling has it.
+    ``rack_power_cap_w`` limits the nodes of each rack (``cooling.rack_nodes`` of them) together; 0.0 means none.
+    """
 
     node: NodeType
     nodes: int
     fabric: tuple[FabricTier, ...] = ()
     devices: tuple[DeviceState, ...] = ()
+    inlets_c: tuple[float, ...] = ()
+    rack_power_cap_w: float = 0.0
 
     @property
     def gpus(self) -> int:
@@ -241,6 +252,7 @@ class Cluster:
     inter_island_bytes_per_s: float = 0.0
     inter_island_latency_s: float = 0.0
     storage_bytes_per_s: float = 0.0
+    power_cap_w: float = 0.0  # of all nodes together; 0.0 means none
     electricity_per_kwh: float = 0.0
     pue: float = 1.0
     currency: str = "USD"

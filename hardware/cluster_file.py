@@ -111,7 +111,7 @@ def to_toml(cluster: Cluster) -> str:
     lines = _lines(cluster, CLUSTER)
     for island in cluster.islands:
         node = island.node
-        lines += ["", "[[island]]", f"nodes = {island.nodes}", *_lines(node, NODE)]
+        lines += ["", "[[island]]", *_lines(island, ISLAND), *_lines(node, NODE)]
         if not node.sources:
             lines.append("sources = []")  # else reading would name the file as the source
         lines += _section("island.accelerator", node.accelerator, ACCELERATOR)
@@ -202,7 +202,7 @@ def _island(table: Mapping[str, Any], where: str, local: _Definitions) -> Island
         _device(entry, f"{where}: device {number}")
         for number, entry in enumerate(require_tables(table.get("device", []), f"{where}: device"), start=1)
     )
-    return Island(node=preset.node, nodes=values["nodes"], fabric=preset.fabric, devices=devices)
+    return Island(**values, node=preset.node, fabric=preset.fabric, devices=devices)
 
 
 def _device(table: Mapping[str, Any], where: str) -> DeviceState:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from costmodels.layout import Layout
+from costmodels.node_power import capped_island
 from costmodels.price import price_layout, price_layout_with_heat
 from costmodels.pricing import Constants, Pricing
 from costmodels.results import LayoutCost
@@ -37,7 +38,7 @@ def pricings_of(request: PlanRequest, constants: Constants | None = None) -> tup
         Pricing(
             model=request.model,
             job=request.job,
-            island=in_segments(island),
+            island=in_segments(capped_island(request.cluster, island)),
             constants=profile.over(shared, island.node.accelerator.name, request.job.software.framework)
             if profile
             else shared,

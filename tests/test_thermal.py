@@ -6,8 +6,18 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.power import Work, power_model
-from costmodels.thermal import ThermalModel, burst_c, quadratic_c, steady_state, temperatures_c, thermal_model
+from costmodels.power import PowerModel, Work, power_model, power_w, step_load, step_power
+from costmodels.table import Floats
+from costmodels.thermal import (
+    Slots,
+    ThermalModel,
+    ThermalState,
+    burst_c,
+    quadratic_c,
+    steady_state,
+    temperatures_c,
+    thermal_model,
+)
 from hardware.catalog import node_type
 
 NODE = node_type("dgx-h100")
@@ -64,45 +74,99 @@ def test_front_and_rear_rows_of_h100() -> None:
     np.testing.assert_allclose(temperatures_c(AIR, watts), measured, atol=3.5)
 
 
+def balance(
+    model: ThermalModel, seconds: dict[Work, Floats | float], step_s: float, power: PowerModel = POWER
+) -> ThermalState:
+    """Balance in steps of a length, under the power limit."""
+    slots = Slots(
+        load=step_load(power, seconds),
+        step_s=np.array(step_s),
+        inlet_c=np.array(model.inlet_c),
+        highest_clock=step_power(power, seconds).clock,
+        fixed=np.array(False),
+    )
+    return steady_state(model, power, slots)
+
+
 def test_cool_machines_are_limited_by_power_only() -> None:
-    state = steady_state(AIR, POWER, STEP)
-    assert state.power.power_limited.all()
-    assert not state.power.heat_limited.any()
+    state = balance(AIR, STEP, 1.2)
+    assert not state.heat_limited.any()
     assert state.temperature_c.max() < AIR.limit_c
+    np.testing.assert_allclose(state.busy_w, POWER.limit_w, atol=0.1)
+
+
+def test_without_waits_the_die_is_at_its_steady_temperature() -> None:
+    clock = float(step_power(POWER, STEP).clock)
+    state = balance(AIR, STEP, float(step_load(POWER, STEP).busy_s(clock)))
+    np.testing.assert_allclose(state.temperature_c, temperatures_c(AIR, state.mean_w))
+    np.testing.assert_allclose(state.mean_w, state.busy_w)
 
 
 def test_heat_slows_the_rear_row_first() -> None:
-    state = steady_state(two_rows(inlet_c=41.0), POWER, STEP)
-    assert state.power.heat_limited.tolist() == [False, False, True, True]
+    state = balance(two_rows(inlet_c=39.0), STEP, 1.0)
+    assert state.heat_limited.tolist() == [False, False, True, True]
     np.testing.assert_allclose(state.temperature_c[2:], AIR.limit_c, atol=0.01)
-    assert (state.power.clock[2:] < state.power.clock[:2]).all()
+    assert (state.clock[2:] < state.clock[:2]).all()
+
+
+def test_the_limit_is_the_highest_operating_temperature() -> None:
+    assert AIR.limit_c == NODE.accelerator.max_operating_c < NODE.accelerator.slowdown_c
 
 
 def test_unequal_work_per_gpu() -> None:
-    light = {work: np.array([seconds, seconds, 0.2 * seconds, seconds]) for work, seconds in STEP.items()}
-    light[Work.IDLE] = np.array([0.0, 0.0, 0.8, 0.0])
-    state = steady_state(two_rows(), POWER, light)
-    assert state.temperature_c[2] < state.temperature_c[3]
+    light = {work: np.array([seconds, seconds, 0.2 * seconds, 0.0]) for work, seconds in STEP.items()}
+    state = balance(two_rows(), light, 1.2)
+    assert state.temperature_c[3] < state.temperature_c[2] < state.temperature_c[0]
+    assert state.mean_w[3] == power_w(POWER, POWER.activity[Work.IDLE], state.clock[3])
+
+
+def test_measured_clocks_hold() -> None:
+    slots = Slots(
+        load=step_load(POWER, STEP),
+        step_s=np.array(1.2),
+        inlet_c=np.array(60.0),
+        highest_clock=np.array([0.8, 0.9, 0.8, 0.8]),
+        fixed=np.array([False, True, False, False]),
+    )
+    state = steady_state(two_rows(), POWER, slots)
+    assert state.clock[1] == 0.9
+    assert state.clock[0] < 0.8
+
+
+GEMM = st.lists(st.floats(0.0, 2.0), min_size=4, max_size=4)
+
+
+@given(inlet_c=st.floats(15.0, 60.0), coupling=st.floats(0.0, 0.03), gemm=GEMM)
+@settings(max_examples=50, deadline=None)
+def test_the_solution_holds_the_limit_or_the_least_clock(inlet_c: float, coupling: float, gemm: list[float]) -> None:
+    state = balance(two_rows(inlet_c, coupling), {Work.GEMM: np.array(gemm)}, 3.0)
+    held = (state.temperature_c <= AIR.limit_c + 0.01) | np.isclose(state.clock, POWER.least_clock)
+    assert held.all()
+    assert (np.abs(state.temperature_c[state.heat_limited] - AIR.limit_c) < 0.1).all() or inlet_c > 40.0
 
 
 @given(
-    inlet_c=st.floats(15.0, 60.0),
-    more_c=st.floats(0.0, 20.0),
+    inlet_c=st.floats(30.0, 60.0),
     coupling=st.floats(0.0, 0.03),
-    gemm=st.lists(st.floats(0.1, 2.0), min_size=4, max_size=4),
+    gemm=GEMM,
+    lengths=st.lists(st.floats(2.2, 40.0), min_size=2, max_size=2),
 )
 @settings(max_examples=50, deadline=None)
-def test_the_solution_is_a_fixed_point_and_warmth_never_helps(
-    inlet_c: float, more_c: float, coupling: float, gemm: list[float]
+def test_a_longer_step_leaves_faster_clocks(
+    inlet_c: float, coupling: float, gemm: list[float], lengths: list[float]
 ) -> None:
-    seconds = {Work.GEMM: np.array(gemm), Work.IDLE: 0.3}
-    cool = steady_state(two_rows(inlet_c, coupling), POWER, seconds)
-    warm = steady_state(two_rows(inlet_c + more_c, coupling), POWER, seconds)
-    np.testing.assert_allclose(cool.temperature_c, temperatures_c(two_rows(inlet_c, coupling), cool.power.mean_w))
-    held = (cool.temperature_c <= AIR.limit_c + 0.01) | np.isclose(cool.power.clock, POWER.least_clock)
-    assert held.all()
-    # The first row has nothing upstream: a warmer inlet can only slow it.
-    assert (warm.power.clock[:2] <= cool.power.clock[:2] + 1e-6).all()
+    """What makes the step time a fixed point that halving finds: the step that follows falls with the length."""
+    short, long = (
+        balance(two_rows(inlet_c, coupling), {Work.GEMM: np.array(gemm)}, length) for length in sorted(lengths)
+    )
+    assert (long.clock >= short.clock - 1e-6).all()
+
+
+@given(inlet_c=st.floats(15.0, 60.0), more_c=st.floats(0.0, 20.0), gemm=GEMM)
+@settings(max_examples=30, deadline=None)
+def test_a_warmer_inlet_never_helps_the_first_row(inlet_c: float, more_c: float, gemm: list[float]) -> None:
+    cool, warm = (balance(two_rows(inlet), {Work.GEMM: np.array(gemm)}, 3.0) for inlet in (inlet_c, inlet_c + more_c))
+    assert (warm.clock[:2] <= cool.clock[:2] + 1e-6).all()
 
 
 def test_defaults_say_so_and_unlisted_gpus_stand_at_the_inlet() -> None:

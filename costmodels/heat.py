@@ -1,0 +1,320 @@
+"""A step with heat: clocks, draws and temperatures of every accelerator, and the step time that they leave.
+
+Synchronous training goes at the pace of the slowest accelerator of a stage. How long the step takes decides how much
+every accelerator waits, hence how warm it gets and how fast it may run: a fixed point in one number, the step time. A
+longer step leaves cooler dies and faster clocks, so the step that follows from a length falls with it: it crosses the
+length once, and halving the bracket ends (``docs/power.md``).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from costmodels.layer_costs import DEVICE_WORKS, power_seconds
+from costmodels.layout import Layout
+from costmodels.placement import UNUSED, Placement, ranks_of_stages, stage_map
+from costmodels.power import PowerModel, StepLoad, Work, power_model, step_load, time_factor
+from costmodels.priced import PricedStep, priced_step
+from costmodels.pricing import Pricing
+from costmodels.step import StageWork, StepTimes
+from costmodels.table import Floats, Ints
+from costmodels.thermal import Slots, ThermalModel, ThermalState, steady_state, temperatures_c, thermal_model
+from hardware.cluster import Island
+
+ROUNDS: Final = 24  # halvings at most; a few suffice
+TOLERANCE: Final = 1e-5  # of the step time
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class IslandHeat:
+    """One island of a layout: its stages' loads and its accelerators; arrays over stages (p,) or places (nodes, G).
+
+    Attributes
+    ----------
+    stages : ndarray of int
+        Stages on the island, shape (p,).
+    load, device : StepLoad
+        Work of a step at the highest clock, with exchanges and without, shape (p,).
+    sustained_clock : float
+        What the power limit leaves, over the highest clock; stage times hold at it.
+    inlet_c, clock, speed : ndarray
+        Inlet temperature, measured clock over the highest one (0.0: not measured), pace at equal clock, (nodes, G).
+    """
+
+    island: int
+    stages: Ints
+    power: PowerModel
+    cooling: ThermalModel
+    load: StepLoad
+    device: StepLoad
+    sustained_clock: float
+    inlet_c: Floats
+    clock: Floats
+    speed: Floats
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Settled:
+    """R placements of one layout in balance.
+
+    Attributes
+    ----------
+    step_s : ndarray
+        Step times, shape (R,).
+    stretch : ndarray
+        Time of a stage's compute over that at the sustained clock, shape (R, pp).
+    states : tuple of ThermalState
+        Per island used, arrays of shape (R, nodes, G).
+    maps : tuple of ndarray of int
+        Per island used, the stage of every accelerator, shape (R, nodes, G).
+    rounds : int
+        Evaluations that the balance took.
+    """
+
+    step_s: Floats
+    stretch: Floats
+    states: tuple[ThermalState, ...]
+    maps: tuple[Ints, ...]
+    rounds: int
+
+    def mean_w(self) -> Floats:
+        """Mean draw over the accelerators in use and the step [W], shape (R,)."""
+        drawn = sum(
+            np.where(used != UNUSED, state.mean_w, 0.0).sum(axis=(1, 2))
+            for state, used in zip(self.states, self.maps, strict=True)
+        )
+        count = sum((used != UNUSED).sum(axis=(1, 2)) for used in self.maps)
+        return np.asarray(drawn / count)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HeatProblem:
+    """A layout at the clock that the power limit leaves, and what its islands need for heat."""
+
+    step: PricedStep
+    layout: Layout
+    heats: tuple[IslandHeat, ...]
+
+
+def heat_problem(pricings: Sequence[Pricing], layout: Layout) -> HeatProblem:
+    """Price a layout without heat and gather what heat needs, one :class:`IslandHeat` per island used.
+
+    Parameters and errors are those of :func:`costmodels.priced.priced_step`.
+    """
+    step = priced_step(pricings, layout)
+    heats = tuple(_island_heat(step, layout, island) for island in step.islands)
+    return HeatProblem(step=step, layout=layout, heats=heats)
+
+
+def _island_heat(step: PricedStep, layout: Layout, number: int) -> IslandHeat:
+    pricing = step.pricings[number]
+    model = power_model(pricing.accelerator)
+    stages = np.array([index for index, stage in enumerate(layout.stages) if stage.island == number])
+    clock = float(step.costs[number].clock.min())
+    seconds = power_seconds(step.stage_works_s()[:, stages])
+    seconds[Work.MEMORY] = seconds[Work.MEMORY] + step.times.optimizer_s[0]
+    exchanged = step.times.reduce_exposed_s[0] + step.times.gather_exposed_s[0]
+    seconds[Work.COMMUNICATION] = seconds[Work.COMMUNICATION] + exchanged
+    # Compute was stretched to the sustained clock; exchanges are priced as they are.
+    full = {
+        work: time if work is Work.COMMUNICATION else time / time_factor(clock, model.clock_bound[work])
+        for work, time in seconds.items()
+    }
+    inlet, measured, speed = device_arrays(pricing)
+    return IslandHeat(
+        island=number,
+        stages=stages,
+        power=model,
+        cooling=thermal_model(pricing.island.node),
+        load=step_load(model, full),
+        device=step_load(model, {work: time for work, time in full.items() if work is not Work.COMMUNICATION}),
+        sustained_clock=clock,
+        inlet_c=inlet,
+        clock=measured,
+        speed=speed,
+    )
+
+
+def inlets_c(island: Island) -> Floats:
+    """Inlet temperature of every node [degree C], shape (nodes,): as stated, else by its place in the rack."""
+    cooling = island.node.cooling
+    place = np.arange(island.nodes) % cooling.rack_nodes if cooling.rack_nodes else np.zeros(island.nodes)
+    degrees = cooling.inlet_c + cooling.rack_rise_c * place
+    stated = np.array(island.inlets_c[: island.nodes])
+    degrees[: len(stated)] = stated
+    return np.asarray(degrees, dtype=np.float64)
+
+
+def device_arrays(pricing: Pricing) -> tuple[Floats, Floats, Floats]:
+    """Return inlet, measured clock over the highest one (0.0: none) and speed, each of shape (nodes, G).
+
+    A measured temperature becomes an inlet of the device's own: what it is warmer than the model has it at the measured
+    draws, or at the power limit where no draw was measured. A measured clock holds as it is.
+    """
+    island = pricing.island
+    shape = (island.nodes, island.node.gpus)
+    inlet = np.repeat(inlets_c(island)[:, None], shape[1], axis=1)
+    clock, speed = np.zeros(shape), np.ones(shape)
+    if not island.devices:
+        return inlet, clock, speed
+    highest_hz = pricing.accelerator.max_clock_hz or pricing.accelerator.peak_clock_hz
+    cooling = thermal_model(island.node)
+    watts = np.full(shape, pricing.power_limit_w)
+    seen = np.full(shape, np.nan)
+    for device in island.devices:
+        place = device.node, device.gpu
+        if place[0] >= shape[0]:
+            continue
+        speed[place] = device.speed
+        clock[place] = min(device.clock_hz / highest_hz, 1.0) if highest_hz else 0.0
+        watts[place] = device.power_w or watts[place]
+        seen[place] = device.temperature_c or np.nan
+    expected = temperatures_c(replace(cooling, inlet_c=0.0), watts)
+    return np.where(np.isnan(seen), inlet, seen - expected), clock, speed
+
+
+def identity_maps(problem: HeatProblem) -> tuple[Ints, ...]:
+    """Stage of every accelerator with the ranks in order, per island used, shape (1, nodes, G)."""
+    maps = []
+    for heat in problem.heats:
+        island = problem.step.pricings[heat.island].island
+        flat = np.full(island.gpus, UNUSED, dtype=np.int64)
+        stages = ranks_of_stages(problem.layout, heat.island)
+        flat[: len(stages)] = stages
+        maps.append(flat.reshape(1, island.nodes, island.node.gpus))
+    return tuple(maps)
+
+
+def placed_maps(problem: HeatProblem, placements: Sequence[Placement]) -> tuple[Ints]:
+    """Stage of every accelerator under placements of a layout on one island, shape (R, nodes, G)."""
+    (heat,) = problem.heats
+    stages = ranks_of_stages(problem.layout, heat.island)
+    island = problem.step.pricings[heat.island].island
+    return (np.stack([stage_map(placement, stages, island) for placement in placements]),)
+
+
+def settle(problem: HeatProblem, maps: Sequence[Ints]) -> Settled:
+    """Find the step times at which clocks, draws and temperatures are in balance.
+
+    Parameters
+    ----------
+    problem : HeatProblem
+        The layout.
+    maps : sequence of array of int
+        Per island used, the stage of every accelerator under R placements, shape (R, nodes, G).
+
+    Returns
+    -------
+    Settled
+        Its step times lie within :data:`TOLERANCE` of the fixed point, or the bracket was halved :data:`ROUNDS` times.
+    """
+    settled = once(problem, maps)
+    start = np.full(len(maps[0]), float(problem.step.times.total_s[0]))
+    low, high = np.minimum(start, settled.step_s), np.maximum(start, settled.step_s)
+    guess = settled.step_s
+    for rounds in range(2, ROUNDS + 2):
+        if (high - low <= TOLERANCE * low).all():
+            break
+        settled = replace(_after(problem, maps, guess), rounds=rounds)
+        answer = settled.step_s
+        low = np.where(answer >= guess, np.maximum(low, guess), np.maximum(low, answer))
+        high = np.where(answer >= guess, np.minimum(high, answer), np.minimum(high, guess))
+        guess = 0.5 * (low + high)
+    return settled
+
+
+def once(problem: HeatProblem, maps: Sequence[Ints]) -> Settled:
+    """Return clocks, draws and temperatures in steps as long as without heat, and the step times that follow."""
+    return _after(problem, maps, np.full(len(maps[0]), float(problem.step.times.total_s[0])))
+
+
+def _after(problem: HeatProblem, maps: Sequence[Ints], length_s: Floats) -> Settled:
+    """Return clocks, draws and temperatures in steps of given lengths, and the step times that follow."""
+    step, heats = problem.step, problem.heats
+    states = tuple(_state(heat, placed, length_s) for heat, placed in zip(heats, maps, strict=True))
+    stretch = np.ones((len(length_s), step.contents.spec.pp))
+    for heat, placed, state in zip(heats, maps, states, strict=True):
+        stretch[:, heat.stages] = stage_stretch(heat, placed, state.clock)
+    distinct, index = np.unique(stretch, axis=0, return_inverse=True)
+    unchanged = len(distinct) == 1 and bool((distinct == 1.0).all())
+    times = step.times if unchanged else step.times_of(stretched(step.work, distinct))
+    return Settled(step_s=times.total_s[index.reshape(-1)], stretch=stretch, states=states, maps=tuple(maps), rounds=1)
+
+
+def _state(heat: IslandHeat, placed: Ints, length_s: Floats) -> ThermalState:
+    """Balance of the accelerators of an island in steps of given lengths (R,)."""
+    used = placed != UNUSED
+    local = np.searchsorted(heat.stages, np.where(used, placed, heat.stages[0]))
+    measured = heat.clock > 0.0
+    slots = Slots(
+        load=heat.load.take(local).where(used),
+        step_s=length_s[:, None, None],
+        inlet_c=heat.inlet_c,
+        highest_clock=np.where(measured, heat.clock, heat.sustained_clock),
+        fixed=measured,
+    )
+    return steady_state(heat.cooling, heat.power, slots)
+
+
+def stage_stretch(heat: IslandHeat, placed: Ints, clock: Floats) -> Floats:
+    """Time of each stage's compute over that at the sustained clock: that of its slowest accelerator.
+
+    Parameters
+    ----------
+    heat : IslandHeat
+        The island.
+    placed : array of int
+        Stage of every accelerator, shape (R, nodes, G).
+    clock : array
+        Clocks over the highest clock, same shape.
+
+    Returns
+    -------
+    array, shape (R, p)
+        1.0 for stages without compute.
+    """
+    used = placed != UNUSED
+    local = np.searchsorted(heat.stages, np.where(used, placed, heat.stages[0]))
+    base = heat.device.busy_s(heat.sustained_clock)
+    taken = heat.device.take(local).busy_s(clock) / heat.speed
+    usual = base[local]
+    ratio = np.where(used & (usual > 0.0), taken / np.where(usual > 0.0, usual, 1.0), 0.0)
+    rows = len(placed)
+    slowest = np.zeros((rows, len(heat.stages)))
+    row = np.broadcast_to(np.arange(rows)[:, None, None], placed.shape)
+    np.maximum.at(slowest, (row, local), ratio)
+    return np.where(slowest > 0.0, slowest, 1.0)
+
+
+def stretched(work: StageWork, stretch: Floats) -> StageWork:
+    """Return R copies of the work of one layout, its stages' compute ``stretch`` times as long, shape (R, pp)."""
+    rows = len(stretch)
+    forward = np.repeat(work.forward_s, rows, axis=1)
+    backward = np.repeat(work.backward_s, rows, axis=1)
+    device = list(DEVICE_WORKS)
+    forward[device] *= stretch[None, :, :, None]
+    backward[device] *= stretch[None, :, :, None]
+    return replace(
+        work,
+        forward_s=forward,
+        backward_s=backward,
+        dense_parameters=np.repeat(work.dense_parameters, rows, axis=0),
+        expert_parameters=np.repeat(work.expert_parameters, rows, axis=0),
+    )
+
+
+def times_of_row(problem: HeatProblem, settled: Settled, row: int) -> StepTimes:
+    """Step times of one settled placement with their parts.
+
+    Parameters
+    ----------
+    problem : HeatProblem
+        The layout.
+    settled : Settled
+        Placements in balance.
+    row : int
+        Which of them.
+    """
+    return problem.step.times_of(stretched(problem.step.work, settled.stretch[row : row + 1]))

@@ -1,0 +1,81 @@
+"""Where ranks run: which node takes a block of consecutive ranks, and which of its accelerators each local rank."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from costmodels.layout import Layout
+from costmodels.table import Ints
+from hardware.cluster import Island
+
+UNUSED = -1
+"""Stage of an accelerator that no rank uses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Ranks on the accelerators of one island, as launchers that start equally many ranks on each node can have them.
+
+    Attributes
+    ----------
+    nodes : tuple of int
+        Node of every block: block b holds the ranks from ``b g`` on, g the accelerators of a node.
+    gpus : tuple of tuple of int
+        Per block, the accelerator of every local rank.
+    """
+
+    nodes: tuple[int, ...]
+    gpus: tuple[tuple[int, ...], ...]
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether rank r runs on accelerator ``r % g`` of node ``r // g``."""
+        in_order = self.nodes == tuple(range(len(self.nodes)))
+        return in_order and all(gpus == tuple(range(len(gpus))) for gpus in self.gpus)
+
+    def slot(self, rank: int) -> tuple[int, int]:
+        """Node and accelerator of a rank."""
+        per_node = len(self.gpus[0])
+        block, local = divmod(rank, per_node)
+        return self.nodes[block], self.gpus[block][local]
+
+
+def identity(ranks: int, per_node: int) -> Placement:
+    """Return the placement in order of ``ranks`` ranks on nodes of ``per_node`` accelerators."""
+    blocks = -(-ranks // per_node)
+    sizes = [min(per_node, ranks - block * per_node) for block in range(blocks)]
+    return Placement(nodes=tuple(range(blocks)), gpus=tuple(tuple(range(size)) for size in sizes))
+
+
+def ranks_of_stages(layout: Layout, island: int) -> Ints:
+    """Stage of every rank on an island in rank order: ranks count up through a stage, then on."""
+    stages = [number for number, stage in enumerate(layout.stages) if stage.island == island]
+    return np.repeat(np.array(stages, dtype=np.int64), [layout.stages[number].gpus for number in stages])
+
+
+def stages_of_blocks(stage_of_rank: Ints, per_node: int) -> list[tuple[int, ...]]:
+    """Stages of the local ranks of every block."""
+    return [tuple(stage_of_rank[first : first + per_node].tolist()) for first in range(0, len(stage_of_rank), per_node)]
+
+
+def stage_map(placement: Placement, stage_of_rank: Ints, island: Island) -> Ints:
+    """Stage of every accelerator of the nodes of an island.
+
+    Parameters
+    ----------
+    placement : Placement
+        Of the ranks.
+    stage_of_rank : array of int
+        Stage of every rank, shape (ranks,).
+    island : Island
+        The nodes.
+
+    Returns
+    -------
+    array of int, shape (nodes, accelerators)
+        :data:`UNUSED` where no rank runs.
+    """
+    found = np.full((island.nodes, island.node.gpus), UNUSED, dtype=np.int64)
+    for block, stages in enumerate(stages_of_blocks(stage_of_rank, island.node.gpus)):
+        found[placement.nodes[block], list(placement.gpus[block])] = stages
+    return found
