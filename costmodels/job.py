@@ -67,6 +67,7 @@ class Software:
     routing_imbalance: float = 1.0  # busiest expert rank over the mean
     consecutive_routing: bool = False  # benchmarks without a router: tokens take neighbouring experts in turn
     gradient_bytes: float = 0.0  # overrides the recipe's; 0.0: as the recipe
+    separate_accumulation: bool = False  # every micro-batch's gradients are added to the sum in a pass of their own
     gradient_copy_bytes: float = 0.0  # per parameter: a second gradient buffer beside the one that accumulates
     main_params_in_optimizer: bool = True
     optimizer_offload: bool = False

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from costmodels import power
-from costmodels.compute import dispatch_s, op_times
+from costmodels.compute import accumulation_s, dispatch_s, op_times
 from costmodels.exchange import LayerExchange, layer_exchange, tensor_calls
 from costmodels.layout import Granularity, Recompute
 from costmodels.memory.states import LocalParameters, local_parameters
@@ -335,6 +335,7 @@ class _Part:
         """Backward seconds by work with recompute, shape (len(Work), S)."""
         out = self._compute(self.op_backward_s)
         out[Work.RECOMPUTE] = self._repeated_compute_s()
+        out[Work.MEMORY] += self._accumulation_s()
         if not exchanges:
             return out
         e = self.exchange
@@ -351,6 +352,12 @@ class _Part:
         out = np.zeros((len(Work), len(self.table)))
         np.add.at(out, self.work, op_s)
         return out
+
+    def _accumulation_s(self) -> Floats:
+        """Seconds to add the gradients of a micro-batch to their sum, shape (S,)."""
+        p = self.pricing
+        parameters = self.parameters.dense + self.parameters.expert
+        return accumulation_s(parameters, p.job, p.accelerator, efficiency=p.constants.efficiency)
 
     @property
     def _step_exchange(self) -> float:

@@ -6,7 +6,15 @@ Equations, sources and errors: ``docs/compute.md``.
 """
 
 from costmodels.compute.ops import OpTimes, dispatch_s, op_times
-from costmodels.compute.traffic import optimizer_step_s
+from costmodels.compute.traffic import accumulation_s, optimizer_step_s
 from costmodels.efficiency import Efficiency, default_efficiency
 
-__all__ = ["Efficiency", "OpTimes", "default_efficiency", "dispatch_s", "op_times", "optimizer_step_s"]
+__all__ = [
+    "Efficiency",
+    "OpTimes",
+    "accumulation_s",
+    "default_efficiency",
+    "dispatch_s",
+    "op_times",
+    "optimizer_step_s",
+]

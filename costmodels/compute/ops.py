@@ -124,6 +124,8 @@ def _gemm(op: Op, grid: Grid, job: TrainingJob, machine: Machine) -> _Priced:
     calls = shape.groups if one_by_one else 1.0
     shape = replace(shape, groups=1.0) if one_by_one else shape
     accumulate_bytes = 2.0 * (job.software.gradient_bytes or job.precision.gradient_bytes)
+    if job.software.separate_accumulation:
+        accumulate_bytes = job.precision.activation_bytes
     input_gradient = GemmShape(m=shape.m, n=shape.k, k=shape.n, groups=shape.groups)
     weight_gradient = GemmShape(m=shape.k, n=shape.n, k=shape.m, groups=shape.groups, output_bytes=accumulate_bytes)
     rows = shape.m * shape.groups * calls
@@ -165,9 +167,10 @@ def _memory(op: Op, grid: Grid, job: TrainingJob, machine: Machine) -> _Priced:
     started = _DISPATCH_KERNELS if op.split is Split.EXPERT_TOKENS else kernels
     if job.software.compiled:
         traffic_bytes = traffic_bytes * machine.shared.compiled_traffic
+    backward = op.backward_traffic or machine.shared.backward_traffic
     return _Priced(
         forward_s=traffic_s(traffic_bytes, machine, kernels=kernels),
-        backward_s=traffic_s(machine.shared.backward_traffic * traffic_bytes, machine, kernels=kernels),
+        backward_s=traffic_s(backward * traffic_bytes, machine, kernels=kernels),
         forward_kernels=started,
         backward_kernels=started,
     )

@@ -83,6 +83,32 @@ def scan_s(flops: Floats, traffic_bytes: Floats, machine: Machine, *, kernels: f
     return seconds
 
 
+def accumulation_s(parameters: Floats, job: TrainingJob, accelerator: Accelerator, *, efficiency: Efficiency) -> Floats:
+    """Time to add a micro-batch's gradients to their sum, where no product adds them as it writes them.
+
+    Parameters
+    ----------
+    parameters : array
+        Parameters of the rank before ZeRO sharding.
+    job : TrainingJob
+        Precision and software.
+    accelerator : Accelerator
+        The accelerator.
+    efficiency : Efficiency
+        Constants of all generations.
+
+    Returns
+    -------
+    array
+        Seconds per micro-batch: the gradient read, the sum read and written. 0 with fused accumulation.
+    """
+    if not job.software.separate_accumulation:
+        return np.zeros_like(np.asarray(parameters, dtype=np.float64))
+    summed = job.software.gradient_bytes or job.precision.gradient_bytes
+    moved = (job.precision.activation_bytes + 2.0 * summed) * job.trained_share
+    return traffic_s(moved * np.asarray(parameters), machine_of(accelerator, efficiency))
+
+
 def optimizer_step_s(
     parameters: Floats, job: TrainingJob, accelerator: Accelerator, *, efficiency: Efficiency
 ) -> Floats:

@@ -10,6 +10,11 @@ _TOKEN_ID_BYTES = 8.0
 # exponential (2 + 2), sum (2), division (2 + 2). Fused: statistics (1), gradient in place (1 + 1).
 _LOSS_TRAFFIC = 19.0
 _FUSED_LOSS_TRAFFIC = 3.0
+# Backward over forward. Separate kernels: the kept softmax times the gradient of the loss (2 + 2), cast (2 + 1). Fused:
+# the gradient is there already and is scaled (1 + 1). Megatron-core tensor_parallel/cross_entropy.py; Transformer
+# Engine triton/cross_entropy.py.
+_LOSS_BACKWARD = 7.0 / 19.0
+_FUSED_LOSS_BACKWARD = 2.0 / 3.0
 
 
 def padded_vocab(model: ModelSpec, tp: int) -> int:
@@ -120,9 +125,8 @@ def head_ops(
         return ()
     columns = vocab or model.vocab
     owned = 0 if shared_weights or model.tied_embeddings else columns * model.hidden
-    kernels = Kernels(fused=fused_kernels)
     return (
-        norm_op("final_norm", model.hidden, model.final_norm_parameters, kernels),
+        norm_op("final_norm", model.hidden, model.final_norm_parameters, Kernels(fused=fused_kernels)),
         Op(
             name="logits",
             module="head",
@@ -141,8 +145,9 @@ def head_ops(
             kind=OpKind.MEMORY,
             split=Split.TENSOR,
             traffic_elements_per_token=(_FUSED_LOSS_TRAFFIC if fused_loss else _LOSS_TRAFFIC) * columns,
-            saved_elements_per_token=float(columns) if fused_loss else 0.0,
-            saved_bytes_per_token=0.0 if fused_loss else FP32_BYTES * columns,
+            backward_traffic=_FUSED_LOSS_BACKWARD if fused_loss else _LOSS_BACKWARD,
+            saved_elements_per_token=columns * float(fused_loss),
+            saved_bytes_per_token=FP32_BYTES * columns * (not fused_loss),
         ),
     )
 

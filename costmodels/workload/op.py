@@ -70,6 +70,8 @@ class Op:
         The same per score: what attention that is not fused reads and writes of its matrix.
     traffic_bytes_per_token : float
         Bytes of fixed width read and written, forward (OPAQUE ops).
+    backward_traffic : float
+        What a MEMORY op moves backward over what it moves forward; 0: as most ops do.
     saved_elements_per_token : float
         Elements in activation precision kept from forward to backward *because of this op* (its input, if no
         earlier op of the layer already keeps the same tensor).
@@ -115,6 +117,7 @@ class Op:
     low_precision: bool = True
     traffic_elements_per_score: float = 0.0
     traffic_bytes_per_token: float = 0.0
+    backward_traffic: float = 0.0
     saved_elements_per_score: float = 0.0
     saved_bytes_per_score: float = 0.0
     shared_input_elements_per_token: float = 0.0
