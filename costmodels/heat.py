@@ -182,7 +182,8 @@ def identity_maps(problem: HeatProblem) -> tuple[Ints, ...]:
         island = problem.step.pricings[heat.island].island
         flat = np.full(island.gpus, UNUSED, dtype=np.int64)
         stages = ranks_of_stages(problem.layout, heat.island)
-        flat[: len(stages)] = stages
+        held = min(len(flat), len(stages))  # measured runs on unlike machines may not say which of them holds what
+        flat[:held] = stages[:held]
         maps.append(flat.reshape(1, island.nodes, island.node.gpus))
     return tuple(maps)
 
