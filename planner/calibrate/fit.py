@@ -18,8 +18,8 @@ import numpy as np
 
 from costmodels.table import Bools, Floats
 
-HUBER: Final = 1.5
-"""Noises beyond which a residual pulls no harder."""
+HUBER: Final = 1.0
+"""Noises beyond which a residual pulls no harder; low, since what counts is the usual error, not the largest."""
 DISTRUST: Final = 4.0
 """Noises from the fit beyond which a row is taken for a bad measurement."""
 MOST_DISTRUSTED: Final = 1.0 / 3.0
@@ -28,6 +28,8 @@ LEAST_TOLD: Final = 0.1
 """Least share of a prior's variance that rows take away from a factor that moves, if it moved alone."""
 LEAST_APART: Final = 0.7
 """Least part of that share which is left when the other factors may move as well."""
+LEAST_SCATTERED: Final = 4
+"""Rows from which on their scatter says what their noise is."""
 MOST_ROUNDS: Final = 12
 SLOPE_STEP: Final = 0.05  # widths
 FARTHEST_MOVE: Final = 2.0  # widths in one step
@@ -88,14 +90,14 @@ def fit(residuals: Residuals, factors: int, noise: Floats) -> Fit:
     count = len(noise)
     none = np.zeros(count, dtype=np.bool_)
     problem = _Problem(residuals, noise, none, np.ones(factors, dtype=np.bool_))
-    found = _settled(problem, np.zeros(factors))
-    scatter = SCATTER * float(np.median(np.abs(found.residuals / noise))) if count else 1.0
+    found = _settled(problem, _start(problem, factors))
+    scatter = SCATTER * float(np.median(np.abs(found.residuals / noise))) if count >= LEAST_SCATTERED else 1.0
     problem = replace(problem, noise=noise * max(1.0, scatter))
     bad = np.abs(found.residuals) > DISTRUST * problem.noise
     if bad.any() and bad.sum() <= MOST_DISTRUSTED * count:
         problem = replace(problem, left_out=bad)
     if bad.any() or scatter > 1.0:
-        found = _settled(problem, found.steps)
+        found = _settled(problem, found)
     return _only_learned(problem, found)
 
 
@@ -148,11 +150,19 @@ def _slopes(problem: _Problem, steps: Floats, residuals: Floats) -> Floats:
     return slopes
 
 
-def _settled(problem: _Problem, start: Floats) -> Fit:
-    """Gauss-Newton from a start until the steps no longer move; slopes are renewed while they move much."""
-    steps = np.where(problem.free, start, 0.0)
+def _start(problem: _Problem, factors: int) -> Fit:
+    """No change, with its slopes."""
+    steps = np.zeros(factors)
     residuals = problem.residuals(steps)
-    slopes = _slopes(problem, steps, residuals)
+    return _described(problem, steps, residuals, _slopes(problem, steps, residuals))
+
+
+def _settled(problem: _Problem, start: Fit) -> Fit:
+    """Gauss-Newton from a start until the steps no longer move; slopes are renewed while they move much."""
+    steps, residuals, slopes = np.where(problem.free, start.steps, 0.0), start.residuals, start.slopes
+    if (steps != start.steps).any():
+        residuals = problem.residuals(steps)
+    slopes = slopes * problem.free
     since = np.zeros_like(steps)
     for _ in range(MOST_ROUNDS):
         weights = _weights(residuals, problem.noise, problem.left_out)
@@ -201,4 +211,4 @@ def _only_learned(problem: _Problem, found: Fit) -> Fit:
         free[np.flatnonzero(free)[int(np.argmin(told))]] = False
     if (free == problem.free).all():
         return found
-    return _settled(replace(problem, free=free), found.steps)
+    return _settled(replace(problem, free=free), found)
