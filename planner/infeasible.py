@@ -1,5 +1,6 @@
 """Why nothing is feasible: the tightest constraint in numbers, and the nearest change that was found to mend it."""
 
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ from costmodels.layout import Layout
 from costmodels.memory import usable_memory
 from costmodels.pricing import Constants, Pricing
 from costmodels.workload.counts import parameter_count
+from hardware.cluster import Cluster
 from planner.build import on_island
 from planner.changes import DOUBLINGS, Change, batches, choices, more_nodes, shorter, without_choices
 from planner.plan_report import Infeasibility
@@ -20,6 +22,7 @@ from planner.smallest import Smallest, smallest_layout
 from planner.tally import Tally
 
 GIB: Final = 2.0**30
+FIRST_STEP: Final = 4  # the first step is this part of the nodes
 LOOK_LIMIT_S: Final = 20.0  # for looking for a change
 STATES: Final = ("weights", "gradients", "optimizer")
 
@@ -44,15 +47,18 @@ def explain_infeasible(request: PlanRequest, pricings: Sequence[Pricing], tally:
     found = [entry for entry in (smallest_layout(request, pricing) for pricing in pricings) if entry is not None]
     near = min(found, key=lambda entry: entry.use.total_bytes / entry.use.usable_bytes, default=None)
     constraint = _memory(request, pricings, near) if near is not None else _rules(request, tally)
-    mended = _Look(deadline=time.monotonic() + LOOK_LIMIT_S, constants=_constants_by_part(pricings)).nearest(
-        request, near
+    look = _Look(
+        deadline=time.monotonic() + LOOK_LIMIT_S,
+        constants=_constants_by_part(pricings),
+        states_bytes=states_bytes(request),
     )
-    if mended is None:
-        return Infeasibility(constraint=constraint, nearest_change=f"none found: {_tried(request)} did not help")
-    change, layout = mended
-    return Infeasibility(
-        constraint=constraint, nearest_change=f"{change.words}: {in_short(layout)} fits", remedy=change.request
-    )
+    mended = look.nearest(request, near)
+    if not mended:
+        what = f"none found: {_tried(request)} did not help"
+        late = f" within {LOOK_LIMIT_S:g} s" if time.monotonic() > look.deadline else ""
+        return Infeasibility(constraint=constraint, nearest_change=what + late)
+    words = [f"{change.words}: {in_short(layout)} fits" for change, layout in mended]
+    return Infeasibility(constraint=constraint, nearest_change="; or ".join(words), remedy=mended[0][0].request)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,17 +67,27 @@ class _Look:
 
     deadline: float
     constants: Mapping[str, Constants]  # by accelerator
+    states_bytes: float
 
-    def nearest(self, request: PlanRequest, near: Smallest | None) -> tuple[Change, Layout] | None:
-        """The first change, in the order of what it costs a user, after which a layout fits."""
+    def nearest(self, request: PlanRequest, near: Smallest | None) -> list[tuple[Change, Layout]]:
+        """The first change, in the order of what it costs a user, after which a layout fits.
+
+        More nodes and shorter sequences cost users differently, so both are given where both do.
+        """
         free = without_choices(request)
-        return (
-            self._first(choices(request))
-            or (self._first(batches(request)) if near is None else None)
-            or self._fewest_nodes(request, "")
-            or (self._fewest_nodes(free.request, free.words) if free is not None else None)
-            or self._first(shorter(request))
-        )
+        same_machine = self._first(choices(request)) or (self._first(batches(request)) if near is None else None)
+        if same_machine is not None:
+            return [same_machine]
+        # Long sequences first: they are the cheaper search, and none can help where the states alone are too large.
+        less = self._first(shorter(request)) if self._states_fit(request.cluster) else None
+        more = self._fewest_nodes(request, "")
+        if more is None and free is not None:
+            more = self._fewest_nodes(free.request, free.words)
+        return [found for found in (more, less) if found is not None]
+
+    def _states_fit(self, machine: Cluster) -> bool:
+        usable = sum(island.gpus * usable_memory(island.node.accelerator) for island in machine.islands)
+        return self.states_bytes <= usable
 
     def _first(self, changes: Iterable[Change]) -> tuple[Change, Layout] | None:
         for change in changes:
@@ -81,15 +97,17 @@ class _Look:
         return None
 
     def _fewest_nodes(self, request: PlanRequest, also: str) -> tuple[Change, Layout] | None:
-        """Double the nodes until a layout fits, then halve the step between what did not fit and what did."""
-        nodes = request.cluster.islands[0].nodes
+        """Add nodes in growing steps until a layout fits, then halve the step between what did not fit and what did.
+
+        Fewer nodes than hold the states are passed over.
+        """
+        most = request.cluster.islands[0].nodes * 2**DOUBLINGS
         found: tuple[Change, Layout] | None = None
-        low = high = nodes
-        for _ in range(DOUBLINGS):
-            low, high = high, 2 * high
+        high = self._nodes_too_few(request)
+        low, step = high, max(1, high // FIRST_STEP)
+        while found is None and high < most:
+            low, high, step = high, min(high + step, most), 2 * step
             found = self._first([more_nodes(request, high)])
-            if found is not None:
-                break
         while found is not None and high - low > 1:
             middle = (low + high) // 2
             fewer = self._first([more_nodes(request, middle)])
@@ -98,6 +116,14 @@ class _Look:
             return found
         change, layout = found
         return Change(words=f"{also}, {change.words}", request=change.request), layout
+
+    def _nodes_too_few(self, request: PlanRequest) -> int:
+        """The largest number of nodes of the first island of which is known that it does not do."""
+        first, *others = request.cluster.islands
+        elsewhere = sum(island.gpus * usable_memory(island.node.accelerator) for island in others)
+        each = first.node.gpus * usable_memory(first.node.accelerator)
+        needed = math.ceil((self.states_bytes - elsewhere) / each)
+        return min(max(first.nodes, needed - 1), first.nodes * 2**DOUBLINGS)
 
     def _layout(self, request: PlanRequest) -> Layout | None:
         """Some layout of a request on one of its islands, one that fits safely if there is one."""
@@ -121,15 +147,8 @@ def _constants_by_part(pricings: Sequence[Pricing]) -> Mapping[str, Constants]:
 
 def _memory(request: PlanRequest, pricings: Sequence[Pricing], near: Smallest) -> str:
     """The states alone when they exceed all memory there is, else the layout that needs least."""
-    precision = request.job.precision
-    each = (
-        precision.weight_bytes
-        + precision.extra_weight_bytes
-        + (request.job.software.gradient_bytes or precision.gradient_bytes)
-        + precision.master_bytes
-        + request.job.optimizer_bytes
-    )
-    states = parameter_count(request.model).total * each
+    states = states_bytes(request)
+    each = states / parameter_count(request.model).total
     usable = sum(pricing.island.gpus * usable_memory(pricing.accelerator) for pricing in pricings)
     if states > usable:
         return (
@@ -144,6 +163,19 @@ def _memory(request: PlanRequest, pricings: Sequence[Pricing], near: Smallest) -
         f"{first.recompute} needs {use.total_bytes / GIB:.1f} GiB on the heaviest GPU of stage {use.stage}, "
         f"{use.usable_bytes / GIB:.1f} GiB usable; {own / GIB:.1f} GiB are weights, gradients and optimizer states"
     )
+
+
+def states_bytes(request: PlanRequest) -> float:
+    """Bytes of weights, gradients and optimizer states of the whole model, each kept once."""
+    precision = request.job.precision
+    each = (
+        precision.weight_bytes
+        + precision.extra_weight_bytes
+        + (request.job.software.gradient_bytes or precision.gradient_bytes)
+        + precision.master_bytes
+        + request.job.optimizer_bytes
+    )
+    return parameter_count(request.model).total * each
 
 
 def _rules(request: PlanRequest, tally: Tally) -> str:

@@ -6,11 +6,11 @@ from typing import Final
 import numpy as np
 
 from costmodels.layer_costs import part_names, part_weights
-from costmodels.layout import FULL_RECOMPUTE, Recompute
-from costmodels.memory import model_memory
+from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Recompute
+from costmodels.memory import model_memory, usable_memory
 from costmodels.pricing import Pricing
 from costmodels.results import Verdict
-from costmodels.table import Floats, Ints
+from costmodels.table import Bools, Floats, Ints
 from planner.bounds import Work
 from planner.grids import Grids
 from planner.memory_bounds import Flight, StageRoom, memory_bound, stage_room
@@ -144,6 +144,15 @@ class OptionMemory:
         memory = model_memory(pricing.model, pricing.job, table, pricing.constants.memory)
         in_flight = np.minimum(grids.num_microbatches, table.pp)
         return stage_room(pricing, memory, part_names(pricing), self.accepted, in_flight)
+
+    def states_fit(self, grids: Grids) -> Bools:
+        """Whether the states of the layers alone leave the mean stage any memory, shape (S,); holds under any option.
+
+        ``sum_k N_k s_k <= pp usable``: the fullest stage holds at least the mean.
+        """
+        held = self.held(grids, NO_RECOMPUTE)
+        usable = usable_memory(self.pricing.accelerator) - self.pricing.constants.memory.context_bytes
+        return np.asarray(self.counts(held) @ held.room.states_bytes <= grids.table.pp * usable)
 
     def counts(self, held: Held) -> Floats:
         """Layers of each kind in the model, shape (kinds,)."""

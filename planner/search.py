@@ -20,10 +20,12 @@ from planner.expand import Expanded, Group, expand, lone_ends, pinned_virtual, p
 from planner.frontier import Frontier
 from planner.grids import Grids, enumerate_grids, kernel_table, world_sizes
 from planner.option_bounds import OptionBounds, one_chunk_only
+from planner.option_memory import OptionMemory
 from planner.priced_block import PricedBlock
 from planner.recompute_options import recompute_options
 from planner.request import PlanRequest
 from planner.rules import legal_mask
+from planner.smallest import excess_bytes
 from planner.tally import Tally
 
 FIRST_BLOCK: Final = 128
@@ -72,7 +74,8 @@ class UniformSearch:
         for number, world in enumerate(sizes):
             if number and self.any_will_do and self.tally.best:
                 break
-            if number and self._bound_of_fewer_s(world) > self.tally.threshold_s():
+            limit = self.tally.threshold_s()
+            if number and np.isfinite(limit) and self._bound_of_fewer_s(world) > limit:
                 self.tally.pruned["fewer GPUs: time lower bound (counts of GPUs)"] += len(sizes) - number
                 break
             if number and time.monotonic() > self.deadline:
@@ -82,7 +85,7 @@ class UniformSearch:
             self._search_world(world)
 
     def _search_world(self, world: int) -> None:
-        grids = self.grids_of(world)
+        grids = self._with_room(self.grids_of(world))
         if len(grids):
             bounds = OptionBounds(
                 request=self.request,
@@ -92,6 +95,19 @@ class UniformSearch:
                 grids=grids,
             )
             self._best_first(Frontier(bounds))
+
+    def _with_room(self, grids: Grids) -> Grids:
+        """Drop grids whose states alone are too large: they are not worth a bound on their time under any option.
+
+        When any layout will do, grids without room under the recompute that keeps least go too.
+        """
+        if not len(grids):
+            return grids
+        held = OptionMemory(pricing=self.pricing, accepted=self.accepted).states_fit(grids)
+        if self.any_will_do and pinned_virtual(self.request) in (None, 1):
+            held &= excess_bytes(self.pricing, grids, self.options[-1], self.accepted) <= 0.0
+        self.tally.pruned["memory lower bound"] += int((~held).sum())
+        return grids.take(np.flatnonzero(held))
 
     def grids_of(self, world: int) -> Grids:
         """Return the legal grids over so many GPUs; the tally counts them and those that are refused."""

@@ -9,6 +9,7 @@ from costmodels.layout import Layout, Recompute
 from costmodels.memory import stage_memory
 from costmodels.pricing import Pricing
 from costmodels.results import MemoryUse, Verdict
+from costmodels.table import Floats
 from planner.build import uniform_layout
 from planner.grids import Grids, enumerate_grids
 from planner.memory_bounds import memory_bound
@@ -50,14 +51,36 @@ def smallest_layout(request: PlanRequest, pricing: Pricing) -> Smallest | None:
     if not len(grids):
         return None
     option = recompute_options(request.recompute, request.framework, pricing)[-1]
-    memory = OptionMemory(pricing=pricing, accepted=Verdict.RISKY)
-    held = memory.held(grids, option)
-    over = memory_bound(held.room, memory.counts(held), held.flight).least_bytes - held.room.room_bytes
+    over = excess_bytes(pricing, grids, option, Verdict.RISKY)
     weighed = [
         _weighed(request, pricing, grids, (int(row), option)) for row in np.argsort(over, kind="stable")[:WEIGHED]
     ]
     found = [entry for entry in weighed if entry is not None]
     return min(found, key=lambda entry: entry.use.total_bytes) if found else None
+
+
+def excess_bytes(pricing: Pricing, grids: Grids, option: Recompute, accepted: Verdict) -> Floats:
+    """Bytes by which the heaviest stage of a grid exceeds the memory at least, whatever the split; one chunk a stage.
+
+    Parameters
+    ----------
+    pricing : Pricing
+        Model, job, island.
+    grids : Grids
+        S grids.
+    option : Recompute
+        Of all layers.
+    accepted : Verdict
+        What still fits.
+
+    Returns
+    -------
+    ndarray
+        Shape (S,), negative where there may be room [bytes].
+    """
+    memory = OptionMemory(pricing=pricing, accepted=accepted)
+    held = memory.held(grids, option)
+    return memory_bound(held.room, memory.counts(held), held.flight).least_bytes - held.room.room_bytes
 
 
 def _weighed(request: PlanRequest, pricing: Pricing, grids: Grids, chosen: tuple[int, Recompute]) -> Smallest | None:

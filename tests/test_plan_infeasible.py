@@ -44,6 +44,14 @@ def test_the_change_makes_it_feasible(words, change):
     assert plan(replace(why.remedy, top=1)).layouts
 
 
+def test_shorter_sequences_are_named_beside_more_nodes():
+    request = small("llama3_8b", layers=(6,), gpus=2, memory_gib=24.0, seq=8192)
+    why = plan(request).infeasible
+    assert why.nearest_change == "2 nodes (4 GPUs): TP2 DP2 fits; or sequences of 2,048 tokens: TP2 fits"
+    shortened = replace(request, job=replace(request.job, seq=2048), top=1)
+    assert plan(shortened).layouts
+
+
 def test_fewer_nodes_than_named_do_not_do():
     report = infeasible(model="llama3_70b", cluster="p4d:1", global_batch=64)
     nodes = report.infeasible.remedy.cluster.nodes
