@@ -68,9 +68,10 @@ class Software:
     consecutive_routing: bool = False  # benchmarks without a router: tokens take neighbouring experts in turn
     gradient_bytes: float = 0.0  # overrides the recipe's; 0.0: as the recipe
     separate_accumulation: bool = False  # every micro-batch's gradients are added to the sum in a pass of their own
-    gradient_copy_bytes: float = 0.0  # per parameter: a second gradient buffer beside the one that accumulates
+    gradient_copy_bytes: float = 0.0  # per parameter: buckets that are reduced, beside the gradients that accumulate
     main_params_in_optimizer: bool = True
     optimizer_offload: bool = False
+    state_offload: bool = False  # weights, gradients and optimizer all stay in host memory (FSDP's CPU offload)
     activation_offload_layers: int = 0
     dropout: bool = False  # masks are kept
     attention_kernel: str = "cudnn"  # generation of the fused kernel: cudnn (and FlashAttention 3), fa2, fa1
@@ -84,6 +85,8 @@ class Software:
     stage_outputs_kept: bool = False  # a stage keeps what it sent on until the backward pass
     shard_gradient_bytes: float = 0.0  # per parameter of the rank's optimizer shard: its own copy of the gradient
     bucket_bytes: float = 0.0  # communication buckets that stay allocated under ZeRO
+    gather_copy_bytes: float = 0.0  # per parameter, under ZeRO: updated weights gathered into one flat tensor
+    unstated_precision: str = ""  # what its runs use that state no number format
     dummy_gradients: bool = False  # one dummy gradient per distinct weight shape stays allocated (TE 2.3 and later)
     source: str = ""
 

@@ -109,6 +109,7 @@ class Layout:
     num_microbatches: int
     schedule: Schedule = Schedule.ONE_F_ONE_B
     vocabulary_spread: bool = False  # embedding and head are split over all stages (arXiv 2411.05288)
+    extra_in_flight: int = 0  # micro-batches that a stage holds beyond its schedule, such as for a spread vocabulary
 
     @property
     def pp(self) -> int:

@@ -28,6 +28,8 @@ class Contents:
         Number of each part on each position under each of the J strategies, shape (R, P, J, K).
     islands : tuple of int
         Island of every stage.
+    extra_in_flight : int
+        Micro-batches that every stage holds beyond what the schedule says.
     reshard_s : ndarray or None
         Seconds per micro-batch and direction in which activations move between unlike strategies, shape (R, P).
     """
@@ -36,6 +38,7 @@ class Contents:
     rows: Ints
     counts: Floats
     islands: tuple[int, ...]
+    extra_in_flight: int = 0
     reshard_s: Floats | None = None
 
 
@@ -122,6 +125,7 @@ def contents_of(layout: Layout, model: ModelSpec) -> tuple[Contents, StrategyTab
         rows=np.arange(len(strategies))[None, :],
         counts=counts,
         islands=tuple(stage.island for stage in layout.stages),
+        extra_in_flight=max(0, min(layout.extra_in_flight, layout.num_microbatches - layout.pp)),
     )
     return contents, table
 

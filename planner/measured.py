@@ -142,10 +142,22 @@ def parse_run(row: Mapping[str, str]) -> MeasuredRun:
         shard_group=shard_group,
         recompute=parse_recompute(row.get("recompute") or ""),
         step_time_s=number(row, "step_time_s"),
-        peak_mem_gib=number(row, "peak_mem_gb"),
+        peak_mem_gib=_peak_gib(row),
         status=(row.get("status") or "ok").strip() or "ok",
         skipped=reason,
     )
+
+
+def _peak_gib(row: Mapping[str, str]) -> float | None:
+    """Return ``peak_mem_gb`` in GiB: sources count in GiB unless the row says that it holds 1e9 bytes.
+
+    A row says so with ``GB=1e9`` in its notes, or with the published figure (``published 82.4 GiB``) in ``mem_note``.
+    """
+    peak = number(row, "peak_mem_gb")
+    published = re.search(r"published ([\d.]+) GiB", row.get("mem_note") or "")
+    if peak and published:
+        return float(published.group(1))
+    return peak * 1e9 / 2.0**30 if peak and "GB=1e9" in (row.get("notes") or "") else peak
 
 
 def _grid(row: Mapping[str, str]) -> tuple[RunGrid | None, str | None]:

@@ -1,6 +1,7 @@
 """From a measured run to what the cost models price: model, cluster, job and layout."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import Final
@@ -8,7 +9,17 @@ from typing import Final
 import numpy as np
 
 from costmodels.job import Precision, Software, TrainingJob
-from costmodels.layout import TITAN_SELECTIVE, Granularity, Layout, Recompute, Stage, Strategy, StrategyRun
+from costmodels.layout import (
+    FULL_RECOMPUTE,
+    NO_RECOMPUTE,
+    TITAN_SELECTIVE,
+    Granularity,
+    Layout,
+    Recompute,
+    Stage,
+    Strategy,
+    StrategyRun,
+)
 from costmodels.pipeline.schedules import Schedule
 from costmodels.precision import precision
 from costmodels.software import RunText, software_for
@@ -41,6 +52,14 @@ use several adapters. Source: github.com/bigscience-workshop/bigscience experime
 nodes). Range 0.1 to 0.4."""
 SHARDED_OPTIMIZER_FRAMEWORKS: Final = ("nemo", "bridge")
 """Their launchers shard the optimizer unless told otherwise (``distributed_fused_adam`` and its successors)."""
+TITAN_SELECTIVE_FP8: Final = replace(TITAN_SELECTIVE, modules=(*TITAN_SELECTIVE.modules, "mlp"))
+"""Scaled products are not among the ops that it keeps (its ``_save_list`` names ``aten.mm``): all run again."""
+CORE_ATTENTION: Final = Recompute(granularity=Granularity.SELECTIVE, modules=("core_attn",))
+ADAM_BYTES: Final = 8.0  # per parameter: both moments in fp32
+EIGHT_BIT_ADAM_BYTES: Final = 2.0
+"""Per parameter: both moments of Adam in 8 bits, as bitsandbytes holds them (Dettmers et al., arXiv 2110.02861)."""
+STATED_MODULES: Final = (("activation function", "mlp_act"), ("norm", "layernorm"))
+"""Recompute modules by the words of a remark."""
 MOST_EXTRA_MODULES: Final = 8  # modules of a pipeline that are no layers
 SEQUENCE_PARALLEL_FRAMEWORKS: Final = ("megatron", "bridge", "nemo", "torchtitan")
 
@@ -87,6 +106,7 @@ def question_of(run: MeasuredRun) -> PricedRun:
         seq=grid.seq,
         precision=_precision(run, software),
         software=software,
+        optimizer_bytes=EIGHT_BIT_ADAM_BYTES if "bnb optimizer" in run.text("notes") else ADAM_BYTES,
         trained_share=ADAPTER_SHARE if "lora" in run.text("model").lower() else 1.0,
     )
     layout = _layout(run, grid, model, software)
@@ -96,7 +116,7 @@ def question_of(run: MeasuredRun) -> PricedRun:
 def _software(run: MeasuredRun) -> Software:
     """The preset of the run with its remarks, and the layers whose activations it offloads."""
     found = software_for(_words(run)).software
-    share = re.search(r"offload ratio alpha=([\d.]+)", run.text("notes"))
+    share = re.search(r"offload (?:ratio )?alpha=([\d.]+)", run.text("notes"))
     if share and run.grid:
         layers = float(share.group(1)) * (run.number("layers") or 0.0) / run.grid.pp
         return replace(found, activation_offload_layers=round(layers))
@@ -119,7 +139,7 @@ def _precision(run: MeasuredRun, software: Software) -> Precision:
                 continue
             if getattr(peak, found.gemm) > 0.0:
                 return found
-    return precision(sixteen_bits, framework=software.framework)
+    return precision(software.unstated_precision or sixteen_bits, framework=software.framework)
 
 
 def _words(run: MeasuredRun) -> RunText:
@@ -186,16 +206,15 @@ def _layout(run: MeasuredRun, grid: RunGrid, model: ModelSpec, software: Softwar
     )
     if grid.tp * grid.cp * grid.dp % (strategy.ep * strategy.etp):
         raise InputError(f"expert grid {strategy.etp} x {strategy.ep} does not divide {strategy.gpus} GPUs of a stage")
-    stages = tuple(
-        Stage(layers_per_chunk=chunks, strategies=(StrategyRun(strategy=strategy, count=sum(chunks)),))
-        for chunks in _chunks(run, model, software, grid.pp, vpp)
-    )
+    chunks = _chunks(run, model, software, grid.pp, vpp)
+    stages = tuple(map(_stage, chunks, mixed_recompute(run.text("notes"), chunks), [strategy] * grid.pp))
     return Layout(
         stages=stages,
         micro_batch=grid.micro_batch,
         num_microbatches=grid.num_microbatches,
         schedule=schedule,
         vocabulary_spread="vocab-parallel" in words or "interlaced vocab" in words,
+        extra_in_flight=_held_for_vocabulary(f"{words} {run.id}", grid.pp),
     )
 
 
@@ -208,6 +227,46 @@ def _virtual_stages(run: MeasuredRun, grid: RunGrid, model: ModelSpec, software:
     return grid.vpp if rest or per_stage % RECIPE_CHUNK_LAYERS else per_stage // RECIPE_CHUNK_LAYERS
 
 
+def _held_for_vocabulary(words: str, pp: int) -> int:
+    """Micro-batches in flight beyond 1F1B's where the vocabulary is spread over the stages (arXiv 2411.05288).
+
+    Its first algorithm holds ``pp + 2``, its second ``pp + 1`` (figure 10), interlaced pipelines ``1.5 pp``.
+    """
+    if "interlaced" in words:
+        return pp // 2
+    return next((extra for name, extra in (("vocab-1", 2), ("vocab-2", 1)) if name in words), 0)
+
+
+def _stage(chunks: tuple[int, ...], mix: tuple[int, Recompute] | None, strategy: Strategy) -> Stage:
+    """One stage; ``mix``: its first layers that recompute in full, and what the others do; None: all alike."""
+    layers = sum(chunks)
+    runs = [StrategyRun(strategy=strategy, count=layers)]
+    if mix is not None:
+        full, others = mix
+        strategies = (replace(strategy, recompute=what) for what in (FULL_RECOMPUTE, others))
+        runs = [StrategyRun(strategy=s, count=n) for s, n in zip(strategies, (full, layers - full), strict=True) if n]
+    return Stage(layers_per_chunk=chunks, strategies=tuple(runs))
+
+
+def mixed_recompute(words: str, chunks: Sequence[tuple[int, ...]]) -> tuple[tuple[int, Recompute] | None, ...]:
+    """Layers of each stage that recompute in full, and what its others recompute; None where nothing is stated.
+
+    Layers stand as ``layers per stage: [2, 1] of [7, 8]``; shares of ops as ``recomputed ops per stage ['22/29',
+    '14/30']``. Ops are recomputed in the order of what they save: the scores of attention in all layers come first.
+    """
+    layers = [sum(counts) for counts in chunks]
+    found = re.search(r"layers per stage: \[([\d, ]+)\]", words)
+    counts = [int(text) for text in found.group(1).split(",")] if found else []
+    others = NO_RECOMPUTE
+    if not found:
+        others = CORE_ATTENTION
+        shares = [int(part) / max(1, int(ops)) for part, ops in re.findall(r"'(\d+)/(\d+)'", words)]
+        counts = [int(share * here) for share, here in zip(shares, layers, strict=False)]
+    if len(counts) != len(layers) or any(count > here for count, here in zip(counts, layers, strict=True)):
+        return (None,) * len(layers)
+    return tuple((count, others) for count in counts)
+
+
 def _zero(run: MeasuredRun, software: Software) -> int:
     """Return the ZeRO stage that a run states; where it says nothing, what its framework does."""
     stated = run.text("zero") or run.text("distributed_optimizer") or run.text("fsdp").startswith("1")
@@ -218,13 +277,20 @@ def _recompute(run: MeasuredRun, software: Software) -> Recompute:
     """Return what a run recomputes; "selective" means other modules in torchtitan than in Megatron-LM."""
     per_layer = "layer" in run.text("recompute").lower()
     selective = run.recompute.granularity is Granularity.SELECTIVE and not per_layer
-    return TITAN_SELECTIVE if selective and software.framework == "torchtitan" else run.recompute
+    remark = re.search(r"recompute as stated: selective \((.*?)\)", run.text("notes"))
+    stated = tuple(module for words, module in STATED_MODULES if remark and words in remark.group(1).lower())
+    if selective and stated:
+        return Recompute(granularity=Granularity.SELECTIVE, modules=stated)
+    if selective and software.framework == "torchtitan":
+        return TITAN_SELECTIVE_FP8 if _precision(run, software).gemm == "fp8" else TITAN_SELECTIVE
+    return run.recompute
 
 
 def _chunks(run: MeasuredRun, model: ModelSpec, software: Software, pp: int, vpp: int) -> tuple[tuple[int, ...], ...]:
     """Layers of every chunk of every stage: as the run states them, as its framework splits, or even."""
     if pp > 1 and vpp == 1:
-        counts = stated_split(f"{run.text('schedule')} {run.text('notes')}", pp, model.layers)
+        words = f"{run.text('schedule')} {run.text('notes')}"
+        counts = stated_split(words, pp, model.layers) or stated_layers(words, pp, model.layers)
         if not counts and software.framework == "nanotron":
             counts = nanotron_layers(model, pp)
         if counts:
@@ -260,6 +326,13 @@ def stated_split(words: str, pp: int, layers: int) -> tuple[int, ...]:
     starts = [min(max(bound - before, 0), layers) for bound in bounds[:-1]]
     counts = tuple(end - start for start, end in zip(starts, [*starts[1:], layers], strict=True))
     return counts if min(counts) >= 0 else ()
+
+
+def stated_layers(words: str, pp: int, layers: int) -> tuple[int, ...]:
+    """Layers per stage from ``layers per stage: [recomputed] of [7, 8, 9, 8]``; empty when that does not add up."""
+    found = re.search(r"layers per stage: \[[\d, ]+\] of \[([\d, ]+)\]", words)
+    counts = tuple(int(text) for text in found.group(1).split(",")) if found else ()
+    return counts if len(counts) == pp and sum(counts) == layers and min(counts) > 0 else ()
 
 
 def nanotron_layers(model: ModelSpec, pp: int) -> tuple[int, ...]:

@@ -84,11 +84,11 @@ def stated_peak_bytes(run: MeasuredRun, software: Software, uses: Sequence[Memor
 
     Nanotron's benchmarks are written by rank 0, which is on the first stage; others state the largest of all ranks.
     """
-    notes = f"{run.text('notes')} {run.text('derived')}".lower()
+    notes = f"{run.text('notes')} {run.text('derived')} {run.text('source')}".lower()
     read = reserved_bytes
     if re.search(r"max_allocated|max_memory_allocated|peak allocated|max allocated", notes):
         read = allocated_bytes
-    elif re.search(r"nvidia-smi|first/last nodes", notes):
+    elif re.search(r"nvidia-smi|first/last nodes|flagperf", notes):  # FlagPerf's monitor samples nvidia-smi
         read = _device_bytes
     sizes = [read(use) for use in uses]
     return sizes[0] if software.framework == "nanotron" else max(sizes)

@@ -181,6 +181,50 @@ def test_stage_outputs_and_buckets():
     assert parts(unsharded[0])["buffers"] == pytest.approx(parts(plain[0])["buffers"])
 
 
+def test_copies_beside_the_states():
+    weights = parts(stage_memory(plan([[16]], Strategy(dp=2, zero=1)), LLAMA, job(), BIG)[0])["weights"]
+    plain, more = (NOW, replace(NOW, gradient_copy_bytes=2.0, gather_copy_bytes=2.0))
+
+    def added(strategy: Strategy, name: str) -> float:
+        here, there = (stage_memory(plan([[16]], strategy), LLAMA, job(s), BIG)[0] for s in (plain, more))
+        return parts(there)[name] - parts(here)[name]
+
+    sharded, replicas, alone = Strategy(dp=2, zero=1), Strategy(dp=2), Strategy(zero=1)
+    assert [added(s, "gradients") for s in (sharded, replicas, alone)] == pytest.approx([weights, weights, 0.0])
+    assert [added(s, "buffers") for s in (sharded, replicas, alone)] == pytest.approx([weights, 0.0, 0.0])
+
+
+def test_states_in_host_memory_leave_what_is_gathered():
+    strategy = Strategy(dp=8, zero=3)
+    here, away = (
+        stage_memory(plan([[16]], strategy), LLAMA, job(s), BIG)[0] for s in (NOW, replace(NOW, state_offload=True))
+    )
+    states = sum(parts(here)[name] for name in ("weights", "gradients", "optimizer"))
+    assert away.host_bytes == pytest.approx(states)
+    assert parts(away)["gathered"] + parts(away)["logits"] > 0.0
+    assert sum(parts(away)[name] for name in ("weights", "gradients", "optimizer")) == 0.0
+
+
+def test_micro_batches_beyond_the_schedule():
+    held = []
+    for extra in (0, 2, 50):
+        layout = replace(plan([[8], [8]], Strategy()), extra_in_flight=extra)
+        held.append(parts(stage_memory(layout, LLAMA, job(), BIG)[1])["activations"])
+    more = layout.num_microbatches - layout.pp
+    assert (held[2] - held[0]) / (held[1] - held[0]) == pytest.approx(more / 2)
+
+
+def test_reserve_holds_the_gradient_of_the_token_table():
+    """It is larger than what the allocator has cached, so it does not reuse the memory of activations."""
+    layout = plan([[8], [8]], Strategy())
+    first, last = stage_memory(layout, LLAMA, job(), BIG)
+    share = default_memory().reserve_share
+    moving = parts(first)["activations"] + parts(first)["working"]
+    assert parts(first)["reserve"] - share * moving == pytest.approx(2.0 * 32000 * 2048)
+    moving = sum(parts(last)[name] for name in ("activations", "working", "logits"))
+    assert parts(last)["reserve"] == pytest.approx(share * moving)
+
+
 def test_optimizer_step_may_be_the_peak():
     of = replace(job(seq=128), precision=replace(precision("bf16"), step_bytes=4.0))
     (use,) = stage_memory(plan([[16]], Strategy()), LLAMA, of, BIG)

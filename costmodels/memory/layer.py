@@ -38,6 +38,8 @@ class LayerMemory:
         Whole weights and gradients of the layer while it runs under ZeRO-3; not in ``working``.
     once : ndarray
         Held once per stage, however many such layers it has.
+    copies : ndarray
+        What exchanges of the states hold beside them.
     step : ndarray
         What only the optimizer's step needs, when no activations are held.
     """
@@ -50,6 +52,7 @@ class LayerMemory:
     working: Floats
     gathered: Floats
     once: Floats
+    copies: Floats
     step: Floats
 
     @property
@@ -176,6 +179,7 @@ def _with_states(scope: Scope, parameters: LocalParameters, kept: Floats, workin
         working=scope.constants.activation_scale * working,
         gathered=np.where(sharded, gathered, 0.0),
         once=np.zeros_like(kept),
+        copies=states.copies,
         step=states.step,
     )
 

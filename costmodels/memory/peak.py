@@ -15,6 +15,7 @@ from hardware.cluster import Accelerator
 
 Strings = NDArray[np.str_]
 
+_END = 2  # of the moments in ``components``: the embedding's backward
 OUTSIDE = ("communicators", "context")  # what the framework's own allocator does not see
 
 
@@ -109,7 +110,9 @@ def components(sums: StageSums, usable_bytes: float, constants: MemoryConstants)
     moving = activations + working + gathered + logits
     # the allocator gives cached blocks back before it fails: the reserve shrinks when memory runs short
     least = constants.least_reserve_share * moving
-    reserve = np.maximum(least, np.minimum(constants.reserve_share * moving, usable_bytes - live))
+    # no cached block is as large as the table's gradient: it gets memory of its own
+    wanted = constants.reserve_share * moving + np.where(at == _END, 0.0, sums.embedding_gradient)
+    reserve = np.maximum(least, np.minimum(wanted, usable_bytes - live))
     return MappingProxyType({**named, "reserve": reserve})
 
 

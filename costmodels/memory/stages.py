@@ -49,7 +49,7 @@ def stage_sums(model: ModelSpec, job: TrainingJob, memory: ModelMemory, contents
         gradients=held.added(lambda part: part.gradients),
         optimizer=held.added(lambda part: part.optimizer),
         host=held.added(lambda part: part.host),
-        activations=peak_activation_bytes(contents.spec, kept),
+        activations=peak_activation_bytes(contents.spec, kept) + contents.extra_in_flight * kept.max(axis=2),
         one_microbatch=kept[:, :, 0],
         working=held.widest(lambda part: part.working, blocks) + held.offload_buffer(),
         step=held.added(lambda part: part.step),
@@ -58,7 +58,8 @@ def stage_sums(model: ModelSpec, job: TrainingJob, memory: ModelMemory, contents
         embedding_gradient=held.widest(lambda part: part.working, held.rows_of(memory.embedding)),
         buffers=_RECEIVE_BUFFERS * boundary
         + held.of_stage(memory.buckets)
-        + held.widest(lambda part: part.once, blocks),
+        + held.widest(lambda part: part.once, blocks)
+        + held.added(lambda part: part.copies),
         groups=held.of_stage(memory.groups),
     )
 

@@ -25,13 +25,15 @@ class LocalParameters:
 class StateBytes:
     """Bytes of the model's states on a rank; shape (S,).
 
-    ``host`` is what the host holds for the rank, ``step`` what only the optimizer's step needs.
+    ``host`` is what the host holds for the rank, ``copies`` what exchanges hold beside the states (a whole copy of the
+    weights as they are gathered), ``step`` what only the optimizer's step needs.
     """
 
     weights: Floats
     gradients: Floats
     optimizer: Floats
     host: Floats
+    copies: Floats
     step: Floats
 
 
@@ -51,7 +53,7 @@ def parameter_bytes(job: TrainingJob) -> ParameterBytes:
     holds them in the width of the master copy and makes the working copy when it is needed.
     """
     precision, software = job.precision, job.software
-    gradients = (software.gradient_bytes or precision.gradient_bytes) + software.gradient_copy_bytes
+    gradients = software.gradient_bytes or precision.gradient_bytes
     optimizer = job.optimizer_bytes + software.shard_gradient_bytes
     if software.main_params_in_optimizer:
         weights = precision.weight_bytes + precision.extra_weight_bytes
@@ -98,7 +100,8 @@ def state_bytes(parameters: LocalParameters, job: TrainingJob, table: StrategyTa
     StateBytes
         ZeRO stage 1 shards the optimizer's states, 2 the gradients as well, 3 the weights as well: dense ones over
         the ZeRO group (dp x cp, or ``shard_group`` of it), those of experts over the ranks of that group that hold the
-        same experts, ``tp * group / (ep * etp)``. Optimizer states that are offloaded count as host memory.
+        same experts, ``tp * group / (ep * etp)``. States that are offloaded count as host memory. Buckets that are
+        reduced beside the gradients (``gradient_copy_bytes``) exist where replicas are, and count as gradients.
 
     References
     ----------
@@ -115,12 +118,23 @@ def state_bytes(parameters: LocalParameters, job: TrainingJob, table: StrategyTa
             sharded, expert_group, 1
         )
 
-    optimizer = per.optimizer * job.trained_share * held(1)
-    offloaded = job.software.optimizer_offload
+    software, trained = job.software, job.trained_share
+    copied = np.where(table.dp * table.cp > 1, software.gradient_copy_bytes, 0.0)
+    gathered = np.where((table.zero >= 1) & (dense_group > 1), software.gather_copy_bytes, 0.0)
+    whole = parameters.dense + parameters.expert
+    weights = per.weights * held(3)
+    gradients = (per.gradients + copied) * trained * held(2)
+    optimizer = per.optimizer * trained * held(1)
+    nothing = np.zeros_like(optimizer)
+    on_host = optimizer if software.optimizer_offload else nothing
+    if software.state_offload:
+        on_host = weights + gradients + optimizer
+        weights, gradients = nothing, nothing
     return StateBytes(
-        weights=per.weights * held(3),
-        gradients=per.gradients * job.trained_share * held(2),
-        optimizer=np.zeros_like(optimizer) if offloaded else optimizer,
-        host=optimizer if offloaded else np.zeros_like(optimizer),
-        step=job.precision.step_bytes * job.trained_share * held(1),
+        weights=weights,
+        gradients=gradients,
+        optimizer=nothing if software.optimizer_offload or software.state_offload else optimizer,
+        host=on_host,
+        copies=gathered * whole,
+        step=job.precision.step_bytes * trained * held(1),
     )

@@ -1,0 +1,111 @@
+"""How runs state their memory and what holds it: recompute by stage, offload, optimizers, units."""
+
+import pytest
+
+from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Granularity
+from planner.measured import parse_run
+from planner.runs import CORE_ATTENTION, PricedRun, mixed_recompute, question_of, stated_layers
+
+ROW = {
+    "id": "run",
+    "framework": "Megatron-LM",
+    "model": "GPT",
+    "layers": "32",
+    "hidden_size": "4096",
+    "ffn_hidden_size": "16384",
+    "heads": "32",
+    "vocab": "50304",
+    "hardware": "A100-SXM-80GB",
+    "gpus_per_node": "8",
+    "n_gpus": "4",
+    "precision": "fp16",
+    "seq_len": "2048",
+    "global_batch_size": "128",
+    "micro_batch_size": "1",
+    "tp": "1",
+    "pp": "4",
+    "status": "ok",
+}
+
+
+def asked(**changes: str) -> PricedRun:
+    return question_of(parse_run({**ROW, **changes}))
+
+
+def test_recompute_stated_by_stage():
+    words = "recompute as stated: layers per stage: [5, 1, 0, 0] of [7, 8, 9, 8]"
+    layout = asked(recompute="partial", notes=words).layout
+    assert [stage.layers for stage in layout.stages] == [7, 8, 9, 8]
+    held = [[(run.count, run.strategy.recompute) for run in stage.strategies] for stage in layout.stages]
+    assert held == [
+        [(5, FULL_RECOMPUTE), (2, NO_RECOMPUTE)],
+        [(1, FULL_RECOMPUTE), (7, NO_RECOMPUTE)],
+        [(9, NO_RECOMPUTE)],
+        [(8, NO_RECOMPUTE)],
+    ]
+
+
+def test_shares_of_ops_take_the_scores_of_attention_first():
+    words = "recomputed ops per stage ['26/52', '52/52']"
+    assert mixed_recompute(words, [(4,), (4,)]) == ((2, CORE_ATTENTION), (4, CORE_ATTENTION))
+
+
+@pytest.mark.parametrize("words", ["", "layers per stage: [1, 2, 3] of [4]", "layers per stage: [9, 0] of [9, 4]"])
+def test_a_remark_that_does_not_fit_the_stages_is_none(words):
+    assert mixed_recompute(words, [(4,), (4,)]) == (None, None)
+    assert stated_layers(words, 2, 8) == ()
+
+
+def test_modules_named_in_a_remark():
+    words = "recompute as stated: selective (MLP activation function + norm)"
+    recompute = asked(recompute="selective", notes=words).layout.first.recompute
+    assert recompute.granularity is Granularity.SELECTIVE
+    assert recompute.modules == ("mlp_act", "layernorm")
+
+
+def test_products_in_eight_bits_are_not_kept_by_selective_recompute_per_op():
+    titan = {"framework": "torchtitan", "hardware": "H100", "recompute": "selective (op)", "pp": "1", "fsdp": "1"}
+    kept = asked(**titan, precision="bf16").layout.first.recompute.modules
+    again = asked(**titan, precision="fp8 tensorwise").layout.first.recompute.modules
+    assert set(again) - set(kept) == {"mlp"}
+
+
+def test_activation_offload_stated_as_alpha():
+    software = asked(notes="activation offload alpha=0.5").job.software
+    assert software.activation_offload_layers == 4
+
+
+def test_optimizers_in_eight_bits():
+    assert asked().job.optimizer_bytes == 8.0
+    assert asked(notes="bnb optimizer").job.optimizer_bytes == 2.0
+
+
+def test_format_that_a_framework_uses_where_none_is_stated():
+    unstated = {"precision": "not stated", "framework": "Megatron-DeepSpeed (Sailor)"}
+    assert asked(**unstated).job.precision.weight_bytes == 4.0
+    assert asked(precision="not stated").job.precision.weight_bytes == 2.0
+
+
+def test_bf16_on_deepspeed_accumulates_in_fp32():
+    here = asked(framework="Megatron-DeepSpeed", precision="bf16", zero="1").job.software
+    there = asked(framework="Megatron-DeepSpeed", precision="fp16", zero="1").job.software
+    assert (here.gradient_bytes, here.gather_copy_bytes) == (6.0, 2.0)
+    assert (there.gradient_bytes, there.gather_copy_bytes) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(("words", "extra"), [("vocab-1", 2), ("vocab-2", 1), ("interlaced vocab", 2), ("", 0)])
+def test_spread_vocabularies_hold_more(words, extra):
+    assert asked(schedule=words).layout.extra_in_flight == extra
+
+
+@pytest.mark.parametrize(
+    ("row", "gib"),
+    [
+        ({"peak_mem_gb": "40"}, 40.0),
+        ({"peak_mem_gb": "40", "notes": "max_memory_allocated 4e10 bytes (GB=1e9)"}, 40e9 / 2**30),
+        ({"peak_mem_gb": "88.48", "mem_note": "published 82.4 GiB max over ranks"}, 82.4),
+        ({"peak_mem_gb": ""}, None),
+    ],
+)
+def test_units_of_stated_peaks(row, gib):
+    assert parse_run({**ROW, **row}).peak_mem_gib == gib
