@@ -24,11 +24,15 @@ COLUMNS = (
     *("scaleout_gbps_per_node", "intra_node", "precision", "dtype", "seq_len", "global_batch_size", "micro_batch_size"),
     *("tp", "pp", "cp", "vpp", "ep", "etp", "dp", "zero", "fsdp", "sequence_parallel", "distributed_optimizer"),
     *("recompute", "schedule", "schedule_kind", "overlap", "cuda_graphs", "offload", "moe_dispatcher"),
-    *("token_routing", "step_time_s", "peak_mem_gb", "status", "mfu", "interconnect", "notes"),
+    *("token_routing", "step_time_s", "peak_mem_gb", "mem_note", "status", "mfu", "interconnect", "notes"),
 )
 PHRASES = (
     r"kernel: [^;]*",
-    r"offload ratio alpha=[\d.]+",
+    r"offload (?:ratio )?alpha=[\d.]+",
+    r"zero as stated: 3 \+ CPU offload",
+    r"bnb optimizer",
+    r"recompute as stated: [^;]*",
+    r"GB=1e9",
     r"layer split \[[\d, ]+\]",
     r"max_allocated|max_memory_allocated|peak allocated|max allocated|nvidia-smi|first/last nodes",
 )
@@ -50,6 +54,9 @@ def stated(run: MeasuredRun, column: str) -> str:
     """Return a cell of the table."""
     if column == "notes":
         return understood(run)
+    if column == "mem_note":
+        published = re.search(r"published [\d.]+ GiB", run.text(column))
+        return published.group(0) if published else ""
     if column == "interconnect":
         return "Omni-Path" if "omni-path" in run.text(column).lower() else ""
     return run.text(column)

@@ -109,8 +109,9 @@ def question_of(run: MeasuredRun) -> PricedRun:
         optimizer_bytes=EIGHT_BIT_ADAM_BYTES if "bnb optimizer" in run.text("notes") else ADAM_BYTES,
         trained_share=ADAPTER_SHARE if "lora" in run.text("model").lower() else 1.0,
     )
-    layout = _layout(run, grid, model, software)
-    return PricedRun(model=model, cluster=_cluster(run), job=job, layout=layout)
+    cluster = _cluster(run)
+    layout = placed_on_islands(_layout(run, grid, model, software), cluster)
+    return PricedRun(model=model, cluster=cluster, job=job, layout=layout)
 
 
 def _software(run: MeasuredRun) -> Software:
@@ -225,6 +226,29 @@ def _virtual_stages(run: MeasuredRun, grid: RunGrid, model: ModelSpec, software:
         return grid.vpp
     per_stage, rest = divmod(model.layers, grid.pp)
     return grid.vpp if rest or per_stage % RECIPE_CHUNK_LAYERS else per_stage // RECIPE_CHUNK_LAYERS
+
+
+def placed_on_islands(layout: Layout, cluster: Cluster) -> Layout:
+    """Put the stages of a layout on the islands of unlike machines, in order, each whole on one.
+
+    Raises
+    ------
+    InputError
+        A stage would lie on two islands.
+    """
+    island, used, stages = 0, 0, []
+    for stage in layout.stages:
+        if used >= cluster.islands[island].gpus:
+            island, used = island + 1, 0
+        used += stage.gpus
+        if island >= len(cluster.islands) or used > cluster.islands[island].gpus:
+            raise InputError(
+                f"a stage of {stage.gpus} accelerators would lie on machines of two kinds",
+                allowed="stages that fill islands of one kind: "
+                + ", ".join(f"{item.gpus}" for item in cluster.islands),
+            )
+        stages.append(replace(stage, island=island))
+    return replace(layout, stages=tuple(stages))
 
 
 def _held_for_vocabulary(words: str, pp: int) -> int:

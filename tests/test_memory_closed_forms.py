@@ -9,6 +9,7 @@ from costmodels.job import Precision, Software, TrainingJob
 from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Granularity, Recompute, Strategy
 from costmodels.memory import LayerMemory, default_memory, embedding_memory, head_memory, layer_memory
 from costmodels.memory.layer import mtp_memory, table_memory
+from costmodels.memory.states import parameter_bytes
 from costmodels.precision import precision
 from costmodels.table import StrategyTable, table_of
 from costmodels.workload.architecture import Architecture
@@ -268,3 +269,16 @@ def test_precision_states_what_the_step_needs():
     stepping: Precision = replace(precision("bf16"), step_bytes=4.0)
     of = TrainingJob(global_batch=8, seq=SEQ, precision=stepping, software=job().software)
     assert one(GPT, Strategy(dp=2, zero=1), of).step[0] == pytest.approx(4.0 / 2 * (12 * HIDDEN**2 + 13 * HIDDEN))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "family", "whole", "frozen"),
+    [("bf16", "megatron", 2.0, 2.0), ("nvfp4", "megatron", 3.125, 1.125), ("bf16", "fsdp", 4.0, 2.0)],
+)
+def test_weights_that_are_not_trained_need_no_copy_for_an_optimizer(recipe, family, whole, frozen):
+    chosen = precision(recipe, framework=family)
+    held = []
+    for share in (1.0, 0.0):
+        of = job(Software(name="", framework=family, main_params_in_optimizer=family != "fsdp"))
+        held.append(parameter_bytes(replace(of, precision=chosen, trained_share=share)).weights)
+    assert held == [whole, frozen]

@@ -3,6 +3,7 @@
 import pytest
 
 from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Granularity
+from hardware.errors import InputError
 from planner.measured import parse_run
 from planner.runs import CORE_ATTENTION, PricedRun, mixed_recompute, question_of, stated_layers
 
@@ -109,3 +110,11 @@ def test_spread_vocabularies_hold_more(words, extra):
 )
 def test_units_of_stated_peaks(row, gib):
     assert parse_run({**ROW, **row}).peak_mem_gib == gib
+
+
+def test_stages_on_machines_of_several_kinds():
+    mixed = {"hardware": "RTX-2080+RTX-3090", "n_gpus": "16", "gpus_per_node": "8", "layers": "24"}
+    assert [stage.island for stage in asked(**mixed, pp="2", tp="8").layout.stages] == [0, 1]
+    assert [stage.island for stage in asked(**mixed, pp="4", tp="4").layout.stages] == [0, 0, 1, 1]
+    with pytest.raises(InputError, match="two kinds"):
+        asked(**mixed, pp="1", tp="8")

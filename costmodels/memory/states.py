@@ -50,15 +50,21 @@ def parameter_bytes(job: TrainingJob) -> ParameterBytes:
     """Bytes per parameter of weights, gradients and optimizer.
 
     Software whose optimizer works on the model's own parameters (``main_params_in_optimizer`` false: FSDP, autocast)
-    holds them in the width of the master copy and makes the working copy when it is needed.
+    holds them in the width of the master copy and makes the working copy when it is needed. Weights that are not
+    trained need no copy for an optimizer: only what products read is held.
     """
     precision, software = job.precision, job.software
     gradients = software.gradient_bytes or precision.gradient_bytes
     optimizer = job.optimizer_bytes + software.shard_gradient_bytes
+    weights = precision.weight_bytes + precision.extra_weight_bytes
     if software.main_params_in_optimizer:
-        weights = precision.weight_bytes + precision.extra_weight_bytes
-        return ParameterBytes(weights=weights, gradients=gradients, optimizer=optimizer + precision.master_bytes)
-    weights = max(precision.weight_bytes, precision.master_bytes)
+        optimizer += precision.master_bytes
+    else:
+        weights = max(precision.weight_bytes, precision.master_bytes)
+    frozen = weights if precision.weight_bytes <= precision.gather_bytes else precision.gather_bytes
+    if precision.extra_weight_bytes and precision.weight_bytes >= precision.activation_bytes:
+        frozen = precision.extra_weight_bytes  # both copies that products read
+    weights = job.trained_share * weights + (1.0 - job.trained_share) * frozen
     return ParameterBytes(weights=weights, gradients=gradients, optimizer=optimizer)
 
 
