@@ -231,10 +231,7 @@ def _virtual_stages(run: MeasuredRun, grid: RunGrid, model: ModelSpec, software:
 def placed_on_islands(layout: Layout, cluster: Cluster) -> Layout:
     """Put the stages of a layout on the islands of unlike machines, in order, each whole on one.
 
-    Raises
-    ------
-    InputError
-        A stage would lie on two islands.
+    Where a stage would lie on machines of two kinds, all of them stay on the first kind.
     """
     island, used, stages = 0, 0, []
     for stage in layout.stages:
@@ -242,11 +239,7 @@ def placed_on_islands(layout: Layout, cluster: Cluster) -> Layout:
             island, used = island + 1, 0
         used += stage.gpus
         if island >= len(cluster.islands) or used > cluster.islands[island].gpus:
-            raise InputError(
-                f"a stage of {stage.gpus} accelerators would lie on machines of two kinds",
-                allowed="stages that fill islands of one kind: "
-                + ", ".join(f"{item.gpus}" for item in cluster.islands),
-            )
+            return layout
         stages.append(replace(stage, island=island))
     return replace(layout, stages=tuple(stages))
 
