@@ -23,7 +23,7 @@ from costmodels.table import Floats, Ints
 from costmodels.thermal import Slots, ThermalModel, ThermalState, steady_state, temperatures_c, thermal_model
 from hardware.cluster import Island
 
-ROUNDS: Final = 24  # halvings at most; a few suffice
+ROUNDS: Final = 48  # sixteen halvings at least; a few suffice
 TOLERANCE: Final = 1e-5  # of the step time
 
 
@@ -79,6 +79,16 @@ class Settled:
     maps: tuple[Ints, ...]
     rounds: int
 
+    def take(self, index: Ints) -> "Settled":
+        """Rows ``index``."""
+        return Settled(
+            step_s=self.step_s[index],
+            stretch=self.stretch[index],
+            states=tuple(state.take(index) for state in self.states),
+            maps=tuple(used[index] for used in self.maps),
+            rounds=self.rounds,
+        )
+
     def mean_w(self) -> Floats:
         """Mean draw over the accelerators in use and the step [W], shape (R,)."""
         drawn = sum(
@@ -98,12 +108,21 @@ class HeatProblem:
     heats: tuple[IslandHeat, ...]
 
 
-def heat_problem(pricings: Sequence[Pricing], layout: Layout) -> HeatProblem:
+def heat_problem(pricings: Sequence[Pricing], layout: Layout, like: HeatProblem | None = None) -> HeatProblem:
     """Price a layout without heat and gather what heat needs, one :class:`IslandHeat` per island used.
 
-    Parameters and errors are those of :func:`costmodels.priced.priced_step`.
+    Parameters
+    ----------
+    pricings, layout
+        As in :func:`costmodels.priced.priced_step`, which raises what is wrong.
+    like : HeatProblem, optional
+        Of a layout with the same strategies on the same islands.
+
+    Returns
+    -------
+    HeatProblem
     """
-    step = priced_step(pricings, layout)
+    step = priced_step(pricings, layout, like.step if like else None)
     heats = tuple(_island_heat(step, layout, island) for island in step.islands)
     return HeatProblem(step=step, layout=layout, heats=heats)
 
@@ -209,20 +228,25 @@ def settle(problem: HeatProblem, maps: Sequence[Ints]) -> Settled:
     Returns
     -------
     Settled
-        Its step times lie within :data:`TOLERANCE` of the fixed point, or the bracket was halved :data:`ROUNDS` times.
+        Its step times lie within :data:`TOLERANCE` of the fixed point, or there were :data:`ROUNDS` rounds.
     """
     settled = once(problem, maps)
     start = np.full(len(maps[0]), float(problem.step.times.total_s[0]))
-    low, high = np.minimum(start, settled.step_s), np.maximum(start, settled.step_s)
     guess = settled.step_s
+    over = guess - start  # of the step that follows over the length: falls as the length grows
+    low, over_low = np.where(over >= 0.0, start, guess), np.maximum(over, 0.0)
+    high, over_high = np.where(over >= 0.0, guess, start), np.minimum(over, 0.0)
     for rounds in range(2, ROUNDS + 2):
-        if (high - low <= TOLERANCE * low).all():
+        if (np.abs(over) <= TOLERANCE * guess).all():
             break
         settled = replace(_after(problem, maps, guess), rounds=rounds)
-        answer = settled.step_s
-        low = np.where(answer >= guess, np.maximum(low, guess), np.maximum(low, answer))
-        high = np.where(answer >= guess, np.minimum(high, answer), np.minimum(high, guess))
-        guess = 0.5 * (low + high)
+        over = settled.step_s - guess
+        longer = over >= 0.0
+        low, over_low = np.where(longer, guess, low), np.where(longer, over, over_low)
+        high, over_high = np.where(longer, high, guess), np.where(longer, over_high, over)
+        slope = np.where(over_low > over_high, over_low - over_high, 1.0)
+        share = np.where(rounds % 3 == 1, 0.5, over_low / slope)
+        guess = np.where(np.abs(over) <= TOLERANCE * guess, guess, low + (high - low) * share)
     return settled
 
 

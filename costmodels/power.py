@@ -19,8 +19,9 @@ from costmodels.efficiency import names_part
 from costmodels.table import Bools, Floats
 from hardware.cluster import Accelerator
 
-_BISECTIONS: Final = 26  # the clock is exact to 2^-26 of the range
-_EXACT: Final = 1e-7  # clocks nearer than this are equal
+_ROUNDS: Final = 90  # thirty halvings at least; eight rounds are usual
+_EXACT: Final = 1e-8  # clocks are found within this
+_EQUAL: Final = 1e-7  # clocks nearer than this are equal
 
 
 class Work(StrEnum):
@@ -215,7 +216,7 @@ def clock_under(model: PowerModel, activity: Floats | float, limit_w: Floats | f
     """
     activity, limit_w = np.broadcast_arrays(np.asarray(activity, dtype=float), np.asarray(limit_w, dtype=float))
     low, high = np.full(activity.shape, model.least_clock), np.ones(activity.shape)
-    return highest_within(lambda clock: power_w(model, activity, clock) <= limit_w, low, high)
+    return highest_within(lambda clock: power_w(model, activity, clock) - limit_w, low, high)
 
 
 def time_factor(clock: Floats | float, clock_bound: Floats | float) -> Floats:
@@ -328,7 +329,7 @@ def step_power(
 
     Kernels and exchanges alternate faster than the power limiter reacts, so it sees their mean; idle phases of a
     pipeline are longer, so they do not raise the clock. The mean rises with the clock, so the highest clock within the
-    limit is found by bisection.
+    limit is one root.
 
     Parameters
     ----------
@@ -351,13 +352,13 @@ def step_power(
     every = np.broadcast_arrays(np.asarray(highest_clock, dtype=np.float64), limit_w, load.fixed_s)
     ceiling, limit = np.array(every[0]), every[1]
     floor = np.minimum(np.full(ceiling.shape, model.least_clock), ceiling)
-    clock = highest_within(lambda x: busy_w(model, load, x) <= limit, floor, ceiling)
+    clock = highest_within(lambda x: busy_w(model, load, x) - limit, floor, ceiling)
     full_s = load.busy_s(1.0)
     return StepPower(
         clock=clock,
         mean_w=busy_w(model, load, clock),
         slowdown=np.divide(load.busy_s(clock), full_s, out=np.ones(clock.shape), where=full_s > 0.0),
-        power_limited=clock < ceiling - _EXACT,
+        power_limited=clock < ceiling - _EQUAL,
     )
 
 
@@ -367,28 +368,39 @@ def _v2f(model: PowerModel, clock: Floats) -> Floats:
     return product
 
 
-def highest_within(within: Callable[[Floats], Bools], low: Floats, high: Floats) -> Floats:
-    """Highest clock in [low, high] up to which a condition holds; ``low`` where it holds nowhere.
+def highest_within(excess: Callable[[Floats], Floats], low: Floats, high: Floats) -> Floats:
+    """Highest clock in [low, high] up to which a rising quantity is not above 0; ``low`` where it always is.
 
     Parameters
     ----------
-    within : callable
-        The condition on clocks of the arrays' shape; holds up to some clock and not beyond.
+    excess : callable
+        What rises with the clock, minus its limit; of the arrays' shape.
     low, high : array
         Clocks over the highest clock [1].
 
     Returns
     -------
     array
-        By bisection, within 2^-26 of the range.
+        From below, within 1e-8: by false position (the Illinois rule), with a halving in every third round, so that the
+        bracket ends whatever the curve.
     """
-    bottom, top = np.where(within(high), high, low), high
-    if np.array_equal(bottom, top):
-        return bottom
-    for _ in range(_BISECTIONS):
+    over_high, over_low = excess(high), excess(low)
+    between = (over_high > 0.0) & (over_low <= 0.0)
+    bottom, top = np.where(over_high <= 0.0, high, low), np.where(between, high, low)
+    for number in range(_ROUNDS):
+        open_ = between & (top - bottom > _EXACT)
+        if not open_.any():
+            break
+        slope = np.where(open_, over_high - over_low, 1.0)
+        guess = bottom - over_low * (top - bottom) / slope
         middle = 0.5 * (bottom + top)
-        holds = within(middle)
-        bottom, top = np.where(holds, middle, bottom), np.where(holds, top, middle)
+        guess = np.where((guess > bottom) & (guess < top) & (number % 3 < 2), guess, middle)
+        over = excess(np.where(open_, guess, bottom))
+        holds = over <= 0.0
+        # The end that stays counts half, so that the next guess falls on its side.
+        over_high = np.where(holds, 0.5 * over_high, over)
+        over_low = np.where(holds, over, 0.5 * over_low)
+        bottom, top = np.where(open_ & holds, guess, bottom), np.where(open_ & ~holds, guess, top)
     return bottom
 
 

@@ -85,9 +85,9 @@ def _used(problem: HeatProblem, settled: Settled, index: int, row: int) -> _Used
     place = np.flatnonzero(placed != UNUSED)
     stage = placed[place]
     local = np.searchsorted(heat.stages, stage)
-    clock, busy, mean, degrees, hot = (
+    clock, busy, mean, degrees, busy_c, hot = (
         getattr(state, name)[row].reshape(-1)[place]
-        for name in ("clock", "busy_w", "mean_w", "temperature_c", "heat_limited")
+        for name in ("clock", "busy_w", "mean_w", "temperature_c", "busy_c", "heat_limited")
     )
     pass_s = problem.step.work.backward_s.sum(axis=0)[0].max(axis=1)[stage] * settled.stretch[row, stage]
     peak = peak_w(heat.power, heat.load.take(local), clock, pass_s)
@@ -99,7 +99,7 @@ def _used(problem: HeatProblem, settled: Settled, index: int, row: int) -> _Used
         peak_w=peak,
         clock=clock,
         temperature_c=degrees,
-        peak_c=degrees + burst_rise_c(heat.cooling, peak - busy, np.minimum(pass_s, heat.power.sensor_s)),
+        peak_c=busy_c + burst_rise_c(heat.cooling, peak - busy, np.minimum(pass_s, heat.power.sensor_s)),
         heat_limited=hot,
         measured=(heat.clock > 0.0).reshape(-1)[place],
     )

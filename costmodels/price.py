@@ -92,7 +92,7 @@ def _cost(problem: HeatProblem, times: StepTimes, power: PowerState) -> LayoutCo
     tokens = float(job.global_batch * (job.seq if model.hidden else 1))
     return LayoutCost(
         step=breakdown,
-        memory=_memory(pricings, layout),
+        memory=memory_of(pricings, layout),
         power=power,
         stage_times_s=tuple(float(t) for t in times.stage_s[0]),
         tokens_per_s=tokens / total_s,
@@ -108,7 +108,7 @@ def _peak_flops_per_s(pricings: Sequence[Pricing], layout: Layout) -> float:
     )
 
 
-def _memory(pricings: Sequence[Pricing], layout: Layout) -> tuple[MemoryUse, ...]:
+def memory_of(pricings: Sequence[Pricing], layout: Layout) -> tuple[MemoryUse, ...]:
     """Memory of every stage, each with the device of its island."""
     model, job = pricings[0].model, pricings[0].job
     by_island = {

@@ -57,7 +57,7 @@ class PricedStep:
         return np.asarray(both.sum(axis=2) * self.times.num_microbatches)
 
 
-def priced_step(pricings: Sequence[Pricing], layout: Layout) -> PricedStep:
+def priced_step(pricings: Sequence[Pricing], layout: Layout, like: PricedStep | None = None) -> PricedStep:
     """Price the step of one layout.
 
     Parameters
@@ -66,6 +66,8 @@ def priced_step(pricings: Sequence[Pricing], layout: Layout) -> PricedStep:
         One per island of the cluster; they share model and job.
     layout : Layout
         Its layers must be those of the model.
+    like : PricedStep, optional
+        Of a layout with the same strategies on the same islands, whose parts cost the same.
 
     Returns
     -------
@@ -80,19 +82,23 @@ def priced_step(pricings: Sequence[Pricing], layout: Layout) -> PricedStep:
     changes = strategy_changes(layout)
     if changes.any():
         contents = replace(contents, reshard_s=changes.astype(float)[None, :] * _reshard_s(pricings, layout))
-    used = sorted(set(contents.islands))
-    costs = [price_parts(pricing, table) if island in used else None for island, pricing in enumerate(pricings)]
-    priced = [cost for cost in costs if cost is not None]
-    aligned = [cost if cost is not None else priced[0] for cost in costs]
+    aligned = like.costs if like else _part_costs(pricings, contents, table)
     work = stage_work(aligned, contents)
     return PricedStep(
         pricings=tuple(pricings),
-        costs=tuple(aligned),
+        costs=aligned,
         table=table,
         contents=contents,
         work=work,
         times=price_steps(pricings, aligned, table, contents, work),
     )
+
+
+def _part_costs(pricings: Sequence[Pricing], contents: Contents, table: StrategyTable) -> tuple[PartCosts, ...]:
+    used = sorted(set(contents.islands))
+    costs = [price_parts(pricing, table) if island in used else None for island, pricing in enumerate(pricings)]
+    priced = [cost for cost in costs if cost is not None]
+    return tuple(cost if cost is not None else priced[0] for cost in costs)
 
 
 def _reshard_s(pricings: Sequence[Pricing], layout: Layout) -> float:

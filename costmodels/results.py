@@ -65,7 +65,7 @@ class SlotState:
     """One accelerator in use, over a step.
 
     ``node`` counts within the island. ``mean_w`` is over the step, ``busy_w`` over its work, ``peak_w`` what a sensor
-    shows of bursts; ``temperature_c`` that of the die at the end of the busy part, ``peak_c`` with bursts.
+    shows of bursts; ``temperature_c`` that of the die in the mean over the step, ``peak_c`` its highest with bursts.
     ``limited_by`` is power, heat, measured or none.
     """
 
@@ -102,7 +102,7 @@ class PowerState:
 
     @property
     def gap_c(self) -> float:
-        """Hottest less coolest die at the end of the busy part [degree C]; 0.0 where slots are not listed."""
+        """Hottest less coolest die in the mean over the step [degree C]; 0.0 where slots are not listed."""
         degrees = [slot.temperature_c for slot in self.slots]
         return max(degrees) - min(degrees) if degrees else 0.0
 

@@ -6,7 +6,7 @@ stream. Constants of machines that are not characterised: ``thermal.toml``; equa
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from importlib import resources
 from types import MappingProxyType
@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from costmodels.power import PowerModel, StepLoad, Work, busy_w, highest_within, power_w
-from costmodels.table import Bools, Floats
+from costmodels.table import Bools, Floats, Ints
 from hardware.cluster import NodeType
 
 CLOCK_TOLERANCE: Final = 1e-6
@@ -72,15 +72,21 @@ class ThermalState:
     """Balance of power, clock and heat; arrays of shape (..., G).
 
     ``clock`` is over the highest clock; ``busy_w`` the draw while there is work, ``mean_w`` that over the whole step.
-    ``temperature_c`` is that of the die at the end of the busy part of a step; it exceeds the limit only where even the
-    least clock is too hot. ``heat_limited`` says whether heat holds the clock below what the power limit leaves.
+    ``temperature_c`` is that of the die in the mean over a step, ``busy_c`` at the end of its busy part; this exceeds
+    the limit only where even the least clock is too hot. ``heat_limited`` says whether heat holds the clock below what
+    the power limit leaves.
     """
 
     clock: Floats
     busy_w: Floats
     mean_w: Floats
     temperature_c: Floats
+    busy_c: Floats
     heat_limited: Bools
+
+    def take(self, index: Ints) -> "ThermalState":
+        """Entries ``index`` of the first axis."""
+        return ThermalState(**{entry.name: getattr(self, entry.name)[index] for entry in fields(self)})
 
 
 def thermal_model(node: NodeType) -> ThermalModel:
@@ -302,7 +308,7 @@ def steady_state(model: ThermalModel, power: PowerModel, slots: Slots) -> Therma
 
     Heat flows down the rows only, so a row's clocks are settled by its own draw and by rows that are settled already:
     one pass over the rows is exact, without iteration between them. In a row the temperature rises with the clock, so
-    the highest clock that holds the limit is found by bisection.
+    the highest clock that holds the limit is one root.
 
     Parameters
     ----------
@@ -330,11 +336,13 @@ def steady_state(model: ThermalModel, power: PowerModel, slots: Slots) -> Therma
         if model.limit_c > 0.0:
             clock[..., members] = _held_clock(model, power, those, model.limit_c - arriving[..., members])
         sink[..., members] = those.sink_w(model, power, clock[..., members])
+    mean_w = every.mean_w(power, clock)
     return ThermalState(
         clock=clock,
         busy_w=busy_w(power, every.load, clock),
-        mean_w=every.mean_w(power, clock),
-        temperature_c=every.inlet_c + arriving + every.own_c(model, power, clock),
+        mean_w=mean_w,
+        temperature_c=every.inlet_c + mean_w @ upstream.T + model.own_rise_c(mean_w),
+        busy_c=every.inlet_c + arriving + every.own_c(model, power, clock),
         heat_limited=clock < every.highest_clock - CLOCK_TOLERANCE,
     )
 
@@ -343,7 +351,7 @@ def _held_clock(model: ThermalModel, power: PowerModel, slots: Slots, limit_c: F
     """Highest clock at which inlet and own draw keep to a limit."""
     room_c = limit_c - slots.inlet_c
     lowest = np.where(slots.fixed, slots.highest_clock, np.minimum(power.least_clock, slots.highest_clock))
-    return highest_within(lambda clock: slots.own_c(model, power, clock) <= room_c, lowest, slots.highest_clock)
+    return highest_within(lambda clock: slots.own_c(model, power, clock) - room_c, lowest, slots.highest_clock)
 
 
 def _upstream(model: ThermalModel) -> Floats:

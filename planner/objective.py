@@ -2,8 +2,13 @@
 
 from typing import Final
 
+import numpy as np
+
 from costmodels.layout import Layout
+from costmodels.node_power import node_w
 from costmodels.results import LayoutCost
+from costmodels.table import Floats
+from hardware.cluster import NodeType
 from hardware.errors import InputError
 from planner.request import Objective, PlanRequest
 
@@ -34,18 +39,41 @@ def step_energy_j(cost: LayoutCost) -> float:
 
 
 def step_cost(request: PlanRequest, layout: Layout, cost: LayoutCost) -> float:
-    """Money of one step, in the currency of the cluster: nodes in use by the hour, and their GPUs' electricity.
+    """Money of one step, in the currency of the cluster: nodes in use by the hour, and their electricity.
 
-    A node counts whole when any of its GPUs is used. Electricity is multiplied by the power usage effectiveness.
+    A node counts whole when any of its GPUs is used. Electricity is that of whole nodes, with hosts and fans, times the
+    power usage effectiveness.
     """
-    cluster = request.cluster
-    hours = cost.step.total_s / SECONDS_PER_HOUR
-    rent = 0.0
-    for number, island in enumerate(cluster.islands):
+    tokens = cost.tokens_per_s * cost.step.total_s
+    rent = cost.step.total_s / SECONDS_PER_HOUR * _rent_per_hour(request, layout)
+    return rent + float(_electricity(request, np.asarray(cost.power.node_energy_j_per_token * tokens)))
+
+
+def _nodes_used(request: PlanRequest, layout: Layout) -> list[tuple[NodeType, int]]:
+    """Nodes in use of each island."""
+    used = []
+    for number, island in enumerate(request.cluster.islands):
         gpus = sum(stage.gpus for stage in layout.stages if stage.island == number)
-        rent += -(-gpus // island.node.gpus) * island.node.price_per_hour * hours
-    kwh = step_energy_j(cost) / JOULES_PER_KWH
-    return rent + kwh * cluster.pue * cluster.electricity_per_kwh
+        used.append((island.node, -(-gpus // island.node.gpus)))
+    return used
+
+
+def _rent_per_hour(request: PlanRequest, layout: Layout) -> float:
+    return sum(nodes * node.price_per_hour for node, nodes in _nodes_used(request, layout))
+
+
+def _electricity(request: PlanRequest, energy_j: Floats) -> Floats:
+    cluster = request.cluster
+    return np.asarray(energy_j / JOULES_PER_KWH * cluster.pue * cluster.electricity_per_kwh)
+
+
+def nodes_power_w(request: PlanRequest, layout: Layout, gpu_w: Floats) -> Floats:
+    """Draw of the nodes in use [W] when their accelerators draw ``gpu_w`` each in the mean."""
+    used = _nodes_used(request, layout)
+    hosts_w = sum(nodes * node_w(node, 0.0) for node, nodes in used if nodes)
+    node = next(node for node, nodes in used if nodes)
+    per_gpu = node_w(node, 1.0) - node_w(node, 0.0)
+    return np.asarray(hosts_w + per_gpu * gpu_w * layout.gpus)
 
 
 def objective_value(request: PlanRequest, layout: Layout, cost: LayoutCost) -> float:
@@ -55,3 +83,29 @@ def objective_value(request: PlanRequest, layout: Layout, cost: LayoutCost) -> f
     if request.objective is Objective.COST:
         return step_cost(request, layout, cost)
     return cost.step.total_s
+
+
+def objective_values(request: PlanRequest, layout: Layout, step_s: Floats, gpu_w: Floats) -> Floats:
+    """Return what the request ranks by for placements of one layout.
+
+    Parameters
+    ----------
+    request : PlanRequest
+        States the objective and the prices.
+    layout : Layout
+        The layout that they all place.
+    step_s, gpu_w : array
+        Step times [s] and mean draws of the accelerators [W].
+
+    Returns
+    -------
+    array
+        Smaller is better; proportional to :func:`objective_value` for time and energy.
+    """
+    if request.objective is Objective.TIME:
+        return step_s
+    energy_j = step_s * gpu_w * layout.gpus
+    if request.objective is Objective.ENERGY:
+        return energy_j
+    nodes_w = nodes_power_w(request, layout, gpu_w)
+    return step_s / SECONDS_PER_HOUR * _rent_per_hour(request, layout) + _electricity(request, step_s * nodes_w)

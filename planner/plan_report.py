@@ -17,10 +17,21 @@ class RankPlace:
 
 
 @dataclass(frozen=True, kw_only=True)
+class InOrder:
+    """The same layout with its ranks in order: rank r on GPU r mod g of node r // g."""
+
+    step_time_s: float
+    energy_j_per_token: float
+    gap_c: float
+    max_temp_c: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class RankedLayout:
     """One layout with its price.
 
     ``placement`` is empty for the identity placement (rank r on GPU r mod g of node r // g).
+    ``in_order`` is the price with that placement, where another one was looked for; None where none was.
     ``why`` says in one line what it loses to the layout before it.
     """
 
@@ -29,6 +40,7 @@ class RankedLayout:
     evidence: Evidence
     why: str = ""
     placement: tuple[RankPlace, ...] = ()
+    in_order: InOrder | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import Final
 
 from costmodels.layout import Layout
 from costmodels.node_power import capped_island
-from costmodels.price import price_layout, price_layout_with_heat
+from costmodels.price import price_layout
 from costmodels.pricing import Constants, Pricing
 from costmodels.results import LayoutCost
 from hardware.segments import in_segments
@@ -17,6 +17,7 @@ from planner.infeasible import explain_infeasible
 from planner.islands import IslandSearch
 from planner.mixed_bounds import mixed_bound_s
 from planner.objective import check_objective, objective_value
+from planner.placement import PlacedLayout, in_order, place_all, place_layout, rank_places
 from planner.plan_report import PlanReport, RankedLayout, SearchProof
 from planner.profile_use import profile_notes
 from planner.refine import best_of_grid
@@ -84,9 +85,7 @@ def plan(request: PlanRequest, constants: Constants | None = None) -> PlanReport
         tally.solved += together.solved
         tally.pruned["time lower bound over all islands"] += together.pruned
         tally.open_bound_s = min(tally.open_bound_s, together.open_bound_s)
-    if request.thermal:
-        priced = [(layout, price_layout_with_heat(pricings, layout)) for layout, _ in priced]
-    ranked = _ranked(request, pricings, priced)
+    ranked = _ranked(request, pricings, _placed(request, pricings, priced))
     infeasible = None if ranked else explain_infeasible(request, pricings, tally)
     unconstrained_s = _unconstrained_s(request, pricings, ranked, deadline)
     return PlanReport(
@@ -98,6 +97,20 @@ def plan(request: PlanRequest, constants: Constants | None = None) -> PlanReport
         unconstrained_s=unconstrained_s,
         notes=_notes(request, pricings),
     )
+
+
+def _placed(
+    request: PlanRequest, pricings: Sequence[Pricing], priced: Sequence[tuple[Layout, LayoutCost]]
+) -> list[PlacedLayout]:
+    """Place the layouts where heat or the cluster's devices make a difference, else leave their ranks in order."""
+    if by_device(request):
+        return place_all(request, pricings, priced)
+    return [PlacedLayout(layout=layout, cost=cost) for layout, cost in priced]
+
+
+def by_device(request: PlanRequest) -> bool:
+    """Whether the accelerators of a request are priced one by one: with heat, or where some are unlike the others."""
+    return request.thermal or any(island.devices for island in request.cluster.islands)
 
 
 def _notes(request: PlanRequest, pricings: Sequence[Pricing]) -> tuple[str, ...]:
@@ -147,12 +160,26 @@ def shape_of(ranked: RankedLayout) -> tuple[StageShape, float]:
 
 
 def estimate(request: PlanRequest, layout: Layout, constants: Constants | None = None) -> RankedLayout:
-    """Price one explicit layout as the search would."""
-    price = price_layout_with_heat if request.thermal else price_layout
-    cost = price(pricings_of(request, constants), layout)
-    pricing = pricings_of(request, constants)[layout.stages[0].island]
-    evidence = evidence_for(pricing, layout, cost.step.total_s, request.profile)
-    return RankedLayout(layout=layout, cost=cost, evidence=evidence)
+    """Price one explicit layout as the search would, its ranks placed as well as launchers allow."""
+    pricings = pricings_of(request, constants)
+    if by_device(request):
+        return _as_ranked(request, pricings, place_layout(request, pricings, layout))
+    return _as_ranked(request, pricings, PlacedLayout(layout=layout, cost=price_layout(pricings, layout)))
+
+
+def _as_ranked(
+    request: PlanRequest, pricings: Sequence[Pricing], placed: PlacedLayout, before: LayoutCost | None = None
+) -> RankedLayout:
+    """Return a placed layout with its evidence, and why it is slower than the one before it."""
+    layout, cost = placed.layout, placed.cost
+    return RankedLayout(
+        layout=layout,
+        cost=cost,
+        evidence=evidence_for(pricings[layout.stages[0].island], layout, cost.step.total_s, request.profile),
+        why=why_slower(before, cost) if before else "",
+        placement=rank_places(placed.placement, request.cluster, layout.stages[0].island) if placed.placement else (),
+        in_order=in_order(placed),
+    )
 
 
 def _island_alone(
@@ -174,15 +201,13 @@ def _island_alone(
 
 
 def _ranked(
-    request: PlanRequest, pricings: Sequence[Pricing], found: Sequence[tuple[Layout, LayoutCost]]
+    request: PlanRequest, pricings: Sequence[Pricing], found: Sequence[PlacedLayout]
 ) -> tuple[RankedLayout, ...]:
     """Sort by the objective; ties keep the order of the search."""
-    priced = sorted(found, key=lambda pair: objective_value(request, *pair))
+    placed = sorted(found, key=lambda one: objective_value(request, one.layout, one.cost))
     ranked: list[RankedLayout] = []
-    for layout, cost in priced[: request.top]:
-        why = why_slower(ranked[-1].cost, cost) if ranked else ""
-        evidence = evidence_for(pricings[layout.stages[0].island], layout, cost.step.total_s, request.profile)
-        ranked.append(RankedLayout(layout=layout, cost=cost, evidence=evidence, why=why))
+    for one in placed[: request.top]:
+        ranked.append(_as_ranked(request, pricings, one, ranked[-1].cost if ranked else None))
     return tuple(ranked)
 
 

@@ -1,6 +1,6 @@
 """Uneven splits of a uniform candidate: what each stage and chunk should hold, by the inter-op partitioner."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -21,7 +21,7 @@ from planner.stage_table import PartSizes, StagePlace, chunk_ends, layer_runs, p
 BEST_SPLITS: Final = 3  # splits of the partitioner that are priced with the exact schedule
 
 
-def uneven_layouts(pricing: Pricing, layout: Layout) -> Iterator[Layout]:
+def uneven_layouts(pricing: Pricing, layout: Layout, paces: Sequence[Sequence[float]] = ((),)) -> Iterator[Layout]:
     """Yield layouts like the given one with better splits of the layers, as the partitioner sees them.
 
     Parameters
@@ -30,12 +30,15 @@ def uneven_layouts(pricing: Pricing, layout: Layout) -> Iterator[Layout]:
         Model, job, island.
     layout : Layout
         A uniform layout of one strategy on one island; layouts with mixed strategies yield nothing.
+    paces : sequence of sequence of float
+        Each: time of every stage over that of its like, above 1.0 for hot or slow devices; empty: all alike.
 
     Yields
     ------
     Layout
-        Up to three splits, best first under ``sum t + (m - 1) max t``; the given one may be among them. With virtual
-        stages one in which every chunk holds a layer, and one in which the ends of the model may be alone.
+        For each of the paces up to three splits, best first under ``sum t + (m - 1) max t``; the given one may be
+        among them. With virtual stages one in which every chunk holds a layer, and one in which the ends of the model
+        may be alone.
     """
     used = {run.strategy for stage in layout.stages for run in stage.strategies}
     if layout.pp == 1 or len(used) > 1:
@@ -44,10 +47,15 @@ def uneven_layouts(pricing: Pricing, layout: Layout) -> Iterator[Layout]:
     limits = _limits(pricing, layout, sizes)
     spec = pipeline_spec(layout)
     held = [float(count) / layout.vpp for count in in_flight_total(spec)]
-    for chunks in _splits(pricing, layout, sizes, list(zip(held, limits, strict=True))):
-        yield uniform_layout(
-            layout.first, chunks, micro_batch=layout.micro_batch, num_microbatches=layout.num_microbatches
-        )
+    for pace in paces:
+        places = [
+            Position(slowdown=slow, in_flight=flight, limit_bytes=limit)
+            for slow, flight, limit in zip(pace or [1.0] * layout.pp, held, limits, strict=True)
+        ]
+        for chunks in _splits(pricing, layout, sizes, places):
+            yield uniform_layout(
+                layout.first, chunks, micro_batch=layout.micro_batch, num_microbatches=layout.num_microbatches
+            )
 
 
 def _sizes(pricing: Pricing, layout: Layout) -> PartSizes:
@@ -73,12 +81,17 @@ def _limits(pricing: Pricing, layout: Layout, sizes: PartSizes) -> list[float]:
 
 
 def _splits(
-    pricing: Pricing, layout: Layout, sizes: PartSizes, places: list[tuple[float, float]]
+    pricing: Pricing, layout: Layout, sizes: PartSizes, places: Sequence[Position]
 ) -> Iterator[tuple[tuple[int, ...], ...]]:
     model = pricing.model
     if layout.vpp == 1:
+        paced = {place.slowdown: replace(sizes, time_s=sizes.time_s * place.slowdown) for place in places}
         cost = span_costs_s(
-            model, [StagePlace(sizes=sizes, in_flight=held, limit_bytes=limit) for held, limit in places]
+            model,
+            [
+                StagePlace(sizes=paced[place.slowdown], in_flight=place.in_flight, limit_bytes=place.limit_bytes)
+                for place in places
+            ],
         )
         plans = partition_stages(
             StageProblem(cost_s=cost, objective=one_f_one_b(layout.num_microbatches)), k=BEST_SPLITS
@@ -87,7 +100,7 @@ def _splits(
         return
     problem = ChunkProblem(
         runs=layer_runs(model, sizes),
-        positions=tuple(Position(limit_bytes=max(limit, 0.0), in_flight=held) for held, limit in places),
+        positions=tuple(replace(place, limit_bytes=max(place.limit_bytes, 0.0)) for place in places),
         chunks=layout.vpp,
         micro_batches=layout.num_microbatches,
         ends=chunk_ends(model, sizes),

@@ -8,12 +8,12 @@ from typing import Final, TypeVar
 
 from costmodels.layout import Granularity, Layout, Recompute, Stage, Strategy, StrategyRun
 from costmodels.pipeline.schedules import Schedule
-from costmodels.results import Evidence, LayoutCost, MemoryUse, Moment, PowerState, StepTime, Verdict
+from costmodels.results import Evidence, LayoutCost, MemoryUse, Moment, PowerState, SlotState, StepTime, Verdict
 from costmodels.workload.counts import parameter_count
 from costmodels.workload.fields import Fields
 from hardware.errors import InputError
 from hardware.text_file import read_json_file
-from planner.plan_report import Infeasibility, PlanReport, RankedLayout, RankPlace, SearchProof
+from planner.plan_report import Infeasibility, InOrder, PlanReport, RankedLayout, RankPlace, SearchProof
 from planner.question import question_from, relocated, request_of
 from planner.report.json_report import HZ_PER_MHZ, SCHEMA
 from planner.report.words import BYTES_PER_GIB
@@ -126,6 +126,7 @@ def _ranked(read: Fields, request: PlanRequest) -> RankedLayout:
         ),
         why=read.text("why", default=""),
         placement=_placement(read, request),
+        in_order=_in_order(read.table("in_order")) if "in_order" in read.values else None,
     )
 
 
@@ -205,10 +206,37 @@ def _cost(read: Fields) -> LayoutCost:
             limited_by=power.text("limited_by"),
             energy_j_per_token=power.number("energy_j_per_token"),
             max_temp_c=_real(power, "max_temp_c"),
+            node_energy_j_per_token=power.number("node_energy_j_per_token", default=0.0),
+            slots=tuple(_slot(item) for item in _tables(power, "slots")) if "slots" in power.values else (),
         ),
         stage_times_s=tuple(item.number("time_s") for item in stages),
         tokens_per_s=read.number("tokens_per_s"),
         mfu=read.number("mfu"),
+    )
+
+
+def _slot(read: Fields) -> SlotState:
+    return SlotState(
+        island=read.whole("island"),
+        node=read.whole("node"),
+        gpu=read.whole("gpu"),
+        stage=read.whole("stage"),
+        mean_w=read.number("mean_w"),
+        busy_w=read.number("busy_w"),
+        peak_w=read.number("peak_w"),
+        clock_hz=read.number("clock_mhz") * HZ_PER_MHZ,
+        temperature_c=_real(read, "temperature_c"),
+        peak_c=_real(read, "peak_c"),
+        limited_by=read.text("limited_by"),
+    )
+
+
+def _in_order(read: Fields) -> InOrder:
+    return InOrder(
+        step_time_s=read.number("step_time_s"),
+        energy_j_per_token=read.number("energy_j_per_token"),
+        gap_c=_real(read, "gap_c"),
+        max_temp_c=_real(read, "max_temp_c"),
     )
 
 

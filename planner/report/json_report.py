@@ -10,7 +10,7 @@ from typing import Final
 
 from costmodels.goodput import goodput
 from costmodels.layout import Layout, Recompute, Stage, Strategy
-from costmodels.results import LayoutCost, MemoryUse
+from costmodels.results import LayoutCost, MemoryUse, SlotState
 from costmodels.workload.counts import parameter_count
 from hardware.cluster import Cluster
 from planner.plan_report import PlanReport, RankedLayout, RankPlace, SearchProof
@@ -126,6 +126,7 @@ def layout_to_json(ranked: RankedLayout, request: PlanRequest, rank: int = 1) ->
         "power": _power(cost),
         "goodput": _goodput(ranked, request),
         "placement": [asdict(place) for place in places(ranked, request.cluster)],
+        **({"in_order": asdict(ranked.in_order)} if ranked.in_order else {}),
         "evidence": asdict(ranked.evidence),
         "why": ranked.why,
     }
@@ -276,7 +277,16 @@ def _power(cost: LayoutCost) -> Json:
         "limited_by": power.limited_by,
         "energy_j_per_token": power.energy_j_per_token,
         "max_temp_c": power.max_temp_c,
+        "gap_c": power.gap_c,
+        "node_energy_j_per_token": power.node_energy_j_per_token,
+        "slots": [_slot(slot) for slot in power.slots],
     }
+
+
+def _slot(slot: SlotState) -> Json:
+    """One accelerator; ``node`` counts within its island."""
+    state = asdict(slot)
+    return {**state, "clock_mhz": state.pop("clock_hz") / HZ_PER_MHZ}
 
 
 def violations_to_json(violations: Sequence[Violation]) -> list[Json]:

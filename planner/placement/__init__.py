@@ -1,0 +1,7 @@
+"""Which accelerator gets which rank, which node which stage, and how many layers each, by the pace heat leaves."""
+
+from planner.placement.choose import place_all
+from planner.placement.joint import PlacedLayout, place_layout, place_with_splits
+from planner.placement.order import in_order, rank_places
+
+__all__ = ["PlacedLayout", "in_order", "place_all", "place_layout", "place_with_splits", "rank_places"]

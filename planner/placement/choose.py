@@ -1,0 +1,47 @@
+"""The layouts of a search with heat: which of them are placed, and which split their layers anew."""
+
+from collections.abc import Sequence
+
+from costmodels.layout import Layout
+from costmodels.pricing import Pricing
+from costmodels.results import LayoutCost
+from planner.objective import objective_value
+from planner.placement.joint import PlacedLayout, place_layout, place_with_splits
+from planner.request import Objective, PlanRequest
+
+
+def place_all(
+    request: PlanRequest, pricings: Sequence[Pricing], priced: Sequence[tuple[Layout, LayoutCost]]
+) -> list[PlacedLayout]:
+    """Place the layouts that a search without heat found.
+
+    Heat takes pace and gives none, so a layout whose step without heat is no faster than the best with heat cannot win:
+    such layouts keep their splits, and are placed as long as they can be among those wanted.
+
+    Parameters
+    ----------
+    request : PlanRequest
+        States the objective and how many layouts are wanted.
+    pricings : sequence of Pricing
+        One per island.
+    priced : sequence of (Layout, LayoutCost)
+        Layouts with their prices without heat.
+
+    Returns
+    -------
+    list of PlacedLayout
+        In the order of the prices without heat. The best of them is never worse than any of the layouts given, with its
+        ranks in order.
+    """
+    placed: list[PlacedLayout] = []
+    values: list[float] = []
+    by_time = request.objective is Objective.TIME
+    for layout, cost in sorted(priced, key=lambda pair: objective_value(request, *pair)):
+        cool = objective_value(request, layout, cost)
+        if by_time and len(values) >= request.top and cool >= sorted(values)[request.top - 1]:
+            break
+        may_win = not values or not by_time or cool < min(values)
+        found = (place_with_splits if may_win else place_layout)(request, pricings, layout)
+        placed.append(found)
+        values.append(objective_value(request, found.layout, found.cost))
+    return placed

@@ -1,0 +1,198 @@
+"""Placement and split of a layout together.
+
+For given layers per stage the placements are priced in balance (:mod:`costmodels.heat`): all of them where they are
+few, else from some starts by steps to better neighbours. Each pace of the stages that a good placement leaves is a
+problem for the partitioner, whose splits are placed in turn. The identity placement is always among those priced.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from costmodels.heat import HeatProblem, Settled, heat_problem, identity_maps, placed_maps, settle
+from costmodels.layout import Layout
+from costmodels.placement import Placement
+from costmodels.price import memory_of, placed_cost
+from costmodels.pricing import Pricing
+from costmodels.results import LayoutCost, Verdict
+from costmodels.table import Floats
+from planner.expand import splits_freely
+from planner.objective import objective_values
+from planner.placement.candidates import Board, board_of, every_placement, first_placements, near
+from planner.request import PlanRequest
+from planner.rules import check_layout
+from planner.uneven import uneven_layouts
+
+MOST_GPUS: Final = 4_096  # of layouts that are placed otherwise than in order
+MOST_STEPS: Final = 6  # to better neighbours
+MOST_PACES: Final = 3  # paces of the stages that the partitioner is asked about
+SAME: Final = 1e-4  # values that differ by less are equal: the balance is known to 1e-5
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacedLayout:
+    """A layout with its best placement.
+
+    Attributes
+    ----------
+    cost : LayoutCost
+        With the placement.
+    placement : Placement or None
+        None where the ranks stay in order: no heat, several islands, very many accelerators.
+    in_order : LayoutCost or None
+        With the ranks in order; None where no other placement was looked for.
+    complete : bool
+        Whether all placements that a launcher can have were priced.
+    """
+
+    layout: Layout
+    cost: LayoutCost
+    placement: Placement | None = None
+    in_order: LayoutCost | None = None
+    complete: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Priced:
+    """Placements of one layout in balance, and the best of them."""
+
+    problem: HeatProblem
+    placements: tuple[Placement, ...]
+    settled: Settled
+    values: Floats
+    best: int
+    complete: bool
+
+    @property
+    def value(self) -> float:
+        return float(self.values[self.best])
+
+
+def place_layout(request: PlanRequest, pricings: Sequence[Pricing], layout: Layout) -> PlacedLayout:
+    """Place the ranks of a layout as well as launchers allow.
+
+    Parameters
+    ----------
+    request : PlanRequest
+        Its objective decides what is best.
+    pricings : sequence of Pricing
+        One per island.
+    layout : Layout
+        Its layers per stage stay as they are.
+
+    Returns
+    -------
+    PlacedLayout
+        The identity placement where no other is better by more than the balance's tolerance.
+    """
+    problem = heat_problem(pricings, layout)
+    if len(problem.heats) > 1 or layout.gpus > MOST_GPUS:
+        cost = placed_cost(problem, settle(problem, identity_maps(problem)), 0)
+        return PlacedLayout(layout=layout, cost=cost)
+    return _placed(_best(request, problem))
+
+
+def place_with_splits(request: PlanRequest, pricings: Sequence[Pricing], layout: Layout) -> PlacedLayout:
+    """Place the ranks of a layout and choose its layers per stage together.
+
+    Parameters
+    ----------
+    request, pricings
+        As in :func:`place_layout`; splits must be legal in the framework and no riskier than the layout's own.
+    layout : Layout
+        Where to start from; the result is never worse than it, wherever its ranks are placed.
+    """
+    problem = heat_problem(pricings, layout)
+    if len(problem.heats) > 1 or layout.gpus > MOST_GPUS:
+        return place_layout(request, pricings, layout)
+    best = _best(request, problem)
+    tried = {layout}
+    while True:
+        others = [other for other in _splits(request, pricings, best) if other not in tried]
+        tried.update(others)
+        found = [_best(request, heat_problem(pricings, other, problem)) for other in others]
+        better = min(found, key=lambda priced: priced.value, default=best)
+        if better.value >= best.value * (1.0 - SAME):
+            return _placed(best)
+        best = better
+
+
+def _placed(priced: _Priced) -> PlacedLayout:
+    in_order = placed_cost(priced.problem, priced.settled, 0)
+    return PlacedLayout(
+        layout=priced.problem.layout,
+        placement=priced.placements[priced.best],
+        cost=in_order if not priced.best else placed_cost(priced.problem, priced.settled, priced.best),
+        in_order=in_order,
+        complete=priced.complete,
+    )
+
+
+def _best(request: PlanRequest, problem: HeatProblem) -> _Priced:
+    """Price the placements of a layout on one island; the first of those priced is the identity."""
+    board = board_of(problem)
+    every = every_placement(board)
+    if every is not None:
+        return _price(request, problem, every, complete=True)
+    priced = _price(request, problem, first_placements(board), complete=False)
+    for _ in range(MOST_STEPS):
+        better = _step(request, priced, board)
+        if better is None:
+            break
+        priced = better
+    return priced
+
+
+def _step(request: PlanRequest, priced: _Priced, board: Board) -> _Priced | None:
+    """Price the neighbours of the best placement; None where none is better."""
+    now = priced.placements[priced.best]
+    around = (priced.placements[0], now, *near(board, now))
+    found = _price(request, priced.problem, around, complete=False)
+    return found if found.value < priced.value * (1.0 - SAME) else None
+
+
+def _price(request: PlanRequest, problem: HeatProblem, placements: tuple[Placement, ...], *, complete: bool) -> _Priced:
+    maps = placed_maps(problem, placements)
+    distinct, index = np.unique(maps[0], axis=0, return_inverse=True)
+    settled = settle(problem, (distinct,)).take(index.reshape(-1))
+    values = objective_values(request, problem.layout, settled.step_s, settled.mean_w())
+    return _Priced(
+        problem=problem,
+        placements=placements,
+        settled=settled,
+        values=values,
+        best=_least(values, settled.step_s * settled.mean_w()),
+        complete=complete,
+    )
+
+
+def _least(values: Floats, energy: Floats) -> int:
+    """Least value; among equal ones the least energy, among equal ones the first."""
+    good = np.flatnonzero(values <= values.min() * (1.0 + SAME))
+    good = good[energy[good] <= energy[good].min() * (1.0 + SAME)]
+    return int(good[0])
+
+
+def _splits(request: PlanRequest, pricings: Sequence[Pricing], priced: _Priced) -> Iterator[Layout]:
+    """Splits for the paces of some placements: the best one, the one in order, and those next to the best."""
+    layout = priced.problem.layout
+    if layout.pp == 1 or not splits_freely(request):
+        return
+    verdict = placed_cost(priced.problem, priced.settled, priced.best).heaviest.verdict
+    (heat,) = priced.problem.heats
+    order = dict.fromkeys((priced.best, 0, *np.argsort(priced.values, kind="stable").tolist()))
+    paces = list(dict.fromkeys(tuple(np.round(priced.settled.stretch[row], 4).tolist()) for row in order))
+    seen = {layout}
+    for other in uneven_layouts(pricings[heat.island], layout, paces[:MOST_PACES]):
+        if other in seen or check_layout(other, request.model, request.job, framework=request.framework):
+            continue
+        seen.add(other)
+        if _verdict(pricings, other) in (Verdict.FITS, verdict):
+            yield other
+
+
+def _verdict(pricings: Sequence[Pricing], layout: Layout) -> Verdict:
+    uses = memory_of(pricings, layout)
+    return max(uses, key=lambda use: use.total_bytes - use.usable_bytes).verdict
