@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from costmodels.node_power import node_w
 from hardware.catalog import cluster
 from hardware.errors import InputError
-from planner.objective import objective_value, step_cost, step_energy_j
+from planner.objective import objective_value, objective_values, step_cost, step_energy_j
 from planner.planning import plan
 from planner.question import Question, request_of
 from planner.request import Objective
@@ -32,11 +34,16 @@ def test_money_is_rent_by_the_hour_and_electricity(by_time):
     asked = priced(by_time.request, rent=20.0, power=0.10)
     hours = best.cost.step.total_s / 3600.0
     nodes = -(-best.layout.gpus // 8)
-    energy = best.cost.power.gpu_w * best.layout.gpus * best.cost.step.total_s
-    assert step_energy_j(best.cost) == pytest.approx(energy)
+    draw = best.cost.power.gpu_w * best.layout.gpus
+    assert step_energy_j(best.cost) == pytest.approx(draw * best.cost.step.total_s)
+    whole = nodes * node_w(asked.cluster.islands[0].node, draw / nodes)  # hosts and fans too
     assert step_cost(asked, best.layout, best.cost) == pytest.approx(
-        nodes * 20.0 * hours + energy / 3.6e6 * 1.25 * 0.10
+        nodes * 20.0 * hours + whole * best.cost.step.total_s / 3.6e6 * 1.25 * 0.10
     )
+    among = replace(asked, objective=Objective.COST)
+    step_s, gpu_w = np.array([best.cost.step.total_s]), np.array([best.cost.power.gpu_w])
+    values = objective_values(among, best.layout, step_s, gpu_w)
+    assert float(values[0]) == pytest.approx(objective_value(among, best.layout, best.cost))
 
 
 @pytest.mark.parametrize("objective", [Objective.ENERGY, Objective.COST])
