@@ -139,6 +139,7 @@ CONSTANTS = (
     _training("blackwell", "fp4"),
     _of_generation("blackwell", "memory"),
     _of_generation("blackwell", "scan"),
+    _of_generation("blackwell", "early_math"),
     _training("blackwell-ultra", "bf16"),
     _training("blackwell-ultra", "fp8"),
     _training("blackwell-ultra", "fp4"),
@@ -158,6 +159,8 @@ CONSTANTS = (
     _shared("host_jitter", lambda row: row.asked.layout.first.tp > 1),
     _shared("unfused_attention_math", lambda row: not row.asked.job.software.flash_attention),
     _shared("grouped_math", _has_experts),
+    _shared("block_scaled_math", lambda row: row.asked.job.precision.block_scaled),
+    _shared("ranked_tokens_per_s", lambda row: row.asked.job.software.capacity_factor > 0.0),
 )
 
 

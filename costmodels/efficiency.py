@@ -74,6 +74,7 @@ class Generation:
     training: Mapping[str, float]  # rate of products inside a training step over their isolated rate, by number format
     memory: float  # share of the memory bandwidth that memory-bound kernels reach
     scan: float  # share of the 16-bit peak that chunked scans reach
+    early_math: float  # rate of products with software of the part's first year over later software's
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +84,7 @@ class SharedEfficiency:
     roofline_power: float
     tile_edge: float
     grouped_math: float
+    block_scaled_math: float
     unfused_attention_math: float
     opaque_math: float
     memory_launch_s: float
@@ -93,6 +95,7 @@ class SharedEfficiency:
     host_jitter: float
     collective_kernels: float
     expert_kernels: float
+    ranked_tokens_per_s: float
     backward_traffic: float
     compiled_traffic: float
     quantise_fp8_bytes: float
@@ -205,6 +208,7 @@ def _generation(row: Mapping[str, Any], sources: Mapping[str, str], where: str) 
         training=MappingProxyType({name: training.value(name) for name in row["training"]}),
         memory=top.value("memory"),
         scan=top.value("scan"),
+        early_math=top.value("early_math") if "early_math" in row else 1.0,
     )
 
 

@@ -32,6 +32,7 @@ class Precision:
     gemm_activation_bytes: float  # an element kept as the input of a low-precision GEMM
     gather_bytes: float  # per parameter in a weight all-gather
     reduce_bytes: float  # per parameter in a gradient reduction
+    block_scaled: bool = False  # low-precision operands have a scale per block, not one per tensor
     step_bytes: float = 0.0  # per parameter of the optimizer's shard, only while the optimizer steps (fp32 gradient)
     source: str = ""
 
@@ -75,6 +76,7 @@ class Software:
     activation_offload_layers: int = 0
     dropout: bool = False  # masks are kept
     attention_kernel: str = "cudnn"  # generation of the fused kernel: cudnn (and FlashAttention 3), fa2, fa1
+    early_release: bool = False  # of the first year of Blackwell, whose kernels were tuned in later releases
     scripted: bool = False  # layers are PyTorch calls op by op from Python, without fused modules
     tp_backward_overlap: bool = True  # exchanges of column-parallel inputs run beside weight-gradient GEMMs
     fused_norms: bool = True  # norms are one kernel each even where fused_kernels is false

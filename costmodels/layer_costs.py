@@ -274,7 +274,8 @@ class _Part:
         """What a pass takes beyond its device seconds, shape (S,)."""
         software = self.pricing.job.software
         graphed = software.cuda_graphs and software.graphed_experts
-        meets = not graphed and any(op.kind is OpKind.GROUPED_GEMM for op in self.ops)
+        counted = not graphed and not software.capacity_factor  # a capacity fixes the sizes: nothing to read back
+        meets = counted and any(op.kind is OpKind.GROUPED_GEMM for op in self.ops)
         whole = np.hypot(device_s, host_s) if meets else np.maximum(device_s, host_s)
         return np.asarray(whole - device_s)
 

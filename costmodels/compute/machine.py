@@ -13,9 +13,10 @@ from hardware.errors import InputError
 class Machine:
     """Accelerator, efficiencies and clock together.
 
-    ``in_step`` says that kernels run inside a training step. ``clock`` is the sustained clock over the accelerator's
-    highest clock (scalar, or shape (S,)); ``multiprocessors`` falls back to the generation's where the catalogue states
-    none.
+    ``in_step`` says that kernels run inside a training step; ``block_scaled`` that low-precision operands have a scale
+    per block; ``early_release`` that the software is of the part's first year. ``clock`` is the sustained clock over
+    the accelerator's highest clock (scalar, or shape (S,)); ``multiprocessors`` falls back to the generation's where
+    the catalogue states none.
     """
 
     accelerator: Accelerator
@@ -24,6 +25,8 @@ class Machine:
     clock: Floats | float
     multiprocessors: int
     in_step: bool = False
+    block_scaled: bool = False
+    early_release: bool = False
 
     def rate_flops_per_s(self, number_format: str) -> Floats | float:
         """Return the quoted dense peak in a number format at the clock [FLOP/s].
@@ -51,9 +54,12 @@ class Machine:
         """
         math, training = self.generation.gemm.math, self.generation.training
         share = training.get(number_format, training["bf16"]) if self.in_step else 1.0
-        return share * math.get(number_format, math["bf16"])
+        share = share * (self.generation.early_math if self.early_release else 1.0)
+        scaled = self.shared.block_scaled_math if self.block_scaled and number_format == "fp8" else 1.0
+        return scaled * share * math.get(number_format, math["bf16"])
 
 
+LOW_PRECISION = ("fp8", "fp4")
 PEAK_FORMATS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
 ELEMENT_BYTES = MappingProxyType({"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "fp4": 0.5})
 

@@ -10,11 +10,12 @@ import numpy as np
 from costmodels.compute.attention import flash_attention_s, matrix_attention_s
 from costmodels.compute.gemm import GemmShape, gemm_s
 from costmodels.compute.local import ROUTED, Grid, attention_shape, feature_split, gemm_shape, grid_of, rank_tokens
-from costmodels.compute.machine import Machine, machine_of
+from costmodels.compute.machine import LOW_PRECISION, Machine, machine_of
 from costmodels.compute.traffic import quantise_s, scan_s, traffic_s
 from costmodels.efficiency import Efficiency
 from costmodels.job import Dispatcher, TrainingJob
 from costmodels.table import Floats, StrategyTable
+from costmodels.workload.feedforward import DISPATCH
 from costmodels.workload.op import Op, OpKind, Split
 from hardware.cluster import Accelerator
 
@@ -91,7 +92,11 @@ def op_times(
     """
     grid = grid_of(table, clock)
     row_clock = clock if np.ndim(clock) == 0 else np.asarray(clock, dtype=np.float64)[grid.first]
-    machine = machine_of(accelerator, efficiency, clock=row_clock, in_step=True)
+    machine = replace(
+        machine_of(accelerator, efficiency, clock=row_clock, in_step=True),
+        block_scaled=job.precision.block_scaled,
+        early_release=job.software.early_release,
+    )
     priced = _PRICES[op.kind](op, grid, job, machine)
     return OpTimes(
         forward_s=priced.forward_s[grid.inverse],
@@ -134,7 +139,7 @@ def _gemm(op: Op, grid: Grid, job: TrainingJob, machine: Machine) -> _Priced:
     if job.trained_share == 1.0:
         backward_s = backward_s + gemm_s(weight_gradient, machine, number_format)
     backward_s = calls * backward_s
-    casts = 1.0 if number_format in ("fp8", "fp4") else 0.0
+    casts = 1.0 if number_format in LOW_PRECISION else 0.0
     launches: Floats | float = 1.0
     if op.kind is OpKind.GROUPED_GEMM:
         # One call from Python; inside it a kernel per expert and cast (several streams of one library).
@@ -169,11 +174,23 @@ def _memory(op: Op, grid: Grid, job: TrainingJob, machine: Machine) -> _Priced:
         traffic_bytes = traffic_bytes * machine.shared.compiled_traffic
     backward = op.backward_traffic or machine.shared.backward_traffic
     return _Priced(
-        forward_s=traffic_s(traffic_bytes, machine, kernels=kernels),
+        forward_s=traffic_s(traffic_bytes, machine, kernels=kernels) + _capacity_s(op, grid, job, machine),
         backward_s=traffic_s(backward * traffic_bytes, machine, kernels=kernels),
         forward_kernels=started,
         backward_kernels=started,
     )
+
+
+def _capacity_s(op: Op, grid: Grid, job: TrainingJob, machine: Machine) -> Floats | float:
+    """Time to pick each expert's tokens up to its capacity: every token is ranked for every expert, twice.
+
+    Megatron-core ``moe_utils.py``: a top-k over all tokens per expert drops those beyond the capacity, and a stable
+    sort of the routing map pads the others to it.
+    """
+    if not job.software.capacity_factor or op.name != DISPATCH:
+        return 0.0
+    ranked: Floats = rank_tokens(op, grid, job) / op.top_k * op.experts
+    return ranked / machine.shared.ranked_tokens_per_s
 
 
 def _scan(op: Op, grid: Grid, job: TrainingJob, machine: Machine) -> _Priced:

@@ -8,6 +8,8 @@ from costmodels.workload.op import Op, OpKind, Split
 _ROUTER_BYTES_PER_EXPERT = 4.0 + 4.0 + 1.0
 _ROUTE_BYTES_PER_COPY = 4.0 + 4.0  # fp32 probability and int32 row of a routed copy
 _DISPATCH_TRAFFIC = 4.0  # gather into send order, and sort by local expert: a read and a write each
+DISPATCH = "dispatch"
+"""Name of the op that brings routed tokens into the order of their experts."""
 _COMBINE_TRAFFIC = 3.0  # undo the sort (read, write), read for the sum
 
 
@@ -118,7 +120,7 @@ def moe_ops(ffn: MoeFfn, hidden: int, kernels: Kernels, *, input_is_kept: bool =
     return (
         _router(ffn, hidden, input_is_kept=input_is_kept),
         *_latent(ffn, hidden, into=True),
-        _routed("dispatch", _DISPATCH_TRAFFIC * width, kept_bytes=_ROUTE_BYTES_PER_COPY, ffn=ffn),
+        _routed(DISPATCH, _DISPATCH_TRAFFIC * width, kept_bytes=_ROUTE_BYTES_PER_COPY, ffn=ffn),
         *_expert_ops(ffn, width, kernels),
         _routed("combine", _COMBINE_TRAFFIC * width + width / ffn.top_k, kept_bytes=0.0, ffn=ffn),
         *_latent(ffn, hidden, into=False),
