@@ -74,7 +74,7 @@ class Generation:
     training: Mapping[str, float]  # rate of products inside a training step over their isolated rate, by number format
     memory: float  # share of the memory bandwidth that memory-bound kernels reach
     scan: float  # share of the 16-bit peak that chunked scans reach
-    early_math: float  # rate of products with software of the part's first year over later software's
+    early_math: float  # rate of low-precision products with software of the part's first year over later software's
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -76,7 +76,7 @@ class Software:
     activation_offload_layers: int = 0
     dropout: bool = False  # masks are kept
     attention_kernel: str = "cudnn"  # generation of the fused kernel: cudnn (and FlashAttention 3), fa2, fa1
-    early_release: bool = False  # of the first year of Blackwell, whose kernels were tuned in later releases
+    early_release: bool = False  # of Blackwell's first year: low-precision kernels were tuned in later releases
     scripted: bool = False  # layers are PyTorch calls op by op from Python, without fused modules
     tp_backward_overlap: bool = True  # exchanges of column-parallel inputs run beside weight-gradient GEMMs
     fused_norms: bool = True  # norms are one kernel each even where fused_kernels is false

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from costmodels.job import Dispatcher, Software
 from hardware.errors import InputError
@@ -65,8 +66,13 @@ class _Tables:
 def _tables() -> _Tables:
     with _FILE.open("rb") as file:
         content = tomllib.load(file)
-    presets = {name: Software(name=name, **fields) for name, fields in content["presets"].items()}
+    presets = {name: Software(name=name, **_facts(fields)) for name, fields in content["presets"].items()}
     return _Tables(MappingProxyType(presets), tuple(content["rules"]), tuple(content["hints"]))
+
+
+def _facts(fields: Mapping[str, object]) -> dict[str, Any]:
+    """Fields of a preset without the list of those that were fitted."""
+    return {name: value for name, value in fields.items() if name != "fitted"}
 
 
 def names() -> tuple[str, ...]:

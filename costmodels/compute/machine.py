@@ -54,7 +54,8 @@ class Machine:
         """
         math, training = self.generation.gemm.math, self.generation.training
         share = training.get(number_format, training["bf16"]) if self.in_step else 1.0
-        share = share * (self.generation.early_math if self.early_release else 1.0)
+        early = self.in_step and self.early_release and number_format in LOW_PRECISION
+        share = share * (self.generation.early_math if early else 1.0)
         scaled = self.shared.block_scaled_math if self.block_scaled and number_format == "fp8" else 1.0
         return scaled * share * math.get(number_format, math["bf16"])
 

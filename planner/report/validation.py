@@ -9,6 +9,7 @@ import numpy as np
 from rich.console import Console, RenderableType
 from rich.text import Text
 
+from costmodels.inventory import fitted_constants
 from planner.calibrate.profile import MachineProfile
 from planner.measured import MeasuredRun
 from planner.report.console import section, show
@@ -40,6 +41,10 @@ def predictions_to_json(predictions: Sequence[Prediction], profile: MachineProfi
             "verdicts": _verdicts(predictions),
             "skipped": dict(_reasons(predictions)),
             **({} if profile is None else {"profile": _profile(profile, predictions)}),
+            "fitted_constants": {
+                "total": sum(one.total for one in fitted_constants()),
+                **{one.model: {"total": one.total, "of_machines": one.of_machines} for one in fitted_constants()},
+            },
         },
     }
 
@@ -92,6 +97,7 @@ def print_predictions(
         rest = sum(number for _, number in reasons[MOST_REASONS:])
         rows += [(f"{rest:6,}", "for other reasons")] if rest else []
         parts.append(section("Not predicted", labelled(rows)))
+    parts.append(section("Fitted constants", labelled(_constants())))
     show(console, *parts)
 
 
@@ -103,6 +109,18 @@ def _profile_line(profile: MachineProfile | None, predictions: Sequence[Predicti
     rest = sum(prediction.skipped is None for prediction in predictions) - applied
     others = f"; {count(rest, 'run')} of other accelerators without it" if rest else ""
     return [Text(f"with {profile.name}, the profile of {profile.accelerator}, on {count(applied, 'run')}{others}")]
+
+
+def _constants() -> list[tuple[str, str]]:
+    """Say how many constants the models have, and how many of them belong to a kind of machine."""
+    found = fitted_constants()
+    rows = [("all", f"{sum(one.total for one in found):,}, each with what it was fitted on in its file")]
+    for one in found:
+        machines = (
+            f", {one.of_machines:,} of them for one kind of accelerator, format or link" if one.of_machines else ""
+        )
+        rows.append((one.model, f"{one.total:,}{machines}"))
+    return rows
 
 
 def _memory_parts(predictions: Sequence[Prediction]) -> list[RenderableType]:
