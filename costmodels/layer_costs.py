@@ -44,6 +44,7 @@ class Work(IntEnum):
     EP = 7
     WEIGHTS = 8  # weight gathers and gradient reductions of every micro-batch (ZeRO-3)
     RESHARD = 9  # activations that move between layers of unlike strategies
+    SHARED = 10  # exchanges wait for links that other transfers use; known once stages and schedule are
 
     @property
     def is_compute(self) -> bool:
@@ -89,6 +90,9 @@ class PartCosts:
         Parameters of one layer on one rank before ZeRO sharding, shape (K, S).
     clock : ndarray
         Sustained clock over the highest clock under the power limit, shape (S,); the times hold at it.
+    forward_links_s, backward_links_s : ndarray
+        Shape (T, K, S) for T tiers: seconds in which exchanges that leave the innermost domain run, hidden ones too,
+        and seconds in which they would use a rank's whole share of each outer tier.
     """
 
     names: tuple[str, ...]
@@ -97,6 +101,8 @@ class PartCosts:
     dense_parameters: Floats
     expert_parameters: Floats
     clock: Floats
+    forward_links_s: Floats
+    backward_links_s: Floats
 
     def index(self, name: str) -> int:
         """Row of a part."""
@@ -162,6 +168,7 @@ def price_parts(pricing: Pricing, table: StrategyTable, *, exchanges: bool = Tru
     """
     names = part_names(pricing)
     parts = [_Part(pricing, table, *part) for part in zip(names, part_ops(pricing), strict=True)]
+    links = [part.links_s(exchanges=exchanges) for part in parts]
     costs = _at_sustained_clock(
         pricing,
         PartCosts(
@@ -171,6 +178,8 @@ def price_parts(pricing: Pricing, table: StrategyTable, *, exchanges: bool = Tru
             dense_parameters=np.stack([part.parameters.dense for part in parts]),
             expert_parameters=np.stack([part.parameters.expert for part in parts]),
             clock=np.ones(len(table)),
+            forward_links_s=np.stack([forward for forward, _ in links], axis=1),
+            backward_links_s=np.stack([backward for _, backward in links], axis=1),
         ),
     )
     if exchanges:
@@ -342,12 +351,32 @@ class _Part:
         e = self.exchange
         gemm = out[Work.GEMM]
         attention = out[Work.ATTENTION]
-        repeated_exchange = self._repeated_exchange_s()
+        repeated_exchange = self._repeated_s
         out[Work.TP] = self._tp_backward(gemm) + repeated_exchange[0]
         out[Work.CP] = self._hidden_behind(e.cp_backward_s, attention) + repeated_exchange[1]
         out[Work.EP] = self._ep_exposed(e.ep_backward_s, out) + repeated_exchange[2]
         out[Work.WEIGHTS] = self._weights_exposed(e.weights_backward_s, out[list(DEVICE_WORKS)].sum(axis=0))
         return out
+
+    def links_s(self, *, exchanges: bool) -> tuple[Floats, Floats]:
+        """Seconds on outer tiers of a forward and a backward pass, shapes (T, S); see :class:`PartCosts`."""
+        shape = (len(self.pricing.tiers), len(self.table))
+        if not exchanges or shape[0] == 1:
+            return np.zeros(shape), np.zeros(shape)
+        e, (again_tp, again_cp, again_ep) = self.exchange, self._repeated_s
+        passes = (
+            (e.tp_load, e.tp_forward_s, e.tp_backward_s + again_tp),
+            (e.cp_load, e.cp_forward_s, e.cp_backward_s + again_cp),
+            (e.ep_load, e.ep_forward_s, e.ep_backward_s + again_ep),
+            (e.weights_load, e.weights_forward_s, e.weights_backward_s),
+        )
+        forward, backward = np.zeros(shape), np.zeros(shape)
+        for load, forward_s, backward_s in passes:
+            if load.any():
+                uses = np.concatenate([load[:1] > 0.0, load])
+                forward += uses * forward_s
+                backward += uses * backward_s
+        return forward, backward
 
     def _compute(self, op_s: Floats) -> Floats:
         out = np.zeros((len(Work), len(self.table)))
@@ -418,7 +447,8 @@ class _Part:
         choices = [self.repeated_by(recompute) for recompute in self.table.recomputes]
         return np.choose(self.table.recompute, choices) if len(choices) > 1 else choices[0]
 
-    def _repeated_exchange_s(self) -> Floats:
+    @cached_property
+    def _repeated_s(self) -> Floats:
         """Seconds of TP, CP and EP exchanges that the backward pass runs again, shape (3, S)."""
         repeated = np.zeros((3, len(self.table)))
         e = self.exchange

@@ -12,16 +12,18 @@ from typing import Final
 import numpy as np
 
 from costmodels.compute import optimizer_step_s
-from costmodels.exchange import boundary_send_s, state_exchange, tied_embedding_s
+from costmodels.exchange import boundary_exchange, state_exchange, tied_embedding_s
 from costmodels.layer_costs import COMPUTE_WORKS, EXCHANGE_WORKS, PartCosts, Work
 from costmodels.memory.states import LocalParameters
-from costmodels.overlap import exposed_s
+from costmodels.overlap import Overlap, exposed_s
+from costmodels.pipeline.graph import Transfers
 from costmodels.pipeline.schedules import positions
-from costmodels.pipeline.simulate import makespan
+from costmodels.pipeline.simulate import default_transfers, makespan
 from costmodels.positions import Contents
 from costmodels.pricing import Pricing
 from costmodels.reliability import jitter_s
 from costmodels.results import StepTime
+from costmodels.shared_links import Exchanging, beside
 from costmodels.table import Floats, Ints, StrategyTable
 
 WEIGHT_GRADIENT_SHARE: Final = 0.5
@@ -38,12 +40,17 @@ class StageWork:
         Shape (len(Work), R, pp, vpp).
     dense_parameters, expert_parameters : ndarray
         Parameters on one rank before ZeRO sharding, by strategy, shape (R, J, pp).
+    forward_links_s, backward_links_s : ndarray
+        Seconds on outer tiers as in :class:`costmodels.layer_costs.PartCosts`, shape (T, R, pp, vpp) for the largest
+        number of tiers T of any island.
     """
 
     forward_s: Floats
     backward_s: Floats
     dense_parameters: Floats
     expert_parameters: Floats
+    forward_links_s: Floats
+    backward_links_s: Floats
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -101,6 +108,8 @@ def rows_of_work(work: StageWork, rows: Ints) -> StageWork:
         backward_s=work.backward_s[:, rows],
         dense_parameters=work.dense_parameters[rows],
         expert_parameters=work.expert_parameters[rows],
+        forward_links_s=work.forward_links_s[:, rows],
+        backward_links_s=work.backward_links_s[:, rows],
     )
 
 
@@ -124,6 +133,8 @@ def stage_work(costs: Sequence[PartCosts], contents: Contents) -> StageWork:
     backward = np.empty_like(forward)
     dense = np.empty((len(contents.rows), contents.rows.shape[1], spec.pp))
     expert = np.empty_like(dense)
+    tiers = max(len(cost.forward_links_s) for cost in costs)
+    links = np.zeros((2, tiers, *forward.shape[1:]))
     for island in sorted(set(contents.islands)):
         stages = np.flatnonzero(np.array(contents.islands) == island)
         counts = contents.counts[:, place[stages]]  # (R, stages, vpp, J, K)
@@ -134,13 +145,25 @@ def stage_work(costs: Sequence[PartCosts], contents: Contents) -> StageWork:
         backward[:, :, stages] = np.einsum(
             "rscjk,wkrj->wrsc", counts, cost.backward_s[:, :, contents.rows], optimize=True
         )
+        for passes, found in zip(links, (cost.forward_links_s, cost.backward_links_s), strict=True):
+            if found.any():
+                passes[: len(found), :, stages] = np.einsum(
+                    "rscjk,tkrj->trsc", counts, found[:, :, contents.rows], optimize=True
+                )
         held = counts.sum(axis=2)
         dense[:, :, stages] = np.einsum("rsjk,krj->rjs", held, cost.dense_parameters[:, contents.rows], optimize=True)
         expert[:, :, stages] = np.einsum("rsjk,krj->rjs", held, cost.expert_parameters[:, contents.rows], optimize=True)
     if contents.reshard_s is not None:
         forward[Work.RESHARD] += contents.reshard_s[:, place]
         backward[Work.RESHARD] += contents.reshard_s[:, place]
-    return StageWork(forward_s=forward, backward_s=backward, dense_parameters=dense, expert_parameters=expert)
+    return StageWork(
+        forward_s=forward,
+        backward_s=backward,
+        dense_parameters=dense,
+        expert_parameters=expert,
+        forward_links_s=links[0],
+        backward_links_s=links[1],
+    )
 
 
 def staircase_bound_s(work: StageWork, contents: Contents) -> Floats:
@@ -182,9 +205,10 @@ def price_steps(
     """
     spec = contents.spec
     work = stage_work(costs, contents) if work is None else work
-    forward, backward = work.forward_s.sum(axis=0), work.backward_s.sum(axis=0)
     first = table.take(contents.rows[:, 0])
-    send = _send_s(pricings, first, contents)
+    sends = _sends(pricings, first, contents)
+    work, send = _beside_sends(work, contents, sends)
+    forward, backward = work.forward_s.sum(axis=0), work.backward_s.sum(axis=0)
     weight_grad = None
     if spec.schedule.splits_backward:
         weight_grad = WEIGHT_GRADIENT_SHARE * work.backward_s[Work.GEMM]
@@ -192,9 +216,8 @@ def price_steps(
     time = makespan(spec, forward, backward, send, weight_grad)
     stage_s = (forward + backward).sum(axis=2)
     busiest = stage_s.argmax(axis=1)
-    each = np.arange(len(busiest))
-    works = (work.forward_s + work.backward_s).sum(axis=3)[:, each, busiest]
-    reduce, gather, optimizer = _state_times(pricings, table, contents, work)
+    works = (work.forward_s + work.backward_s).sum(axis=3)[:, np.arange(len(busiest)), busiest]
+    reduce, gather, optimizer = _state_times(pricings, table, contents, work, sends)
     # Stages that end early reduce gradients while the others still work; those that begin late gather as long.
     idle_after = time.makespan_s[:, None] - time.finish_s
     reduce_s = np.maximum(reduce - idle_after, 0.0).max(axis=1) + _tied_s(pricings, first)
@@ -223,68 +246,125 @@ def _tied_s(pricings: Sequence[Pricing], table: StrategyTable) -> Floats:
     return tied_embedding_s(slowest.model, slowest.job, table, slowest.tiers, slowest.constants.network)
 
 
-def _send_s(pricings: Sequence[Pricing], table: StrategyTable, contents: Contents) -> Floats:
-    """Seconds to move one tensor over each boundary, shape (R, pp); the last one closes the ring of virtual chunks."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Sends:
+    """Seconds to move one tensor over each boundary alone, shape (R, pp), and loads of outer tiers, (T - 1, R, pp).
+
+    The last boundary closes the ring of virtual chunks.
+    """
+
+    seconds: Floats
+    loads: Floats
+
+
+def _sends(pricings: Sequence[Pricing], table: StrategyTable, contents: Contents) -> _Sends:
+    """Price the boundaries between stages, each on the slower of its two islands."""
     pp = contents.spec.pp
     send = np.zeros((len(table), pp))
-    if pp == 1:
-        return send
-    for stage in range(pp):
+    loads = np.zeros((max(len(pricing.tiers) for pricing in pricings) - 1, *send.shape))
+    for stage in range(pp if pp > 1 else 0):
         here, there = contents.islands[stage], contents.islands[(stage + 1) % pp]
         slower = max((pricings[here], pricings[there]), key=lambda pricing: -pricing.tiers[-1].bytes_per_s)
-        seconds = boundary_send_s(
-            slower.model,
-            slower.job,
-            table,
-            slower.tiers,
-            slower.constants.network,
-            scatter_gather=slower.job.software.scatter_gather,
-        )
-        send[:, stage] = seconds
+        found = boundary_exchange(slower.model, slower.job, table, slower.tiers, slower.constants.network)
+        load = found.load(slower.tiers)
         if here == there and stage == 0 and len(set(contents.islands)) == 1:
-            send[:] = seconds[:, None]
+            send[:], loads[: len(load)] = found.forward_s[:, None], load[:, :, None]
             break
-    return send
+        send[:, stage], loads[: len(load), :, stage] = found.forward_s, load
+    return _Sends(seconds=send, loads=loads)
+
+
+def _beside_sends(work: StageWork, contents: Contents, sends: _Sends) -> tuple[StageWork, Floats]:
+    """Stage work and send times where sends run beside exchanges that leave through the same adapters and uplinks.
+
+    Every micro-batch sends once forward and once backward for each chunk of a stage.
+    """
+    spec = contents.spec
+    overlapped = spec.pp > 1 and default_transfers(spec) is Transfers.OVERLAPPED
+    if (
+        not overlapped
+        or not sends.loads.any()
+        or not (work.forward_links_s[1:].any() or work.backward_links_s[1:].any())
+    ):
+        return work, sends.seconds
+    forward, backward = work.forward_s.sum(axis=0), work.backward_s.sum(axis=0)
+    others = _exchanging(forward + backward, work.forward_links_s + work.backward_links_s)
+    each = np.broadcast_to(sends.seconds[:, :, None], forward.shape)
+    found = beside(2.0 * each, np.broadcast_to(sends.loads[..., None], others.loads.shape), others)
+    of_forward = work.forward_links_s[0] / np.maximum(others.active_s, 1e-30)
+    work = replace(work, forward_s=work.forward_s.copy(), backward_s=work.backward_s.copy())
+    work.forward_s[Work.SHARED] += found.delay_s * of_forward
+    work.backward_s[Work.SHARED] += found.delay_s * (1.0 - of_forward)
+    return work, np.asarray((found.finish_s / 2.0).max(axis=2))
+
+
+def _exchanging(span_s: Floats, links_s: Floats) -> Exchanging:
+    """Exchanges of a span from their seconds on outer tiers, shape (T, ...)."""
+    loads = np.minimum(links_s[1:] / np.maximum(links_s[0], 1e-30), 1.0)
+    return Exchanging(span_s=span_s, active_s=links_s[0], loads=loads)
 
 
 def _state_times(
-    pricings: Sequence[Pricing], table: StrategyTable, contents: Contents, work: StageWork
+    pricings: Sequence[Pricing], table: StrategyTable, contents: Contents, work: StageWork, sends: _Sends
 ) -> tuple[Floats, Floats, Floats]:
     """Gradient reduction and weight gather that no compute hides, and the optimizer, per stage: shapes (R, pp)."""
     shape = (len(contents.rows), contents.spec.pp)
-    reduce, gather, optimizer = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-    forward_s = work.forward_s.sum(axis=(0, 3))
-    backward_s = work.backward_s.sum(axis=(0, 3))
+    states_s = np.zeros((2, *shape))  # reduction, gather
+    busy_s = np.zeros((2, *sends.loads.shape))
+    optimizer, last = np.zeros(shape), np.zeros(shape)
     for island in sorted(set(contents.islands)):
         pricing = pricings[island]
         stages = np.flatnonzero(np.array(contents.islands) == island)
-        overlap, software = pricing.constants.overlap, pricing.job.software
         buckets = np.zeros((len(contents.rows), len(stages)))
         for j in range(contents.rows.shape[1]):
             rows = table.take(contents.rows[:, j])
             held = LocalParameters(
                 dense=work.dense_parameters[:, j, stages], expert=work.expert_parameters[:, j, stages]
             )
-            exchange = state_exchange(
-                held, pricing.job, rows, pricing.tiers, pricing.constants.network, overlap.bucket_bytes
-            )
-            reduce[:, stages] += exchange.reduce_s
-            gather[:, stages] += exchange.gather_s
+            bucket_bytes = pricing.constants.overlap.bucket_bytes
+            exchange = state_exchange(held, pricing.job, rows, pricing.tiers, pricing.constants.network, bucket_bytes)
+            pairs = ((exchange.reduce_s, exchange.reduce_load), (exchange.gather_s, exchange.gather_load))
+            for number, (seconds, load) in enumerate(pairs):
+                states_s[number][:, stages] += seconds
+                busy_s[number][: len(load), :, stages] += seconds * load
             optimizer[:, stages] += optimizer_step_s(
                 exchange.owned_parameters, pricing.job, pricing.accelerator, efficiency=pricing.constants.efficiency
             )
             buckets += np.where(held.dense + held.expert > 0.0, 1.0 / exchange.last_bucket_share, 0.0)
-        last = 1.0 / np.maximum(buckets, 1.0)
-        window = _window_passes(contents) * overlap.window_share
-        for states_s, passes_s, hides in (
-            (reduce, backward_s, software.grad_overlap),
-            (gather, forward_s, software.param_overlap),
-        ):
-            beside = passes_s[:, stages] if hides else np.zeros_like(passes_s[:, stages])
-            states_s[:, stages] = exposed_s(
-                states_s[:, stages], beside, window, least_share=last, contention=overlap.contention if hides else 0.0
-            )
-    return reduce, gather, optimizer
+        last[:, stages] = 1.0 / np.maximum(buckets, 1.0)
+    loads = np.minimum(busy_s / np.maximum(states_s[:, None], 1e-30), 1.0)
+    software = pricings[0].job.software
+    for number, hides in enumerate((software.grad_overlap, software.param_overlap)):
+        if hides:
+            window = _window(contents, work, sends, backward=number == 0)
+            overlap = pricings[0].constants.overlap
+            states_s[number] = _states_exposed_s(states_s[number], loads[number], window, last, overlap)
+    return states_s[0], states_s[1], optimizer
+
+
+def _states_exposed_s(transfer_s: Floats, loads: Floats, window: Exchanging, last: Floats, overlap: Overlap) -> Floats:
+    """Seconds that a reduction or gather adds to the passes beside it, with what both lose on shared links."""
+    span_s = window.span_s
+    delay_s = np.zeros_like(transfer_s)
+    if loads.any() and window.loads.any():
+        found = beside(transfer_s, loads, window)
+        transfer_s, delay_s = found.finish_s, found.delay_s
+    return delay_s + exposed_s(
+        transfer_s, span_s + delay_s, overlap.window_share, least_share=last, contention=overlap.contention
+    )
+
+
+def _window(contents: Contents, work: StageWork, sends: _Sends, *, backward: bool) -> Exchanging:
+    """Passes beside the reduction of gradients (or the gather of weights), with the exchanges and sends in them."""
+    passes = _window_passes(contents)
+    works = work.backward_s if backward else work.forward_s
+    links = (work.backward_links_s if backward else work.forward_links_s).sum(axis=3)
+    span_s = passes * works.sum(axis=(0, 3))
+    if contents.spec.pp > 1 and sends.loads.any() and default_transfers(contents.spec) is Transfers.OVERLAPPED:
+        sent_s = contents.spec.vpp * sends.seconds
+        crossing = np.concatenate([(sends.loads[:1] > 0.0).astype(np.float64), sends.loads])
+        links = links + crossing * sent_s
+    return _exchanging(span_s, passes * links)
 
 
 def _window_passes(contents: Contents) -> float:

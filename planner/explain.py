@@ -28,6 +28,7 @@ _PARTS: Final = (
             ("cp", "context-parallel exchange"),
             ("ep", "expert exchange"),
             ("weights", "weight gathers of every micro-batch"),
+            ("shared", "waits for shared links"),
             ("gradient_reduction", "gradient reduction"),
             ("weight_gather", "weight gather of the step"),
         ),

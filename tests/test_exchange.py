@@ -18,7 +18,7 @@ from costmodels.collectives.routing import Routing
 from costmodels.exchange import (
     LayerExchange,
     boundary_bytes,
-    boundary_send_s,
+    boundary_exchange,
     layer_exchange,
     state_exchange,
     tied_embedding_s,
@@ -411,18 +411,18 @@ def test_stage_boundaries() -> None:
     spec, job = model_of(DENSE), job_of()
     inside, across = one(pp=2, tp=4), one(pp=2, tp=8)
     assert boundary_bytes(spec, job, across) == pytest.approx(ACTIVATION_BYTES)
-    near, far = (boundary_send_s(spec, job, table, TIERS, NETWORK)[0] for table in (inside, across))
+    near, far = (boundary_exchange(spec, job, table, TIERS, NETWORK).forward_s[0] for table in (inside, across))
     assert far > 5 * near  # the neighbour's ranks lie in another node
     split = one(pp=2, tp=8, sequence_parallel=True)
     assert boundary_bytes(spec, job, split) == pytest.approx(ACTIVATION_BYTES / 8)
-    assert boundary_send_s(spec, job, one(pp=1, tp=8), TIERS, NETWORK)[0] == 0.0
+    assert boundary_exchange(spec, job, one(pp=1, tp=8), TIERS, NETWORK).forward_s[0] == 0.0
 
 
 def test_scatter_gather_sends_each_byte_once() -> None:
     # Narayanan et al., arXiv 2104.04473, section 4.1: each of t ranks sends 1 / t and the receivers gather over NVLink
     spec, job, table = model_of(DENSE), job_of(), one(pp=2, tp=8)
-    plain = boundary_send_s(spec, job, table, TIERS, NETWORK)[0]
-    split = boundary_send_s(spec, job, table, TIERS, NETWORK, scatter_gather=True)[0]
+    plain = boundary_exchange(spec, job, table, TIERS, NETWORK).forward_s[0]
+    split = boundary_exchange(spec, job_of(scatter_gather=True), table, TIERS, NETWORK).forward_s[0]
     assert boundary_bytes(spec, job, table, scatter_gather=True) == pytest.approx(ACTIVATION_BYTES / 8)
     assert 3.0 < plain / split < 8.0
 

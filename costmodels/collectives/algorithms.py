@@ -13,16 +13,19 @@ all peers together in an all-to-all. Groups of one cost nothing.
 
 from collections.abc import Callable, Sequence
 from types import MappingProxyType
+from typing import Final
 
 import numpy as np
 
 from costmodels.collectives.constants import NetworkConstants
 from costmodels.collectives.route import Route, route_of
 from costmodels.mesh import PlacedGroup
-from costmodels.table import Floats
+from costmodels.table import Floats, Ints
 from hardware.tiers import Tier
 
 Bytes = Floats | float
+
+ALL_REDUCE_ALGORITHMS: Final = ("ring", "tree", "in-network")
 
 
 def _together_s(times_s: Sequence[Floats], interference: float) -> Floats:
@@ -135,12 +138,31 @@ def _over_active(
 
 
 def _all_reduce_s(message_bytes: Bytes, route: Route, constants: NetworkConstants) -> Floats:
-    best = _ring_s(message_bytes, route, 2.0, constants)
-    if route.crossings:
-        best = np.minimum(best, _tree_s(message_bytes, route, constants))
-    if route.in_network_bytes_per_s > 0.0:
-        best = np.minimum(best, _in_network_s(message_bytes, route, constants))
+    best: Floats = np.minimum.reduce(_all_reduce_times_s(message_bytes, route, constants))
     return best
+
+
+def _all_reduce_times_s(message_bytes: Bytes, route: Route, constants: NetworkConstants) -> list[Floats]:
+    """Times of the algorithms of :data:`ALL_REDUCE_ALGORITHMS`; infinite where one is not possible."""
+    never = np.full(route.size.shape, np.inf)
+    reduces = route.in_network_bytes_per_s > 0.0
+    return [
+        _ring_s(message_bytes, route, 2.0, constants),
+        _tree_s(message_bytes, route, constants) if route.crossings else never,
+        _in_network_s(message_bytes, route, constants) if reduces else never,
+    ]
+
+
+def _choice(message_bytes: Bytes, route: Route, constants: NetworkConstants) -> Floats:
+    fastest: Floats = np.argmin(_all_reduce_times_s(message_bytes, route, constants), axis=0).astype(np.float64)
+    return fastest
+
+
+def all_reduce_algorithm(
+    message_bytes: Bytes, group: PlacedGroup, tiers: tuple[Tier, ...], constants: NetworkConstants
+) -> Ints:
+    """Which of :data:`ALL_REDUCE_ALGORITHMS` an all-reduce takes, shape (S,); parameters as in all_reduce_s."""
+    return _over_active(_choice, message_bytes, group, tiers, constants).astype(np.int64)
 
 
 def _one_round_s(message_bytes: Bytes, route: Route, constants: NetworkConstants) -> Floats:

@@ -3,7 +3,7 @@
 Durations are those of the transfers alone. What of them hides behind compute is decided by the caller.
 """
 
-from costmodels.exchange.boundary import boundary_bytes, boundary_send_s, tied_embedding_s
+from costmodels.exchange.boundary import boundary_bytes, boundary_exchange, tied_embedding_s
 from costmodels.exchange.layer import LayerExchange, layer_exchange, tensor_calls
 from costmodels.exchange.states import StateExchange, state_exchange
 
@@ -11,7 +11,7 @@ __all__ = [
     "LayerExchange",
     "StateExchange",
     "boundary_bytes",
-    "boundary_send_s",
+    "boundary_exchange",
     "layer_exchange",
     "state_exchange",
     "tensor_calls",

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from costmodels.collectives import NetworkConstants, all_gather_s, all_reduce_s, send_receive_s
-from costmodels.exchange.placed import PlacedTable
+from costmodels.collectives import NetworkConstants, all_reduce_s
+from costmodels.exchange.placed import Exchanged, Often, PlacedTable
 from costmodels.exchange.states import reduced_bytes
 from costmodels.job import TrainingJob
 from costmodels.mesh import Axis, PlacedGroup
@@ -28,40 +28,40 @@ def boundary_bytes(model: ModelSpec, job: TrainingJob, table: StrategyTable, *, 
     return tokens * (model.hidden * job.precision.activation_bytes)
 
 
-def boundary_send_s(
+def boundary_exchange(
     model: ModelSpec,
     job: TrainingJob,
     table: StrategyTable,
     tiers: tuple[Tier, ...],
     constants: NetworkConstants,
-    *,
-    scatter_gather: bool = False,
-) -> Floats:
-    """Seconds to send the activations (or gradients) of one micro-batch over a stage boundary.
+) -> Exchanged:
+    """Price what the activations (or gradients) of one micro-batch exchange to cross a stage boundary.
 
     Parameters
     ----------
     model, job, table, tiers, constants
-        As in :func:`layer_exchange`.
-    scatter_gather : bool
-        Without sequence parallelism, each tp rank sends its part and the receivers gather.
+        As in :func:`layer_exchange`. Where the software scatters and gathers, and without sequence parallelism, each tp
+        rank sends its part and the receivers gather.
 
     Returns
     -------
-    array, shape (S,)
-        All ranks of a stage send at once; the boundary over the outermost tier decides [s].
+    Exchanged
+        A boundary is crossed once forward and once backward. All ranks of a stage send at once; the boundary over the
+        outermost tier decides.
 
     References
     ----------
     Narayanan et al., arXiv 2104.04473, section 4.1 (scatter/gather optimization).
     """
     placed = PlacedTable(table, tiers, constants)
-    size = boundary_bytes(model, job, table, scatter_gather=scatter_gather)
-    time = placed.seconds(send_receive_s, Axis.PP, size)
-    if scatter_gather and model.hidden:
+    scatters = job.software.scatter_gather
+    size = boundary_bytes(model, job, table, scatter_gather=scatters)
+    once = Often(forward=1.0, backward=1.0)
+    calls = [placed.call("sendrecv", Axis.PP, size, once)]
+    if scatters and model.hidden:
         gathers = ~table.sequence_parallel & (table.pp > 1)
-        time = time + placed.seconds(all_gather_s, Axis.TP, size * table.tp, gathers)
-    return time
+        calls.append(placed.call("all_gather", Axis.TP, size * table.tp, once, gathers))
+    return placed.add_up(calls)
 
 
 def tied_embedding_s(

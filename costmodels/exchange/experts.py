@@ -1,17 +1,30 @@
 """Expert-parallel exchanges: dispatch and combine by dispatcher, and the experts' own tensor parallelism."""
 
 from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
 
 import numpy as np
 
-from costmodels.collectives import all_gather_s, all_reduce_s, reduce_scatter_s
+from costmodels.collectives import sent_share
 from costmodels.collectives.dispatch import TokenTraffic, combine_s, copies_per_token, dispatch_s
+from costmodels.collectives.leaving import pairs_leaving, ring_leaving
 from costmodels.collectives.routing import Routing
-from costmodels.exchange.placed import Exchanged, PlacedTable
+from costmodels.exchange.placed import Call, Exchanged, Often, PlacedTable
 from costmodels.job import Dispatcher, TrainingJob
-from costmodels.mesh import Axis
-from costmodels.table import Floats
+from costmodels.mesh import Axis, PlacedGroup
+from costmodels.table import Bools, Floats
 from costmodels.workload.model import ModelSpec, MoeFfn
+
+_FORWARDED: Final = ("dispatch", "combine")
+_COLLECTIVES: Final = MappingProxyType(
+    {
+        Dispatcher.ALLTOALL: ("alltoall", "alltoall"),
+        Dispatcher.ALLGATHER: ("all_gather", "reduce_scatter"),
+        Dispatcher.DEEPEP: _FORWARDED,
+        Dispatcher.HYBRIDEP: _FORWARDED,
+    }
+)
 
 
 def expert_exchange(ffn: MoeFfn, model: ModelSpec, job: TrainingJob, placed: PlacedTable) -> Exchanged:
@@ -32,18 +45,16 @@ def expert_exchange(ffn: MoeFfn, model: ModelSpec, job: TrainingJob, placed: Pla
         etp=table.etp,
     )
     joint = Axis.EP if dispatcher is Dispatcher.ALLTOALL else Axis.ETP_EP
-    over = _moved_s(traffic, dispatcher, joint, placed)
+    calls = _moved(traffic, dispatcher, joint, placed, own)
     if not own.all():
-        over = np.where(own, over, _moved_s(replace(traffic, etp=1), dispatcher, Axis.EP, placed))
-    copies = traffic.copies_bytes
+        calls += _moved(replace(traffic, etp=1), dispatcher, Axis.EP, placed, ~own)
+    once = Often(forward=1.0, backward=1.0)
     if dispatcher is Dispatcher.ALLTOALL:
-        gathered = copies * table.etp
-        over = over + placed.seconds(all_gather_s, Axis.ETP, gathered, own)
-        over = over + placed.seconds(reduce_scatter_s, Axis.ETP, gathered, own)
-    partial = traffic.tokens * traffic.token_bytes
-    over = over + placed.seconds(all_reduce_s, Axis.ETP, partial, ~own)
-    sent = 4.0 * _dispatched_bytes(traffic, dispatcher, placed)
-    return Exchanged(forward_s=over, backward_s=over, hidden_s=np.zeros_like(over), sent_bytes=sent)
+        gathered = traffic.copies_bytes * table.etp
+        calls.append(placed.call("all_gather", Axis.ETP, gathered, once, own))
+        calls.append(placed.call("reduce_scatter", Axis.ETP, gathered, once, own))
+    calls.append(placed.call("all_reduce", Axis.ETP, traffic.tokens * traffic.token_bytes, once, ~own))
+    return placed.add_up(calls)
 
 
 def _routing(ffn: MoeFfn, model: ModelSpec, job: TrainingJob) -> Routing:
@@ -58,20 +69,35 @@ def _routing(ffn: MoeFfn, model: ModelSpec, job: TrainingJob) -> Routing:
     )
 
 
-def _moved_s(traffic: TokenTraffic, dispatcher: Dispatcher, axis: Axis, placed: PlacedTable) -> Floats:
-    """Dispatch and combine over the ranks of an axis."""
+def _moved(traffic: TokenTraffic, dispatcher: Dispatcher, axis: Axis, placed: PlacedTable, rows: Bools) -> list[Call]:
+    """Dispatch and combine over the ranks of an axis, on some rows."""
     group = placed.group(axis)
-    out = dispatch_s(traffic, group, dispatcher, placed.tiers, placed.constants)
-    return out + combine_s(traffic, group, dispatcher, placed.tiers, placed.constants)
+    some = rows & (group.size > 1)
+    sent, leaving = _dispatched_bytes(traffic, dispatcher, group)
+    return [
+        Call(
+            collective=_COLLECTIVES[dispatcher][number],
+            axis=axis,
+            message_bytes=np.where(some, sent, 0.0),
+            seconds=np.where(some, seconds(traffic, group, dispatcher, placed.tiers, placed.constants), 0.0),
+            sent_bytes=np.where(some, sent, 0.0),
+            leaving_bytes=np.where(some, leaving, 0.0),
+            forward=1.0,
+            backward=1.0,
+        )
+        for number, seconds in enumerate((dispatch_s, combine_s))
+    ]
 
 
-def _dispatched_bytes(traffic: TokenTraffic, dispatcher: Dispatcher, placed: PlacedTable) -> Floats:
-    """Bytes that leave a rank in one dispatch."""
-    table = placed.table
+def _dispatched_bytes(traffic: TokenTraffic, dispatcher: Dispatcher, group: PlacedGroup) -> tuple[Floats, Floats]:
+    """Bytes that leave a rank in one dispatch, shape (S,), and those of them over each outer tier, (T - 1, S)."""
+    outer = range(group.domains.shape[1] - 1)
     if dispatcher is Dispatcher.ALLTOALL:
-        return traffic.copies_bytes * (table.ep - 1) / table.ep
+        copies = traffic.copies_bytes
+        return copies * sent_share("alltoall", group), pairs_leaving(copies, group)
     token_bytes = traffic.tokens * traffic.token_bytes
-    group = placed.group(Axis.ETP_EP)
     if dispatcher is Dispatcher.ALLGATHER:
-        return token_bytes * (group.size - 1)
-    return token_bytes * copies_per_token(traffic, group, -1)
+        return token_bytes * (group.size - 1), ring_leaving(token_bytes * group.size, group)
+    none = np.zeros((0, len(token_bytes)))
+    crossing = [token_bytes * copies_per_token(traffic, group, tier) for tier in outer]
+    return token_bytes * copies_per_token(traffic, group, -1), np.stack(crossing) if crossing else none

@@ -8,7 +8,7 @@ import numpy as np
 from costmodels.collectives import NetworkConstants
 from costmodels.exchange.context import context_exchange
 from costmodels.exchange.experts import expert_exchange
-from costmodels.exchange.placed import Exchanged, PlacedTable
+from costmodels.exchange.placed import Call, Exchanged, PlacedTable
 from costmodels.exchange.states import weight_exchange
 from costmodels.exchange.tensor import loss_exchange, opaque_exchange, tensor_exchange
 from costmodels.exchange.volumes import TensorWidths, context_widths, end_widths, kind_of, tensor_widths
@@ -27,7 +27,8 @@ class LayerExchange:
 
     ``tp_backward_hidden_s`` is the part of ``tp_backward_s`` that frameworks start beside a weight- or data-gradient
     GEMM. ``weights_*`` are weight gathers and gradient reductions that recur with every micro-batch (ZeRO stages 2, 3).
-    Bytes cover forward and backward pass.
+    Bytes cover forward and backward pass. ``*_load``, shape (T - 1, S), are the shares of a rank's part of each outer
+    tier that are in use while the exchange runs.
     """
 
     tp_forward_s: Floats
@@ -43,6 +44,11 @@ class LayerExchange:
     cp_bytes: Floats
     ep_bytes: Floats
     weights_bytes: Floats
+    tp_load: Floats
+    cp_load: Floats
+    ep_load: Floats
+    weights_load: Floats
+    calls: tuple[Call, ...]
 
 
 def layer_exchange(
@@ -87,23 +93,15 @@ def layer_exchange(
     inner = kind if isinstance(kind, LayerKind) else None
     context = context_exchange(context_widths(inner.mixer if inner else None), job, placed)
     moe = inner.ffn if inner and isinstance(inner.ffn, MoeFfn) else None
-    experts = expert_exchange(moe, model, job, placed) if moe else Exchanged.nothing(len(table))
+    experts = expert_exchange(moe, model, job, placed) if moe else placed.add_up(())
     weights = weight_exchange(local_parameters(ops, table), job, placed)
-    return LayerExchange(
-        tp_forward_s=tensor.forward_s,
-        tp_backward_s=tensor.backward_s,
-        tp_backward_hidden_s=tensor.hidden_s,
-        cp_forward_s=context.forward_s,
-        cp_backward_s=context.backward_s,
-        ep_forward_s=experts.forward_s,
-        ep_backward_s=experts.backward_s,
-        weights_forward_s=weights.forward_s,
-        weights_backward_s=weights.backward_s,
-        tp_bytes=tensor.sent_bytes,
-        cp_bytes=context.sent_bytes,
-        ep_bytes=experts.sent_bytes,
-        weights_bytes=weights.sent_bytes,
-    )
+    axes = {"tp": tensor, "cp": context, "ep": experts, "weights": weights}
+    arrays: dict[str, Floats] = {}
+    for axis, found in axes.items():
+        arrays[f"{axis}_forward_s"], arrays[f"{axis}_backward_s"] = found.forward_s, found.backward_s
+        arrays[f"{axis}_bytes"], arrays[f"{axis}_load"] = found.sent_bytes, found.load(tiers)
+    calls = tuple(call for found in axes.values() for call in found.calls)
+    return LayerExchange(tp_backward_hidden_s=tensor.hidden_s, calls=calls, **arrays)
 
 
 def tensor_calls(name: str, model: ModelSpec, table: StrategyTable) -> tuple[Floats, Floats]:
@@ -127,7 +125,9 @@ def _tensor_exchange_of(name: str, model: ModelSpec, job: TrainingJob, placed: P
         return opaque_exchange(kind, placed)
     widths = end_widths(name, model) + (tensor_widths(kind, model.hidden) if kind is not None else TensorWidths())
     exchange = tensor_exchange(widths, job, placed)
-    return exchange + loss_exchange(model, job, placed) if name in ("head", "mtp") else exchange
+    if name not in ("head", "mtp"):
+        return exchange
+    return placed.add_up([*exchange.calls, *loss_exchange(model, job, placed).calls])
 
 
 def _ops_of(name: str, kind: LayerKind | OpaqueLayer | None, model: ModelSpec) -> Sequence[Op]:

@@ -1,16 +1,52 @@
-"""A strategy table with the groups of its axes placed on a hierarchy, and what exchanges along them cost."""
+"""A strategy table with the groups of its axes placed on a hierarchy, and what exchanges along them cost.
 
-from collections.abc import Callable
-from dataclasses import dataclass
+Every form of parallelism states its exchanges as :class:`Call` values: which collective along which axis, how large,
+how often in a pass. Prices, loads of links and traffic reports are all sums over the same calls.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from costmodels.collectives import NetworkConstants
-from costmodels.collectives.algorithms import Collective
+from costmodels.collectives import COLLECTIVE_S, NetworkConstants, leaving_bytes, sent_share
 from costmodels.job import TrainingJob
 from costmodels.mesh import Axis, PlacedGroup, group_of, place
 from costmodels.table import Bools, Floats, StrategyTable
 from hardware.tiers import Tier
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Call:
+    """Equal exchanges along one axis; arrays of shape (S,), ``leaving_bytes`` of (T - 1, S).
+
+    ``seconds`` is the time of one alone, ``sent_bytes`` what one rank sends in it, ``leaving_bytes`` its share of what
+    crosses each outer tier. ``forward`` and ``backward`` say how often a pass makes it, ``hidden`` how many of the
+    backward ones run beside matrix products. Calls that do not take place have a message of 0 bytes.
+    """
+
+    collective: str
+    axis: Axis
+    message_bytes: Floats
+    seconds: Floats
+    sent_bytes: Floats
+    leaving_bytes: Floats
+    forward: Floats | float
+    backward: Floats | float
+    hidden: Floats | float = 0.0
+
+    def repeated(self, times: Floats | float) -> "Call":
+        """Return the call so many times as often."""
+        return replace(self, forward=self.forward * times, backward=self.backward * times, hidden=self.hidden * times)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Often:
+    """How often a forward and a backward pass make a call, and how many of the latter hide beside matrix products."""
+
+    forward: Floats | float
+    backward: Floats | float
+    hidden: Floats | float = 0.0
 
 
 class PlacedTable:
@@ -40,41 +76,99 @@ class PlacedTable:
             self._groups[axis] = self._place(axis)
         return self._groups[axis]
 
-    def seconds(self, collective: Collective, axis: Axis, message_bytes: Floats, rows: Bools | bool = True) -> Floats:
-        """Seconds of a collective along an axis on the chosen rows, 0.0 on the others."""
+    def call(self, collective: str, axis: Axis, message_bytes: Floats, often: Often, rows: Bools | bool = True) -> Call:
+        """Price one collective along an axis on the chosen rows; the others make none.
+
+        Parameters
+        ----------
+        collective : str
+            A key of :data:`costmodels.collectives.COLLECTIVE_S`.
+        axis : Axis
+            Whose groups.
+        message_bytes : array
+            The message [byte]; broadcasts with S.
+        often : Often
+            Calls per pass.
+        rows : array of bool
+            Which strategies make it, shape (S,).
+
+        Returns
+        -------
+        Call
+        """
         group = self.group(axis)
-        total = np.zeros(len(self.table))
-        chosen = np.flatnonzero((group.size > 1) & rows & (message_bytes > 0.0))
+        message = np.where((group.size > 1) & rows, message_bytes, 0.0)
+        seconds = np.zeros(len(self.table))
+        leaving = np.zeros((len(self.tiers) - 1, len(seconds)))
+        chosen = np.flatnonzero(message > 0.0)
         if len(chosen):
-            sizes = np.broadcast_to(message_bytes, total.shape)[chosen]
-            total[chosen] = collective(sizes, group.take(chosen), self.tiers, self.constants)
-        return total
+            some, among = message[chosen], group.take(chosen)
+            seconds[chosen] = COLLECTIVE_S[collective](some, among, self.tiers, self.constants)
+            if (among.domains[:, 0] > 1).any():
+                leaving[:, chosen] = leaving_bytes(collective, some, among, self.tiers, self.constants)
+        return Call(
+            collective=collective,
+            axis=axis,
+            message_bytes=message,
+            seconds=seconds,
+            sent_bytes=message * sent_share(collective, group),
+            leaving_bytes=leaving,
+            forward=often.forward,
+            backward=often.backward,
+            hidden=often.hidden,
+        )
 
     def tokens(self, job: TrainingJob) -> Floats:
         """Tokens of one micro-batch on one rank, before any division over tp."""
         return self.table.micro_batch * (job.seq / self.table.cp)
 
+    def add_up(self, calls: Sequence[Call]) -> "Exchanged":
+        """Return what calls come to that are made one after the other."""
+        zero = np.zeros(len(self.table))
+        forward, backward, hidden, sent = zero, zero, zero, zero
+        leaving = np.zeros((len(self.tiers) - 1, len(zero)))
+        for call in calls:
+            both = call.forward + call.backward
+            forward = forward + call.forward * call.seconds
+            backward = backward + call.backward * call.seconds
+            hidden = hidden + call.hidden * call.seconds
+            sent = sent + both * call.sent_bytes
+            leaving = leaving + both * call.leaving_bytes
+        return Exchanged(
+            forward_s=forward,
+            backward_s=backward,
+            hidden_s=hidden,
+            sent_bytes=sent,
+            leaving_bytes=leaving,
+            calls=tuple(calls),
+        )
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Exchanged:
-    """Forward and backward seconds of one kind of exchange, the hidden part of backward, and bytes sent; (S,)."""
+    """Forward and backward seconds of one kind of exchange, the hidden part of backward, and bytes sent; (S,).
+
+    ``leaving_bytes``, shape (T - 1, S), is the part of both passes' bytes that crosses each outer tier.
+    """
 
     forward_s: Floats
     backward_s: Floats
     hidden_s: Floats
     sent_bytes: Floats
+    leaving_bytes: Floats
+    calls: tuple[Call, ...]
 
-    @classmethod
-    def nothing(cls, rows: int) -> "Exchanged":
-        """No exchange under any of ``rows`` strategies."""
-        zero = np.zeros(rows)
-        return cls(forward_s=zero, backward_s=zero, hidden_s=zero, sent_bytes=zero)
+    def load(self, tiers: tuple[Tier, ...]) -> Floats:
+        """Share of a rank's part of every outer tier that is in use while the exchange runs, within [0, 1]; (T-1, S).
 
-    def __add__(self, other: "Exchanged") -> "Exchanged":
-        """Both, one after the other."""
-        return Exchanged(
-            forward_s=self.forward_s + other.forward_s,
-            backward_s=self.backward_s + other.backward_s,
-            hidden_s=self.hidden_s + other.hidden_s,
-            sent_bytes=self.sent_bytes + other.sent_bytes,
-        )
+        Parameters
+        ----------
+        tiers : tuple of Tier
+            The T tiers that ``leaving_bytes`` counts.
+        """
+        if not self.leaving_bytes.any():
+            return np.zeros_like(self.leaving_bytes)
+        rates = np.array([tier.bytes_per_s for tier in tiers[1:]])[:, None]
+        active_s = np.maximum(self.forward_s + self.backward_s, 1e-30)
+        used: Floats = np.minimum(self.leaving_bytes / (rates * active_s), 1.0)
+        return used

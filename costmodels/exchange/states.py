@@ -5,13 +5,12 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.collectives import NetworkConstants, all_gather_s, all_reduce_s, reduce_scatter_s
-from costmodels.collectives.algorithms import Collective
-from costmodels.exchange.placed import Exchanged, PlacedTable
+from costmodels.collectives import NetworkConstants
+from costmodels.exchange.placed import Call, Exchanged, Often, PlacedTable
 from costmodels.job import TrainingJob
 from costmodels.memory.states import LocalParameters
 from costmodels.mesh import Axis
-from costmodels.table import Bools, Floats, Ints, StrategyTable
+from costmodels.table import Bools, Floats, StrategyTable
 from hardware.tiers import Tier
 
 _LEAST_BUCKET_PARAMETERS_PER_RANK: Final = 1e6  # Megatron-LM grows its gradient buckets with the data-parallel group
@@ -21,30 +20,35 @@ _LEAST_BUCKET_PARAMETERS_PER_RANK: Final = 1e6  # Megatron-LM grows its gradient
 class StateExchange:
     """Exchanges of gradients and weights once per step; arrays of the shape of the parameters.
 
-    ``owned_parameters`` are those that the rank's optimizer updates; ``last_bucket_share`` the part of a reduction
-    (gather) that is its last (first) bucket.
+    ``reduce_load`` and ``gather_load``, with a first axis of T - 1 outer tiers, are the shares of a rank's part of each
+    tier that are in use meanwhile. ``owned_parameters`` are those that the rank's optimizer updates;
+    ``last_bucket_share`` the part of a reduction (gather) that is its last (first) bucket. ``calls`` have flat rows;
+    those of the gather count as forward ones.
     """
 
     reduce_s: Floats
     gather_s: Floats
     reduce_bytes: Floats
     gather_bytes: Floats
+    reduce_load: Floats
+    gather_load: Floats
     owned_parameters: Floats
     last_bucket_share: Floats
+    calls: tuple[Call, ...]
 
 
 def weight_exchange(parameters: LocalParameters, job: TrainingJob, placed: PlacedTable) -> Exchanged:
     """ZeRO-3 gathers the weights of a part forward and backward; stages 2 and 3 scatter its gradients."""
     zero = placed.table.zero
-    gather, scatter, sent = (np.zeros(len(placed.table)) for _ in range(3))
     reduce_bytes = reduced_bytes(job)
+    calls: list[Call] = []
     for count, axis in ((parameters.dense, Axis.SHARD), (parameters.expert, Axis.EXPERT_SHARD)):
         weights, gradients = count * job.precision.gather_bytes, count * (job.trained_share * reduce_bytes)
-        gather += placed.seconds(all_gather_s, axis, weights, zero == 3)
-        scatter += placed.seconds(reduce_scatter_s, axis, gradients, zero >= 2)
-        size = placed.group(axis).size
-        sent += (np.where(zero == 3, 2.0 * weights, 0.0) + np.where(zero >= 2, gradients, 0.0)) * (size - 1) / size
-    return Exchanged(forward_s=gather, backward_s=gather + scatter, hidden_s=np.zeros_like(gather), sent_bytes=sent)
+        calls += [
+            placed.call("all_gather", axis, weights, Often(forward=1.0, backward=1.0), zero == 3),
+            placed.call("reduce_scatter", axis, gradients, Often(forward=0.0, backward=1.0), zero >= 2),
+        ]
+    return placed.add_up(calls)
 
 
 def reduced_bytes(job: TrainingJob) -> float:
@@ -97,47 +101,45 @@ def state_exchange(
     flat = counts.reshape(2, -1)
     placed = PlacedTable(table, tiers, constants).repeated(int(np.prod(shape[1:], dtype=np.int64)))
     axes = ((Axis.DP_CP, Axis.SHARD, Axis.REPLICA), (Axis.EDP, Axis.EXPERT_SHARD, Axis.EXPERT_REPLICA))
-    parts = [_states_of(count, group, job, placed, bucket_bytes) for count, group in zip(flat, axes, strict=True)]
-    sums = [np.reshape(first + second, shape) for first, second in zip(*parts, strict=True)]
-    least = np.reshape(np.minimum(bucket_bytes / np.maximum(flat.sum(axis=0) * reduced_bytes(job), 1.0), 1.0), shape)
+    calls = [_state_calls(count, group, job, placed, bucket_bytes) for count, group in zip(flat, axes, strict=True)]
+    reduce, gather = (placed.add_up([*dense, *expert]) for dense, expert in zip(*calls, strict=True))
+    shards = [np.where(placed.table.zero >= 1, placed.group(group[1]).size, 1) for group in axes]
+    owned = sum(count / parts for count, parts in zip(flat, shards, strict=True))
+    least = np.minimum(bucket_bytes / np.maximum(flat.sum(axis=0) * reduced_bytes(job), 1.0), 1.0)
     return StateExchange(
-        reduce_s=sums[0],
-        gather_s=sums[1],
-        reduce_bytes=sums[2],
-        gather_bytes=sums[3],
-        owned_parameters=sums[4],
-        last_bucket_share=least,
+        reduce_s=np.reshape(reduce.backward_s, shape),
+        gather_s=np.reshape(gather.forward_s, shape),
+        reduce_bytes=np.reshape(reduce.sent_bytes, shape),
+        gather_bytes=np.reshape(gather.sent_bytes, shape),
+        reduce_load=np.reshape(reduce.load(tiers), (-1, *shape)),
+        gather_load=np.reshape(gather.load(tiers), (-1, *shape)),
+        owned_parameters=np.reshape(owned, shape),
+        last_bucket_share=np.reshape(least, shape),
+        calls=(*reduce.calls, *gather.calls),
     )
 
 
-def _states_of(
+def _state_calls(
     count: Floats, axes: tuple[Axis, Axis, Axis], job: TrainingJob, placed: PlacedTable, bucket_bytes: float
-) -> tuple[Floats, ...]:
-    """Seconds of reduction and gather, bytes sent in each, parameters owned, for dense or expert parameters."""
+) -> tuple[list[Call], list[Call]]:
+    """Calls of the gradient reduction and of the weight gather, for dense or expert parameters."""
     whole, shard, replica = axes
     zero, shards = placed.table.zero, placed.group(shard).size
     gradients, weights = count * reduced_bytes(job), count * job.precision.gather_bytes
     sharded = zero >= 1
 
-    def bucketed(collective: Collective, axis: Axis, message: Floats, rows: Bools) -> Floats:
+    def bucketed(collective: str, axis: Axis, message: Floats, rows: Bools) -> Call:
         size = placed.group(axis).size
         bucket = np.maximum(bucket_bytes, _LEAST_BUCKET_PARAMETERS_PER_RANK * reduced_bytes(job) * size)
         piece = np.minimum(message, bucket)
         pieces: Floats = message / np.maximum(piece, 1e-9)
-        return pieces * placed.seconds(collective, axis, piece, rows)
+        gathers = collective == "all_gather"
+        often = Often(forward=pieces if gathers else 0.0, backward=0.0 if gathers else pieces)
+        return placed.call(collective, axis, piece, often, rows)
 
-    reduce = bucketed(all_reduce_s, whole, gradients, ~sharded)
-    reduce = reduce + bucketed(reduce_scatter_s, shard, gradients, zero == 1)
-    reduce = reduce + bucketed(all_reduce_s, replica, gradients / shards, sharded)
-    gather = bucketed(all_gather_s, shard, weights, sharded & (zero < 3))
-    once, twice = (_leaving(placed.group(axis).size) for axis in (shard, replica))
-    reduce_sent = np.where(sharded, np.where(zero == 1, once, 0.0) + 2.0 * twice / shards, 0.0)
-    reduce_sent = gradients * np.where(sharded, reduce_sent, 2.0 * _leaving(placed.group(whole).size))
-    gather_sent = weights * np.where(sharded & (zero < 3), once, 0.0)
-    return reduce, gather, reduce_sent, gather_sent, np.where(sharded, count / shards, count)
-
-
-def _leaving(size: Ints) -> Floats:
-    """Share of a vector that a rank sends in one round of a ring."""
-    share: Floats = (size - 1) / size
-    return share
+    reduce = [
+        bucketed("all_reduce", whole, gradients, ~sharded),
+        bucketed("reduce_scatter", shard, gradients, zero == 1),
+        bucketed("all_reduce", replica, gradients / shards, sharded),
+    ]
+    return reduce, [bucketed("all_gather", shard, weights, sharded & (zero < 3))]

@@ -2,10 +2,7 @@
 
 from typing import Final
 
-import numpy as np
-
-from costmodels.collectives import all_gather_s, all_reduce_s, reduce_scatter_s
-from costmodels.exchange.placed import Exchanged, PlacedTable
+from costmodels.exchange.placed import Call, Exchanged, Often, PlacedTable
 from costmodels.exchange.volumes import TensorWidths, logits_width
 from costmodels.job import TrainingJob
 from costmodels.mesh import Axis
@@ -26,20 +23,18 @@ def tensor_exchange(widths: TensorWidths, job: TrainingJob, placed: PlacedTable)
     token_bytes = placed.tokens(job) * job.precision.activation_bytes
     gathers, reductions = (_counted(part) for part in (widths.gathers, widths.reductions))
     again = 0.0 if job.software.gathered_inputs_kept else 1.0
-    forward, backward, hidden, volume = (np.zeros(len(placed.table)) for _ in range(4))
+    calls: list[Call] = []
     for width in gathers.keys() | reductions.keys():
-        ins, outs = gathers.get(width, 0), reductions.get(width, 0)
+        ins, outs = float(gathers.get(width, 0)), float(reductions.get(width, 0))
         size = token_bytes * width
-        gather = placed.seconds(all_gather_s, Axis.TP, size, split)
-        scatter = placed.seconds(reduce_scatter_s, Axis.TP, size, split)
-        reduce = placed.seconds(all_reduce_s, Axis.TP, size, ~split)
-        beside = ins * (scatter + again * gather + reduce)
-        forward += ins * gather + outs * (scatter + reduce)
-        backward += outs * gather + beside
-        hidden += beside
-        rounds = np.where(split, (2.0 + again) * ins + 2.0 * outs, 2.0 * (ins + outs))
-        volume += size * rounds * (placed.table.tp - 1) / placed.table.tp
-    return Exchanged(forward_s=forward, backward_s=backward, hidden_s=hidden, sent_bytes=volume)
+        gather = Often(forward=ins, backward=outs + again * ins, hidden=again * ins)
+        reduce = Often(forward=outs, backward=ins, hidden=ins)
+        calls += [
+            placed.call("all_gather", Axis.TP, size, gather, split),
+            placed.call("reduce_scatter", Axis.TP, size, reduce, split),
+            placed.call("all_reduce", Axis.TP, size, reduce, ~split),
+        ]
+    return placed.add_up(calls)
 
 
 def _counted(widths: tuple[int, ...]) -> dict[int, int]:
@@ -49,23 +44,16 @@ def _counted(widths: tuple[int, ...]) -> dict[int, int]:
 def opaque_exchange(layer: OpaqueLayer, placed: PlacedTable) -> Exchanged:
     """All-reduce of what the layer states, forward and backward."""
     if "tp" not in layer.shardable:
-        return Exchanged.nothing(len(placed.table))
+        return placed.add_up(())
     size = placed.table.micro_batch * layer.tp_exchange_bytes_per_sample / placed.table.cp
-    time = placed.seconds(all_reduce_s, Axis.TP, size)
-    volume = 4.0 * size * (placed.table.tp - 1) / placed.table.tp
-    return Exchanged(forward_s=time, backward_s=time, hidden_s=np.zeros_like(time), sent_bytes=volume)
+    return placed.add_up([placed.call("all_reduce", Axis.TP, size, Often(forward=1.0, backward=1.0))])
 
 
 def loss_exchange(model: ModelSpec, job: TrainingJob, placed: PlacedTable) -> Exchanged:
     """Loss on each rank's columns: three all-reduces of one fp32 number per token; else the logits are gathered."""
     tokens = placed.tokens(job)
-    zero = np.zeros(len(placed.table))
-    share = (placed.table.tp - 1) / placed.table.tp
     if job.software.parallel_loss:
-        time = _LOSS_REDUCTIONS * placed.seconds(all_reduce_s, Axis.TP, tokens * _FP32_BYTES)
-        sent = _LOSS_REDUCTIONS * 2.0 * share * tokens * _FP32_BYTES
-        return Exchanged(forward_s=time, backward_s=zero, hidden_s=zero, sent_bytes=sent)
+        often = Often(forward=float(_LOSS_REDUCTIONS), backward=0.0)
+        return placed.add_up([placed.call("all_reduce", Axis.TP, tokens * _FP32_BYTES, often)])
     size = tokens * (logits_width(model) * job.precision.activation_bytes)
-    return Exchanged(
-        forward_s=placed.seconds(all_gather_s, Axis.TP, size), backward_s=zero, hidden_s=zero, sent_bytes=size * share
-    )
+    return placed.add_up([placed.call("all_gather", Axis.TP, size, Often(forward=1.0, backward=0.0))])
