@@ -139,20 +139,31 @@ def verdicts(named: Mapping[str, Floats], usable_bytes: float, constants: Memory
 def moments(named: Mapping[str, Floats], job: TrainingJob, usable_bytes: float) -> Strings:
     """When each stage would fail, as values of :class:`costmodels.results.Moment`; ``NONE`` where all of it fits.
 
-    Weights and gradient buffers come first, then the optimizer's master weights, the forward pass with activations and
-    logits, the backward pass, and last the optimizer's states, which are made in the first step.
+    Memory is taken in this order: weights and gradient buffers; the optimizer's master weights; activations and logits
+    of the first forward; what the first backward needs; Adam's states, which are made in the first step when the
+    activations are gone; the forward and the backward of the second step, beside those states. What fits at first and
+    fails beside them fails in a forward or backward all the same.
     """
     share = 0.0
     if job.software.main_params_in_optimizer:
         share = job.precision.master_bytes / max(1.0, job.precision.master_bytes + job.optimizer_bytes)
-    base = named["context"] + named["communicators"] + named["weights"] + named["gradients"]
-    created = base + share * named["optimizer"]
-    forward = created + named["activations"] + named["logits"] + named["buffers"]
-    backward = forward + named["working"] + named["gathered"] + named["reserve"]
-    first_step = backward + (1.0 - share) * named["optimizer"]
-    conditions = [size > usable_bytes for size in (base, created, forward, backward, first_step)]
-    names = [Moment.LOAD, Moment.OPTIMIZER, Moment.FORWARD, Moment.BACKWARD, Moment.FIRST_STEP]
-    return np.select(conditions, [name.value for name in names], default=Moment.NONE.value)
+    states = named["context"] + named["communicators"] + named["weights"] + named["gradients"]
+    running = named["activations"] + named["logits"] + named["buffers"]
+    backward = named["working"] + named["gathered"] + named["reserve"]
+    created = states + share * named["optimizer"]
+    whole = states + named["optimizer"]
+    order = (
+        (Moment.LOAD, states),
+        (Moment.OPTIMIZER, created),
+        (Moment.FORWARD, created + running),
+        (Moment.BACKWARD, created + running + backward),
+        (Moment.FIRST_STEP, whole + named["buffers"]),
+        (Moment.FORWARD, whole + running),
+        (Moment.BACKWARD, whole + running + backward),
+    )
+    return np.select(
+        [size > usable_bytes for _, size in order], [moment.value for moment, _ in order], default=Moment.NONE.value
+    )
 
 
 def allocated_bytes(use: MemoryUse) -> float:
