@@ -28,6 +28,7 @@ COLUMNS = (
 )
 PHRASES = (
     r"kernel: [^;]*",
+    r"^FSDP; ",
     r"offload (?:ratio )?alpha=[\d.]+",
     r"zero as stated: 3 \+ CPU offload",
     r"bnb optimizer",
