@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.layer_costs import DEVICE_WORKS, power_seconds
+from costmodels.layer_costs import Work as LayerWork
 from costmodels.layout import Layout
 from costmodels.placement import UNUSED, Placement, ranks_of_stages, stage_map
 from costmodels.power import PowerModel, StepLoad, Work, power_model, step_load, time_factor
@@ -316,18 +317,23 @@ def stage_stretch(heat: IslandHeat, placed: Ints, clock: Floats) -> Floats:
 def stretched(work: StageWork, stretch: Floats) -> StageWork:
     """Return R copies of the work of one layout, its stages' compute ``stretch`` times as long, shape (R, pp)."""
     rows = len(stretch)
-    forward = np.repeat(work.forward_s, rows, axis=1)
-    backward = np.repeat(work.backward_s, rows, axis=1)
-    device = list(DEVICE_WORKS)
-    forward[device] *= stretch[None, :, :, None]
-    backward[device] *= stretch[None, :, :, None]
     return replace(
         work,
-        forward_s=forward,
-        backward_s=backward,
+        forward_s=_stretched(work.forward_s, stretch),
+        backward_s=_stretched(work.backward_s, stretch),
         dense_parameters=np.repeat(work.dense_parameters, rows, axis=0),
         expert_parameters=np.repeat(work.expert_parameters, rows, axis=0),
     )
+
+
+def _stretched(works_s: Floats, stretch: Floats) -> Floats:
+    """Seconds by work, shape (len(Work), R, pp, vpp): a slower device waits less for its host."""
+    found = np.repeat(works_s, len(stretch), axis=1)
+    device = list(DEVICE_WORKS)
+    more_s = found[device].sum(axis=0) * (stretch[:, :, None] - 1.0)
+    found[device] *= stretch[None, :, :, None]
+    found[LayerWork.LAUNCH] = np.maximum(found[LayerWork.LAUNCH] - np.maximum(more_s, 0.0), 0.0)
+    return found
 
 
 def times_of_row(problem: HeatProblem, settled: Settled, row: int) -> StepTimes:

@@ -1,0 +1,224 @@
+"""Placement: patterns against permutations, the search against brute force, identity beside, heat-aware never worse."""
+
+from dataclasses import replace
+from itertools import permutations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from costmodels.heat import HeatProblem, device_arrays, heat_problem, identity_maps, inlets_c, placed_maps, settle
+from costmodels.layout import Layout
+from costmodels.placement import Placement, identity, ranks_of_stages, stage_map
+from costmodels.price import price_layout, price_layout_with_heat
+from hardware.cluster import Cluster, DeviceState
+from planner.explicit import ExplicitLayout, layout_of
+from planner.placement import place_layout, place_with_splits, rank_places
+from planner.placement.candidates import board_of, every_placement
+from planner.placement.patterns import NodeSlots, patterns
+from planner.planning import estimate, plan, pricings_of
+from planner.question import Question, request_of
+from planner.request import Objective, PlanRequest
+
+TWO_ROWS = NodeSlots(columns=((0, 2), (1, 3)), kinds=(0, 0), coolness=(0, 1, 2, 3))
+
+
+def hot(
+    nodes: int = 2,
+    gpus: int = 4,
+    inlets: tuple[float, ...] = (),
+    devices: tuple[DeviceState, ...] = (),
+    model: str = "gpt3_6_7b",
+) -> PlanRequest:
+    """A small model on small nodes of two rows that heat slows."""
+    asked = request_of(
+        Question(model=model, cluster=f"dgx-h100:{nodes}", global_batch=16, seq=2048, thermal=True, top=3)
+    )
+    (island,) = asked.cluster.islands
+    half = gpus // 2
+    cooling = replace(
+        island.node.cooling,
+        rows=(tuple(range(half)), tuple(range(half, gpus))),
+        inlet_c=38.0,
+        resistance_c_per_w=0.07,
+        coupling_c_per_w=0.03,
+    )
+    scale_up = replace(island.node.scale_up, domain_gpus=gpus)
+    node = replace(
+        island.node,
+        gpus=gpus,
+        cooling=cooling,
+        scale_up=scale_up,
+        host=replace(island.node.host, numa=(), pcie_switches=()),
+    )
+    machine: Cluster = replace(asked.cluster, islands=(replace(island, node=node, inlets_c=inlets, devices=devices),))
+    return replace(asked, cluster=machine)
+
+
+def layout(request: PlanRequest, split: str, tp: int = 1) -> Layout:
+    return layout_of(request, ExplicitLayout(tp=tp, layers_per_stage=split, micro_batch=2))
+
+
+def problem_of(request: PlanRequest, split: str, tp: int = 1) -> HeatProblem:
+    return heat_problem(pricings_of(request), layout(request, split, tp))
+
+
+def every_launch(nodes: int, gpus: int) -> list[Placement]:
+    """All placements that torchrun can start: permutations of nodes and of the accelerators of each."""
+    inside = list(permutations(range(gpus)))
+    found = []
+    for order in permutations(range(nodes)):
+        chosen: list[tuple[tuple[int, ...], ...]] = [()]
+        for _ in range(nodes):
+            chosen = [(*before, now) for before in chosen for now in inside]
+        found += [Placement(nodes=order, gpus=gpus_of) for gpus_of in chosen]
+    return found
+
+
+def test_identity_and_slots() -> None:
+    placed = identity(6, 4)
+    assert placed.nodes == (0, 1)
+    assert placed.gpus == ((0, 1, 2, 3), (0, 1))
+    assert placed.is_identity
+    assert placed.slot(5) == (1, 1)
+    other = Placement(nodes=(1, 0), gpus=((3, 2, 1, 0), (0, 1, 2, 3)))
+    assert not other.is_identity
+    assert other.slot(0) == (1, 3)
+
+
+@given(sizes=st.lists(st.integers(1, 3), min_size=1, max_size=4).filter(lambda sizes: sum(sizes) <= 4))
+def test_patterns_are_the_distinct_stage_maps(sizes: list[int]) -> None:
+    """Against all permutations: one pattern for each way that differs once columns may be swapped."""
+
+    def labels(gpus: tuple[int, ...]) -> tuple[int, ...]:
+        found = [-1] * 4
+        stages = [stage for stage, size in enumerate(sizes) for _ in range(size)]
+        for rank, gpu in enumerate(gpus):
+            found[gpu] = stages[rank]
+        return tuple(found)
+
+    def canonical(found: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+        return tuple(sorted((found[first], found[second]) for first, second in ((0, 2), (1, 3))))
+
+    wanted = {canonical(labels(gpus)) for gpus in permutations(range(4), sum(sizes))}
+    found = patterns(tuple(sizes), TWO_ROWS)
+    assert found[0] == tuple(range(sum(sizes)))
+    assert sorted(canonical(labels(gpus)) for gpus in found) == sorted(wanted)
+
+
+@given(
+    inlets=st.lists(st.sampled_from([30.0, 38.0, 46.0]), min_size=2, max_size=2),
+    split=st.sampled_from(["8x4", "7,9,8,8", "10,6,6,10", "5,9,9,9"]),
+    slow=st.sampled_from([1.0, 0.8]),
+    objective=st.sampled_from([Objective.TIME, Objective.ENERGY]),
+)
+@settings(max_examples=8, deadline=None)
+def test_the_search_equals_brute_force(inlets: list[float], split: str, slow: float, objective: Objective) -> None:
+    """Two nodes of two accelerators, four stages: every launch that torchrun can start, priced in balance."""
+    device = (DeviceState(node=0, gpu=1, speed=slow),) if slow < 1.0 else ()
+    request = replace(hot(2, 2, tuple(inlets), device), objective=objective)
+    problem = problem_of(request, split)
+    settled = settle(problem, placed_maps(problem, every_launch(2, 2)))
+    values = settled.step_s if objective is Objective.TIME else settled.step_s * settled.mean_w()
+    placed = place_layout(request, pricings_of(request), problem.layout)
+    assert placed.complete
+    got = placed.cost.step.total_s
+    if objective is Objective.ENERGY:
+        got *= placed.cost.power.gpu_w
+    assert got == pytest.approx(float(values.min()), rel=2e-4)
+
+
+def test_brute_force_inside_a_node_of_two_rows() -> None:
+    request = hot(1, 4)
+    problem = problem_of(request, "9,7,9,7")
+    every = every_placement(board_of(problem))
+    assert every is not None
+    assert len(every) == 12  # 24 permutations, two columns that may be swapped
+    best = settle(problem, placed_maps(problem, every)).step_s.min()
+    brute = settle(problem, placed_maps(problem, every_launch(1, 4))).step_s.min()
+    assert float(best) == pytest.approx(float(brute), rel=1e-9)
+
+
+def test_cool_accelerators_take_the_heavier_stages() -> None:
+    request = hot(1, 4)
+    placed = place_layout(request, pricings_of(request), layout(request, "14,18", tp=2))
+    assert placed.placement is not None
+    assert placed.in_order is not None
+    assert set(placed.placement.gpus[0][2:]) == {0, 1}  # the second stage at the inlet
+    assert placed.cost.step.total_s < placed.in_order.step.total_s
+
+
+def test_the_balance_is_a_fixed_point_that_few_rounds_find() -> None:
+    problem = problem_of(hot(2, 4), "16,16", tp=2)
+    settled = settle(problem, identity_maps(problem))
+    assert settled.rounds <= 8
+    cost = price_layout_with_heat(pricings_of(hot(2, 4)), problem.layout)
+    assert cost.step.total_s == pytest.approx(float(settled.step_s[0]))
+    assert cost.step.total_s >= price_layout(pricings_of(hot(2, 4)), problem.layout).step.total_s
+    assert cost.power.limited_by == "heat"
+    assert {slot.limited_by for slot in cost.power.slots} <= {"heat", "power"}
+
+
+def test_a_slow_device_sets_the_pace_of_its_stage_and_gets_fewer_layers() -> None:
+    """A supply fault: four times slower. As it is, the step is nearly four times as long; a split regains some."""
+    fault = (DeviceState(node=0, gpu=2, speed=0.25),)
+    cool, faulty = (hot(1, 4, (10.0,), devices) for devices in ((), fault))
+    even = layout(faulty, "16,16", tp=2)
+    whole, slowed = (estimate(request, even).cost.step.total_s for request in (cool, faulty))
+    assert 2.5 < slowed / whole < 4.0
+    again = place_with_splits(faulty, pricings_of(faulty), even)
+    assert again.cost.step.total_s < 0.7 * slowed
+    assert min(stage.layers for stage in again.layout.stages) < 10
+
+
+def test_measured_clocks_and_temperatures_override_the_model() -> None:
+    devices = (
+        DeviceState(node=0, gpu=1, clock_hz=1.2e9),
+        DeviceState(node=0, gpu=3, temperature_c=125.0, power_w=650.0),
+    )
+    request = hot(1, 4, (), devices)
+    (pricing,) = pricings_of(request)
+    inlet, clock, speed = device_arrays(pricing)
+    assert clock[0, 1] == pytest.approx(1.2e9 / 1.98e9)
+    assert inlet[0, 3] > inlet[0, 2]
+    assert (speed == 1.0).all()
+    cost = price_layout_with_heat([pricing], layout(request, "16,16", tp=2))
+    states = {slot.gpu: slot for slot in cost.power.slots}
+    assert states[1].clock_hz == pytest.approx(1.2e9)
+    assert states[1].limited_by == "measured"
+    assert states[3].clock_hz < states[2].clock_hz
+
+
+def test_inlets_by_node_and_by_place_in_the_rack() -> None:
+    (island,) = hot(4, 2).cluster.islands
+    racks = replace(
+        island, node=replace(island.node, cooling=replace(island.node.cooling, rack_nodes=2, rack_rise_c=5.0))
+    )
+    np.testing.assert_allclose(inlets_c(racks), [38.0, 43.0, 38.0, 43.0])
+    np.testing.assert_allclose(inlets_c(replace(racks, inlets_c=(20.0, 21.0, 22.0, 23.0))), [20.0, 21.0, 22.0, 23.0])
+
+
+def test_a_plan_with_heat_is_never_worse_than_one_without() -> None:
+    """The heat-blind winner, its ranks in order and priced with heat, against the heat-aware winner."""
+    request = replace(hot(2, 4, (30.0, 44.0)), fixed=(("tp", 1), ("cp", 1), ("micro_batch", 1)))
+    aware = plan(request)
+    blind = plan(replace(request, thermal=False)).layouts[0].layout
+    repriced = price_layout_with_heat(pricings_of(request), blind)
+    best = aware.layouts[0]
+    assert best.cost.step.total_s <= repriced.step.total_s * (1.0 + 1e-9)
+    assert best.in_order is not None
+    assert best.cost.step.total_s <= best.in_order.step_time_s * (1.0 + 1e-9)
+
+
+def test_places_name_hosts_and_accelerators() -> None:
+    request = hot(2, 4)
+    placement = Placement(nodes=(1, 0), gpus=((3, 2, 1, 0), (0, 1, 2, 3)))
+    places = rank_places(placement, request.cluster)
+    assert [(place.rank, place.host, place.gpu) for place in places[:5]] == [
+        (0, "node1", 3), (1, "node1", 2), (2, "node1", 1), (3, "node1", 0), (4, "node0", 0),
+    ]  # fmt: skip
+    assert rank_places(identity(8, 4), request.cluster) == ()
+    stages = ranks_of_stages(layout(request, "16,16", tp=2), 0)
+    mapped = stage_map(placement, stages, request.cluster.islands[0])
+    assert mapped.tolist() == [[1, 1, 1, 1], [0, 0, 0, 0]]
