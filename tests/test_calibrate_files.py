@@ -1,6 +1,7 @@
 """Profiles as files, tables and logs that calibrate, and the commands from outside."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,11 +19,13 @@ from hardware.errors import InputError
 from planner.calibrate.calibration import calibrate
 from planner.calibrate.inputs import Inputs
 from planner.calibrate.profile import FittedRun, InputFile, MachineProfile, MemoryErrors, profile_text, read_profile
+from planner.calibrate.runs import read_calibration_runs
 from planner.cli import app
 from planner.evidence import evidence_for
 from planner.explicit import ExplicitLayout, layout_of
 from planner.planning import pricings_of
 from planner.question import Question, request_of
+from planner.sweep_file import read_sweep
 from planner.traits import RunTraits
 
 LOG = Path(__file__).parent / "fixtures" / "nccl_logs" / "all_reduce-root.txt"
@@ -246,3 +249,22 @@ def test_from_outside_mistakes_end_with_two_and_write_nothing(tmp_path):
 def test_a_profile_of_ones_plans_as_no_profile(tmp_path):
     path = saved(tmp_path, replace(PROFILE, factors=UNCHANGED, learned=()))
     assert pricings_of(asked(path)) == pricings_of(asked(path, profile=""))
+
+
+def test_the_row_of_the_page_is_read(tmp_path):
+    page = (Path(__file__).parents[1] / "docs" / "calibration.md").read_text(encoding="utf-8")
+    path = tmp_path / "runs.csv"
+    path.write_text(re.search(r"```text\n(id,.*?)```", page, re.DOTALL)[1], encoding="utf-8")
+    (found,) = read_calibration_runs([path]).runs
+    assert found.timed
+    assert found.weighed
+    assert found.asked.layout.gpus == 16
+
+
+def test_a_sweep_plans_with_a_profile_beside_it(tmp_path):
+    saved(tmp_path)
+    file = tmp_path / "sweep.toml"
+    lines = ["[[grid]]", 'models = ["llama3_8b"]', 'clusters = ["dgx-h100:2"]', "global_batches = [64]"]
+    file.write_text("\n".join([*lines, "sequences = [4096]", 'profile = "machine.toml"']), encoding="utf-8")
+    (question,) = read_sweep(file).questions
+    assert request_of(question).profile == replace(PROFILE, name="machine.toml")

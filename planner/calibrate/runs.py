@@ -94,10 +94,12 @@ def read_calibration_runs(paths: Sequence[Path], accelerator: str = "") -> Chose
     found: list[CalibrationRun] = []
     skipped: Counter[str] = Counter()
     for file, run in ((path, run) for path in paths for run in read_runs(path)):
-        reason, usable = _usable(run)
-        if usable is None:
-            skipped[reason] += 1
-        elif accelerator and usable.accelerator.name != accelerator:
+        try:
+            usable = usable_run(run)
+        except InputError as error:
+            skipped[str(error)] += 1
+            continue
+        if accelerator and usable.accelerator.name != accelerator:
             skipped[f"on {usable.accelerator.name}"] += 1
         else:
             found.append(replace(usable, file=file))
@@ -120,23 +122,24 @@ def read_calibration_runs(paths: Sequence[Path], accelerator: str = "") -> Chose
     return Chosen(runs=tuple(found), skipped=tuple(skipped.most_common()))
 
 
-def _usable(run: MeasuredRun) -> tuple[str, CalibrationRun | None]:
-    """Return a run that can be priced, or the reason why it cannot be used."""
+def usable_run(run: MeasuredRun) -> CalibrationRun:
+    """Return a run that a calibration can use.
+
+    Raises
+    ------
+    InputError
+        It cannot be priced, ran on several kinds of accelerators, or states neither a step time nor a peak.
+    """
     if run.skipped:
-        return run.skipped, None
-    try:
-        asked = question_of(run)
-        parts = {island.node.accelerator.name for island in asked.cluster.islands}
-        found = CalibrationRun(run=run, asked=asked)
-        if len(parts) == 1:
-            step_time_s(found.pricings(Constants()), asked.layout)
-    except InputError as error:
-        return str(error), None
-    if len(parts) > 1:
-        return "several kinds of accelerators in one run", None
+        raise InputError(run.skipped)
+    asked = question_of(run)
+    found = CalibrationRun(run=run, asked=asked)
+    if len({island.node.accelerator.name for island in asked.cluster.islands}) > 1:
+        raise InputError("several kinds of accelerators in one run")
     if not found.timed and not found.weighed:
-        return "no step time and no peak memory of a run that went well", None
-    return "", found
+        raise InputError("no step time and no peak memory of a run that went well")
+    step_time_s(found.pricings(Constants()), asked.layout)
+    return found
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
