@@ -4,7 +4,9 @@ The waterfall starts at the time that the model's own FLOPs would take at peak a
 the step time exactly.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final
 
 from costmodels.mesh import Axis, domains, group_of
@@ -18,7 +20,12 @@ _PARTS: Final = (
     (
         "compute_s",
         "other compute",
-        (("memory", "memory-bound ops"), ("recompute", "recompute"), ("optimizer", "optimizer")),
+        (
+            ("memory", "memory-bound ops"),
+            ("launch", "waiting for the host to start kernels"),
+            ("recompute", "recompute"),
+            ("optimizer", "optimizer"),
+        ),
     ),
     (
         "exposed_comm_s",
@@ -31,6 +38,7 @@ _PARTS: Final = (
             ("shared", "waits for shared links"),
             ("gradient_reduction", "gradient reduction"),
             ("weight_gather", "weight gather of the step"),
+            ("reshard", "activations between unlike layers"),
         ),
     ),
     ("bubble_s", "pipeline bubble", ()),
@@ -53,6 +61,15 @@ class TimeLoss:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Fall:
+    """A loss with the utilization of the peak that is left after it: 1.0 at the top, the step's own at the bottom."""
+
+    loss: TimeLoss
+    end_s: float
+    mfu: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Crossing:
     """Where the groups of one axis lie.
 
@@ -65,13 +82,35 @@ class Crossing:
     domains: int
 
 
-def waterfall(cost: LayoutCost) -> tuple[TimeLoss, ...]:
+def falls(losses: Sequence[TimeLoss]) -> tuple[Fall, ...]:
+    """Return the losses of a waterfall with where each ends and the utilization that is left: first time over end.
+
+    Parameters
+    ----------
+    losses : sequence of TimeLoss
+        Of :func:`waterfall`: the first is the time at peak.
+    """
+    at_peak = losses[0].value_s
+    ends = accumulate(loss.value_s for loss in losses)
+    return tuple(Fall(loss=loss, end_s=end, mfu=at_peak / end) for loss, end in zip(losses, ends, strict=True))
+
+
+def clock_share(ranked: RankedLayout, cluster: Cluster) -> float:
+    """Return the clock of a step over the highest, which peaks are counted at; 1.0 where no clock is modelled."""
+    part = cluster.islands[ranked.layout.stages[0].island].node.accelerator
+    highest, clock = part.max_clock_hz or part.peak_clock_hz, ranked.cost.power.clock_hz
+    return min(1.0, clock / highest) if highest and clock else 1.0
+
+
+def waterfall(cost: LayoutCost, clock: float = 1.0) -> tuple[TimeLoss, ...]:
     """Return the losses from peak to the step as it is.
 
     Parameters
     ----------
     cost : LayoutCost
         Its step time is explained.
+    clock : float
+        Sustained clock over the highest, of :func:`clock_share` [1]; matrix work takes as much longer.
 
     Returns
     -------
@@ -85,8 +124,11 @@ def waterfall(cost: LayoutCost) -> tuple[TimeLoss, ...]:
     uneven = _uneven_s(cost, matrix_s) if matrix_s else 0.0
     losses = [TimeLoss(name="the model's FLOPs at peak", value_s=at_peak)]
     if matrix_s:
+        slower = (1.0 - clock) * (matrix_s - uneven)
         losses.append(TimeLoss(name="uneven stages", value_s=uneven))
-        losses.append(TimeLoss(name="matrix work below peak", value_s=matrix_s - uneven - at_peak))
+        losses.append(TimeLoss(name="clock below its highest", value_s=slower))
+        below = matrix_s - uneven - slower - at_peak
+        losses.append(TimeLoss(name="products below peak (shapes, kernels)", value_s=below))
     for field, rest_name, members in _PARTS:
         found = [TimeLoss(name=title, value_s=details[name]) for name, title in members if name in details]
         rest = getattr(step, field) - sum(loss.value_s for loss in found)

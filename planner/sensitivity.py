@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from costmodels.layout import Layout
 from costmodels.pricing import Constants
 from hardware.cluster import Cluster, NodeType
+from planner.plan_report import RankedLayout
 from planner.planning import estimate
 from planner.request import PlanRequest
 
@@ -43,23 +45,34 @@ def sensitivities(request: PlanRequest, layout: Layout, constants: Constants | N
     if request.cluster.nodes > 1:
         fabrics.append(("network", _network))
     return tuple(
-        Sensitivity(fabric=name, factor=factor, step_s=_step_s(request, layout, constants, (change, factor)))
+        Sensitivity(
+            fabric=name,
+            factor=factor,
+            step_s=_priced(request, layout, constants, partial(_changed, change, factor)).cost.step.total_s,
+        )
         for name, change in fabrics
         for factor in FACTORS
     )
 
 
-def _step_s(
-    request: PlanRequest,
-    layout: Layout,
-    constants: Constants | None,
-    scaled: tuple[Callable[[NodeType, float], NodeType], float],
-) -> float:
-    change, factor = scaled
+def on_scaled_fabrics(
+    request: PlanRequest, layout: Layout, factor: float, constants: Constants | None = None
+) -> RankedLayout:
+    """Price a layout on the same machine with every fabric ``factor`` times as fast."""
+    return _priced(request, layout, constants, lambda node: _scale_up(_network(node, factor), factor))
+
+
+def _changed(change: Callable[[NodeType, float], NodeType], factor: float, node: NodeType) -> NodeType:
+    return change(node, factor)
+
+
+def _priced(
+    request: PlanRequest, layout: Layout, constants: Constants | None, change: Callable[[NodeType], NodeType]
+) -> RankedLayout:
     machine = request.cluster
-    islands = tuple(replace(island, node=change(island.node, factor)) for island in machine.islands)
+    islands = tuple(replace(island, node=change(island.node)) for island in machine.islands)
     changed: Cluster = replace(machine, islands=islands)
-    return estimate(replace(request, cluster=changed), layout, constants).cost.step.total_s
+    return estimate(replace(request, cluster=changed), layout, constants)
 
 
 def _scale_up(node: NodeType, factor: float) -> NodeType:

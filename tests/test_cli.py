@@ -34,7 +34,7 @@ OPTIONS = {
         "--dp", "--zero", "--micro-batch", "--layers-per-stage", "--sequence-parallel", "--no-sequence-parallel",
         "--schedule", "--recompute", "--power-cap", "--thermal", "--profile", "--json",
     },
-    "explain": {"--rank"},
+    "explain": {"--rank", "--measured-s"},
     "export": {"--rank", "--to", "--framework-version", "--hosts", "--output"},
     "check": {"--framework", "--framework-version", "--world-size", "--args-file", "--model", "--cluster", "--json"},
     "sweep": {"--output", "--workers", "--resume"},

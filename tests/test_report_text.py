@@ -166,7 +166,7 @@ def test_explanation(width):
     assert ESCAPE not in text
     words = " ".join(text.split())
     assert "the model's FLOPs at peak 4.375 s 50.0 %" in words
-    assert "= step 8.750 s MFU 50.0 %" in words
+    assert "= step 8.750 s 100.0 % 50.0 %" in words
     assert "total 61.25 GiB" in words
     assert "tp 4 inside one scale-up domain" in words
     assert "recompute selective:mlp 9.000 +2.9 % 70.5 +2.0 +1.43 fits" in words

@@ -204,13 +204,20 @@ def estimate(  # noqa: PLR0913, PLR0917 - the flags are the command line's contr
 
 
 @app.command()
-def explain(report: Report, rank: Rank = 1) -> None:
+def explain(
+    report: Report,
+    rank: Rank = 1,
+    measured_s: Annotated[
+        float | None,
+        typer.Option("--measured-s", help="Seconds of a step that you measured: which part holds the difference?"),
+    ] = None,
+) -> None:
     """Show where time and memory of a layout go, and what to change."""
 
     def run() -> int:
         from planner import commands  # noqa: PLC0415
 
-        return commands.explain(report, rank)
+        return commands.explain(report, rank, measured_s)
 
     _leave(run)
 

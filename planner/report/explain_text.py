@@ -1,23 +1,26 @@
 """What plan explain prints: the waterfall from peak to achieved, memory, what to change, why the next one is slower."""
 
 from collections.abc import Sequence
-from itertools import accumulate
+from dataclasses import replace
 from typing import Final
 
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from planner.explain import Crossing, TimeLoss, crossings, differences, waterfall
+from planner.explain import Crossing, TimeLoss, clock_share, crossings, differences, falls, waterfall
 from planner.plan_report import PlanReport, RankedLayout
 from planner.remedies import Remedies, Remedy
-from planner.report.console import Bars, bars, section, show
+from planner.report.console import NARROW, bars, section, show
 from planner.report.layout_text import facts, job_line, labelled, stages, strategies
 from planner.report.ranking import STYLES, ruled_table
 from planner.report.words import digits, gib, layout_text, percent, seconds
+from planner.request import PlanRequest
 from planner.sensitivity import Sensitivity
 
 MOST_REMEDIES: Final = 8
+FALL_BAR: Final = 22
+NARROW_FALL_BAR: Final = 6
 SAME_PRICE: Final = 1e-6
 MOST_DIFFERENCES: Final = 6
 
@@ -45,7 +48,7 @@ def print_explanation(
         console,
         job_line(report.request),
         facts(f"Rank {rank}", ranked, report.request),
-        section("From peak to the step as it is", _waterfall(ranked, bars(console))),
+        section("From peak to the step as it is", _waterfall(ranked, report.request, console)),
         *strategies(ranked),
         section("Stages", stages(ranked)),
         section("Memory of the heaviest GPU", _memory(ranked)),
@@ -68,23 +71,26 @@ def print_change(console: Console, saved: RankedLayout, now: RankedLayout) -> No
         show(console, Text(text))
 
 
-def _waterfall(ranked: RankedLayout, drawn: Bars) -> RenderableType:
+def _waterfall(ranked: RankedLayout, request: PlanRequest, console: Console) -> RenderableType:
+    """Rows from the peak (MFU 100 %) to the step's own MFU, each with the MFU that is left after it."""
     step_s = ranked.cost.step.total_s
-    losses = waterfall(ranked.cost)
+    drawn = replace(bars(console), width=FALL_BAR if console.width >= NARROW else NARROW_FALL_BAR)
     table = Table.grid(padding=(0, 2))
-    for justify in ("left", "right", "right", "left"):
+    for justify in ("left", "right", "right", "right", "left"):
         table.add_column(justify=justify, no_wrap=True)
-    ends = list(accumulate(loss.value_s for loss in losses))
-    for number, (loss, end_s) in enumerate(zip(losses, ends, strict=True)):
-        mark = "" if number == 0 else "+ " if loss.value_s >= 0.0 else "- "
-        low, high = sorted((end_s - loss.value_s, end_s))
+    table.add_row("", "time", "of step", "MFU left", "", style="dim")
+    for number, fall in enumerate(falls(waterfall(ranked.cost, clock_share(ranked, request.cluster)))):
+        value_s = fall.loss.value_s
+        mark = "" if number == 0 else "+ " if value_s >= 0.0 else "- "
+        low, high = sorted((fall.end_s - value_s, fall.end_s))
         table.add_row(
-            f"  {mark}{loss.name}",
-            seconds(abs(loss.value_s)),
-            percent(loss.value_s / step_s),
+            f"  {mark}{fall.loss.name}",
+            seconds(abs(value_s)),
+            percent(value_s / step_s),
+            percent(fall.mfu),
             drawn.draw(low / step_s, high / step_s),
         )
-    table.add_row("  = step", seconds(step_s), f"MFU {percent(ranked.cost.mfu)}", "")
+    table.add_row("  = step", seconds(step_s), percent(1.0), percent(ranked.cost.mfu), "")
     return table
 
 

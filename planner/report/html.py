@@ -5,7 +5,7 @@ from html import escape
 from typing import Final
 
 from costmodels.results import StepTime
-from planner.explain import waterfall
+from planner.explain import clock_share, waterfall
 from planner.plan_report import PlanReport, RankedLayout
 from planner.report.layout_text import evidence_rows, memory_words, power_rows
 from planner.report.search_text import counts_words, proof_words
@@ -166,7 +166,7 @@ def _best(best: RankedLayout, request: PlanRequest) -> str:
     losses = "".join(
         f"<tr><td>{escape(loss.name)}</td>{_number(seconds(loss.value_s))}"
         f"{_number(percent(loss.value_s / cost.step.total_s))}</tr>"
-        for loss in waterfall(cost)
+        for loss in waterfall(cost, clock_share(best, request.cluster))
     )
     return (
         f"<h2>Best: {escape(layout_text(best.layout))}</h2><table>{facts}</table>"

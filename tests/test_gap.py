@@ -1,0 +1,129 @@
+"""A difference to a measured step is laid to the part that was made slower; what repeats differ by is laid to none."""
+
+import io
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from costmodels.layout import Layout, Strategy
+from hardware.errors import InputError
+from planner.build import uniform_layout
+from planner.explain import clock_share, falls, waterfall
+from planner.gap import GROUPS, Gap, explain_gap, part_seconds, term_errors
+from planner.planning import estimate
+from planner.question import Question, request_of
+from planner.report.gap_text import print_gap
+from planner.request import PlanRequest
+from planner.sensitivity import on_scaled_fabrics
+
+
+def asked(model: str, cluster: str, batch: int = 128, seq: int = 4096) -> PlanRequest:
+    return request_of(Question(model=model, cluster=cluster, global_batch=batch, seq=seq))
+
+
+def layout(strategy: Strategy, stages: tuple[int, ...], batch: int = 128) -> Layout:
+    split = tuple((count,) for count in stages)
+    return uniform_layout(strategy, split, micro_batch=1, num_microbatches=batch // strategy.dp)
+
+
+def first(gap: Gap) -> str:
+    return gap.suspects[0].group
+
+
+DP = layout(Strategy(tp=1, dp=64, zero=3), (32,))
+TP = layout(Strategy(tp=8, dp=1, zero=0, sequence_parallel=True), (32,))
+EP = layout(Strategy(tp=1, dp=32, ep=32, zero=1), (48,))
+
+
+@pytest.mark.parametrize(
+    ("request_", "chosen", "group"),
+    [
+        (asked("llama3_8b", "p4d:8"), DP, "states"),
+        (asked("llama3_8b", "dgx-h100:1"), TP, "tp"),
+        (asked("qwen3_30b_a3b", "p4d:4"), EP, "experts"),
+    ],
+    ids=["network", "scale-up", "experts"],
+)
+def test_half_the_fabric_is_laid_to_its_exchange(request_, chosen, group):
+    slow = on_scaled_fabrics(request_, chosen, 0.5).cost.step.total_s
+    gap = explain_gap(request_, chosen, slow)
+    assert gap.value_s > 0.0
+    assert first(gap) == group
+    assert gap.suspects[0].needed == pytest.approx(2.0, rel=0.15)
+
+
+def test_slow_products_are_laid_to_products():
+    request = asked("llama3_8b", "dgx-h100:1")
+    chosen = layout(Strategy(tp=1, dp=8, zero=1), (32,))
+    step = estimate(request, chosen).cost.step
+    parts = part_seconds(step)
+    gap = explain_gap(request, chosen, step.total_s + 0.2 * parts["products"])
+    assert first(gap) == "products"
+    assert gap.suspects[0].needed == pytest.approx(1.2, rel=1e-3)
+
+
+def test_a_faster_run_points_the_other_way():
+    request = asked("llama3_8b", "dgx-h100:1")
+    chosen = layout(Strategy(tp=1, dp=8, zero=1), (32,))
+    gap = explain_gap(request, chosen, 0.9 * estimate(request, chosen).cost.step.total_s)
+    assert gap.value_s < 0.0
+    assert first(gap) == "products"
+    assert 0.8 < gap.suspects[0].needed < 1.0
+
+
+def test_shares_add_up_and_fall():
+    gap = explain_gap(asked("llama3_8b", "dgx-h100:1"), TP, 100.0)
+    shares = [suspect.share for suspect in gap.suspects]
+    assert sum(shares) == pytest.approx(1.0)
+    assert shares == sorted(shares, reverse=True)
+
+
+def test_runs_repeat_within_a_few_percent():
+    request = asked("llama3_8b", "dgx-h100:1")
+    assert explain_gap(request, TP, 1.02 * estimate(request, TP).cost.step.total_s).suspects == ()
+
+
+@pytest.mark.parametrize("measured_s", [0.0, -1.0, float("nan"), float("inf")])
+def test_no_time_is_refused(measured_s):
+    with pytest.raises(InputError, match="--measured-s"):
+        explain_gap(asked("llama3_8b", "dgx-h100:1"), TP, measured_s)
+
+
+def test_every_group_has_an_error_and_every_detail_a_group():
+    assert set(term_errors()) == set(GROUPS)
+    assert all(0.02 <= value <= 3.0 for value in term_errors().values())
+    step = estimate(asked("llama3_8b", "dgx-h100:1"), TP).cost.step
+    grouped = {name for names in GROUPS.values() for name in names}
+    assert {name for name, _ in step.details} - {"send"} <= grouped
+
+
+@pytest.mark.parametrize(("model", "cluster", "chosen"), [("llama3_8b", "p4d:8", DP), ("llama3_8b", "dgx-h100:1", TP)])
+def test_the_fall_begins_at_peak_and_ends_at_the_utilization_of_the_step(model, cluster, chosen):
+    request = asked(model, cluster)
+    ranked = estimate(request, chosen)
+    clock = clock_share(ranked, request.cluster)
+    found = falls(waterfall(ranked.cost, clock))
+    assert found[0].mfu == 1.0
+    assert found[-1].mfu == pytest.approx(ranked.cost.mfu, rel=1e-9)
+    assert found[-1].end_s == pytest.approx(ranked.cost.step.total_s, rel=1e-12)
+    names = [fall.loss.name for fall in found]
+    assert ("clock below its highest" in names) == (clock < 1.0)
+    slower = replace(ranked, cost=replace(ranked.cost, power=replace(ranked.cost.power, clock_hz=0.0)))
+    assert clock_share(slower, request.cluster) == 1.0
+
+
+@pytest.mark.parametrize("width", [80, 100, 140])
+@pytest.mark.parametrize("factor", [0.8, 1.01, 1.05, 1.6])
+def test_the_words_say_how_much_where_and_what_to_look_at(width, factor):
+    request = asked("llama3_8b", "dgx-h100:1")
+    ranked = estimate(request, TP)
+    stream = io.StringIO()
+    console = Console(file=stream, width=width, markup=False, emoji=False, highlight=False)
+    print_gap(console, explain_gap(request, TP, factor * ranked.cost.step.total_s), ranked.evidence)
+    lines = stream.getvalue().splitlines()
+    assert all(len(line) <= width for line in lines)
+    text = " ".join(stream.getvalue().split())
+    assert ("more" if factor > 1.0 else "less") + " than predicted" in text
+    assert ("nothing to look for" in text) == (factor == 1.01)
+    assert ("look at" in text) == (factor != 1.01)
