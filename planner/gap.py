@@ -40,7 +40,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "host": ("launch",),
         "tp": ("tp", "cp", "reshard"),
         "experts": ("ep",),
-        "states": ("weights", "gradient_reduction", "weight_gather"),
+        "states": ("weights", "gradient_reduction", "weight_gather", "shared"),
         "pipeline": ("bubble",),
         "other": (),
     }
