@@ -5,7 +5,8 @@
 Runs are grouped by study and accelerator; groups of at least nine timed runs count, and of larger ones ``--most`` runs
 at even distances in the order of the tables. Every seed draws another third. Errors of the published constants and of
 the profile are those of the same runs, none of which the profile has seen; so is the share of them inside the profile's
-80 % interval. ``--out`` rewrites the table of the page.
+80 % interval. An error is the larger of predicted and measured over the smaller, less one. ``--out`` rewrites the table
+of the page.
 """
 
 import argparse
