@@ -92,18 +92,19 @@ def profiled(constants: Constants, profile: Profile) -> Constants:
     """
     if profile == UNCHANGED:
         return constants
-    return Constants(
+    return replace(
+        constants,
         efficiency=_efficiency(constants.efficiency, profile),
         network=_network(constants.network, profile),
         memory=_memory(constants.memory, profile),
-        overlap=constants.overlap,
     )
 
 
 def _efficiency(efficiency: Efficiency, profile: Profile) -> Efficiency:
     shared = efficiency.shared
     host = ("dispatch_s", "graph_dispatch_s", "compiled_dispatch_s", "script_dispatch_s")
-    return Efficiency(
+    return replace(
+        efficiency,
         shared=replace(
             shared,
             opaque_math=shared.opaque_math * profile.matrix,
