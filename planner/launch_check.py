@@ -171,6 +171,9 @@ def request_of_launch(judged: JudgedLaunch, cluster: str) -> PlanRequest | None:
     job = job_of(
         judged.framework, judged.precision, global_batch=max(1, proposal.global_batch), seq=max(1, proposal.seq)
     )
+    offloaded = proposal.switches.cpu_offload_layers
+    if offloaded:
+        job = replace(job, software=replace(job.software, activation_offload_layers=offloaded))
     return PlanRequest(model=judged.model, cluster=machine, job=job, framework=judged.framework)
 
 

@@ -125,8 +125,10 @@ def parse_megatron(
     faults += [
         Fault(rule="megatron-option-missing", argument=name, message=f"option {name} is missing") for name in missing
     ]
-    model, pattern_faults = _model(read) if model is None else (model, ())
     switches = _switches(read, known, environment)
+    if model is not None:
+        switches = replace(switches, **_built_elsewhere(model))
+    model, pattern_faults = _model(read) if model is None else (model, ())
     proposal = _proposal(read, world, model, switches)
     if version_key(known) < _LATER and proposal.vpp == 1 and any(read.has(name) for name in _VIRTUAL):
         proposal = replace(proposal, switches=replace(switches, interleaved_one=True))
@@ -194,6 +196,18 @@ def _model(read: Arguments) -> tuple[ModelFacts, tuple[Fault, ...]]:
         linear_bias=not read.has("--disable-bias-linear"),
     )
     return facts, faults
+
+
+def _built_elsewhere(model: ModelFacts) -> dict[str, bool]:
+    """Switches of a model that a recipe builds: its own sizes are stated and go together."""
+    return {
+        "rope_or_no_positions": True,
+        "head_dim_given": True,
+        "query_groups_given": not model.latent,
+        "expert_ffn_given": model.experts > 0,
+        "sigmoid_router": True,
+        "pre_softmax": True,
+    }
 
 
 def _default_ffn(hidden: int, gated: bool) -> int:

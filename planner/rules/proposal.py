@@ -203,7 +203,9 @@ def facts_of(model: ModelSpec) -> ModelFacts:
         state_groups=_common([s.groups for s in states]),
         delta_key_heads=_common([d.key_heads for d in deltas]),
         delta_value_heads=_common([d.value_heads for d in deltas]),
-        latent=any(a.kind is AttentionKind.LATENT for a in attentions),
+        latent=any(
+            a.kind is AttentionKind.LATENT or a.shared_kv for a in attentions
+        ),  # both are Megatron's latent kind
         untied=not model.tied_embeddings,
         linear_bias=any(f.bias for f in dense) or any(f.bias for f in moe),
     )
