@@ -92,18 +92,20 @@ def stage_of(chunks: tuple[int, ...], plain: Strategy, recompute: Recompute, fir
     return Stage(layers_per_chunk=chunks, strategies=kept)
 
 
-def random_plan(rng: random.Random, spec: ModelSpec, job: TrainingJob) -> Layout:
-    """One random layout; most are illegal."""
+def random_plan(rng: random.Random, spec: ModelSpec, job: TrainingJob, *, odd: bool = False) -> Layout:
+    """One random layout; most are illegal, and of the odd ones nearly all."""
     tp, pp, cp = rng.choice((1, 2, 4, 8)), rng.choice((1, 2, 4, 8, 16, 3)), rng.choice((1, 1, 2, 4))
     dp, vpp = rng.choice((1, 2, 4, 8, 16)), rng.choice((1, 1, 2, 3, 4))
+    if odd:
+        tp, cp, pp = rng.choice((tp, 3, 5, 6, 16, 32)), rng.choice((cp, cp, 3, 8, 16)), rng.choice((pp, pp, 5, 7, 12))
     moe = any(isinstance(kind, LayerKind) and isinstance(kind.ffn, MoeFfn) for kind in spec.kinds())
     plain = Strategy(
         tp=tp,
         cp=cp,
         dp=dp,
-        ep=rng.choice((1, 2, 4, 8, 16, 32)) if moe else 1,
+        ep=rng.choice((1, 2, 4, 8, 16, 32, *((3, 5, 12, 24) if odd else ()))) if moe else 1,
         etp=rng.choice((1, tp)) if moe else 1,
-        sequence_parallel=tp > 1 and (moe or rng.random() < 0.8),
+        sequence_parallel=tp > 1 and ((moe and not odd) or rng.random() < 0.8),
         zero=rng.choice((0, 1, 1, 1, 1, 2, 3)),
     )
     ranks = dp * cp

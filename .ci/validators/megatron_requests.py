@@ -1,0 +1,168 @@
+"""Random requests to Megatron-LM: what the rules allow is exported and must run as planned, what they refuse be refused.
+
+Usage: megatron_requests.py [--requests N] [--framework megatron|bridge|nemo]
+
+Hypothesis draws models, machines, batches, precisions and degrees. A layout that the rules allow is exported, and the
+real parser must accept the arguments and build exactly the planned layers. A layout that they refuse is written as
+arguments without asking the rules, and the real parser must refuse it too, but for rules whose own table says that the
+framework notices only in the first forward pass, or never.
+"""
+
+import argparse
+import random
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import real
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from megatron_plans import ATTEMPTS, MODELS, USER, random_job, random_plan
+
+from costmodels.job import TrainingJob
+from costmodels.layout import Layout
+from costmodels.workload.model import ModelSpec
+from costmodels.workload.presets import model
+from hardware.catalog import cluster
+from hardware.errors import InputError
+from planner.export.launch import site_of
+from planner.export.megatron import export_megatron, run_arguments
+from planner.export.megatron_model import model_arguments
+from planner.request import Framework
+from planner.rules import check_layout
+from planner.rules.table import NEWEST
+
+CLUSTERS = ("dgx-a100", "dgx-h100", "dgx-h200", "dgx-b200", "gb200-nvl72", "p4d", "p5", "mi300x-8")
+MOST_GPUS = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One request: what is asked, whether the rules allow it, and its arguments."""
+
+    spec: ModelSpec
+    job: TrainingJob
+    layout: Layout
+    rules: tuple[str, ...]
+    late: bool
+    words: tuple[str, ...]
+    environment: dict[str, str]
+
+
+def drawn_requests(count: int, make: Callable[[int, str, str, bool], Request | None]) -> list[Request]:
+    """Draw requests with hypothesis, the same ones at every run; half of them legal where any is."""
+    found: list[Request] = []
+
+    @settings(
+        max_examples=4 * count,
+        database=None,
+        derandomize=True,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(
+        seed=st.integers(0, 2**32 - 1),
+        name=st.sampled_from(MODELS),
+        machine=st.sampled_from(CLUSTERS),
+        legal=st.booleans(),
+    )
+    def draw(seed: int, name: str, machine: str, legal: bool) -> None:
+        if len(found) < count:
+            request = make(seed, name, machine, legal)
+            found.extend([request] if request else [])
+
+    draw()
+    return found
+
+
+def request_of(seed: int, name: str, machine: str, legal: bool) -> Request | None:
+    """A random layout of a model on a machine; legal or not, as wanted; None when none is found."""
+    rng, spec = random.Random(seed), model(name)
+    for _ in range(ATTEMPTS):
+        job = random_job(rng)
+        if not legal and rng.random() < 0.3:
+            job = replace(job, seq=rng.choice((1022, 4100, 6144, 32768)))
+        layout = random_plan(rng, spec, job, odd=not legal and rng.random() < 0.7)
+        if layout.gpus > MOST_GPUS or (spec.learned_positions and job.seq > spec.learned_positions):
+            continue
+        broken = check_layout(layout, spec, job, framework=Framework.MEGATRON)
+        if bool(broken) == legal:
+            continue
+        try:
+            words, environment = _words(spec, job, layout, machine, legal)
+        except InputError:  # what no arguments say cannot be asked
+            continue
+        return Request(
+            spec=spec,
+            job=job,
+            layout=layout,
+            rules=tuple(sorted({violation.rule for violation in broken})),
+            late=not any(violation.refused_at_launch for violation in broken),
+            words=words,
+            environment=environment,
+        )
+    return None
+
+
+def _words(
+    spec: ModelSpec, job: TrainingJob, layout: Layout, machine: str, legal: bool
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    if legal:
+        per_node = cluster(f"{machine}:1").gpus
+        site = site_of(cluster(f"{machine}:{-(-layout.gpus // per_node)}"), layout.gpus, ())
+        export = export_megatron(spec, job, layout, site)
+        return export.arguments, {name: value for name, value in export.environment if value}
+    built = list(model_arguments(spec, job.seq))
+    if spec.max_positions:  # the exporter would stretch the model's range of positions to the sequence
+        built[built.index("--max-position-embeddings") + 1] = str(spec.max_positions)
+    words = (*built, *run_arguments(spec, job, layout, NEWEST[Framework.MEGATRON]))
+    return words, {} if layout.first.zero > 1 else {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+
+
+def problem_of(request: Request, answer: dict[str, object]) -> str:
+    """What differs between the rules and the real parser; empty when nothing does."""
+    if not request.rules:
+        if not answer["accepted"]:
+            return f"allowed by the rules, refused: {answer['error']}"
+        wanted = [list(chunks) for chunks in request.layout.layers_per_stage]
+        return "" if answer["layers"] == wanted else f"layers {answer['layers']}, planned {wanted}"
+    if answer["accepted"] and not request.late:
+        return f"refused by {', '.join(request.rules)}, accepted"
+    return ""
+
+
+def main() -> int:
+    """Ask the real parser and print what differs."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--requests", type=int, default=500)
+    options = parser.parse_args()
+    requests = drawn_requests(options.requests, request_of)
+    cases = [
+        {
+            "name": request.spec.name,
+            "world_size": request.layout.gpus,
+            "args": [*request.words, *USER],
+            "environment": request.environment,
+        }
+        for request in requests
+    ]
+    failures, lacking = 0, Counter[str]()
+    for request, answer in zip(requests, real.answers(cases, build=True), strict=True):
+        problem = problem_of(request, answer)
+        if request.rules and request.late and answer["accepted"]:
+            lacking.update(request.rules)
+        if problem:
+            failures += 1
+            print(f"{request.spec.name} on {request.layout.gpus} GPUs: {problem}\n{' '.join(request.words)}\n")
+    legal = sum(not request.rules for request in requests)
+    rules = Counter(rule for request in requests for rule in request.rules)
+    print(f"{len(requests)} requests, {legal} allowed, {len(requests) - legal} refused by {len(rules)} rules")
+    print(f"rules that the parser lacks, as their table says: {dict(lacking)}")
+    print(f"{failures} differ")
+    return int(failures > 0 or len(requests) < options.requests)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
