@@ -4,8 +4,8 @@
 
 RECIPES.json holds, under ``recipes``, the settings of recipes as the package builds them: name, Hugging Face model,
 degrees, batch, split, recompute, sharding. A recipe's name states its machine, GPUs and number format. Each is read as
-the overrides that would set it, by the reader of ``plan check``; the recipe and the planner's layout are priced with one
-model of Megatron-Bridge. What a reader must know of rows that stand out is in ``recipes_notes.toml``, with the
+the overrides that would set it, by the reader of ``plan check``; the recipe and the planner's layout are priced with
+one model of Megatron-Bridge. What a reader must know of rows that stand out is in ``recipes_notes.toml``, with the
 settings of some recipes that the file does not hold.
 """
 

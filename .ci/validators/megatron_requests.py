@@ -1,6 +1,6 @@
-"""Random requests to Megatron-LM: what the rules allow is exported and must run as planned, what they refuse be refused.
+"""Random requests to Megatron-LM: what the rules allow must run as planned, what they refuse must be refused.
 
-Usage: megatron_requests.py [--requests N] [--framework megatron|bridge|nemo]
+Usage: megatron_requests.py [--requests N]
 
 Hypothesis draws models, machines, batches, precisions and degrees. A layout that the rules allow is exported, and the
 real parser must accept the arguments and build exactly the planned layers. A layout that they refuse is written as

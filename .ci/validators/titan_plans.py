@@ -1,5 +1,8 @@
 """Exports many plans to torchtitan; its own command line, meshes and pipeline code must agree with the plan.
 
+Layouts that the rules refuse are written as arguments without asking the rules, and torchtitan must refuse them too,
+but for rules that it notices only when a model is built or a step runs, which needs GPUs.
+
 Usage: titan_plans.py [--plans N] [--seed S]
 """
 
@@ -7,7 +10,8 @@ import argparse
 import json
 import random
 import sys
-from dataclasses import replace
+from collections import Counter
+from dataclasses import dataclass, replace
 
 import real
 from megatron_plans import split_layers
@@ -21,12 +25,12 @@ from costmodels.workload.model import ModelSpec
 from costmodels.workload.presets import model
 from hardware.errors import InputError
 from planner.export.launch import Export, RankRow, Site
-from planner.export.torchtitan import export_torchtitan
+from planner.export.torchtitan import export_torchtitan, launch_arguments
 from planner.ingest.plain_layout import uniform_stages
 from planner.ingest.torchtitan import option_table
 from planner.ingest.torchtitan_models import registry
 from planner.request import Framework
-from planner.rules import check_layout, facts_of
+from planner.rules import Found, check_layout, facts_of
 
 MODELS = (
     "llama3_8b",
@@ -104,6 +108,44 @@ def legal_export(rng: random.Random, name: str) -> tuple[ModelSpec, Layout, Expo
     raise SystemExit(f"no legal plan for {name} in {ATTEMPTS} attempts")
 
 
+LATER = (Found.BUILD, Found.FORWARD, Found.NEVER)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refused:
+    """A layout that the rules refuse, as arguments; ``late`` when no check before the model is built sees it."""
+
+    name: str
+    world: int
+    words: tuple[str, ...]
+    rules: tuple[str, ...]
+    late: bool
+
+
+def refused_launch(rng: random.Random, name: str) -> Refused | None:
+    """Draw a layout that a rule refuses and that torchtitan has words for."""
+    spec = model(name)
+    for _ in range(ATTEMPTS):
+        job = TrainingJob(
+            global_batch=rng.choice((64, 96, 128)),
+            seq=rng.choice((2048, 4096, 2050)),
+            precision=precision("bf16", framework="torchtitan"),
+            software=software("torchtitan"),
+        )
+        layout = random_layout(rng, spec, job.global_batch)
+        broken = check_layout(layout, spec, job, framework=Framework.TORCHTITAN)
+        if layout.gpus > MOST_GPUS or not broken:
+            continue
+        try:
+            words = launch_arguments(spec, job, layout, layout.first)
+        except InputError:
+            continue
+        rules = tuple(sorted({violation.rule for violation in broken}))
+        late = all(violation.found in LATER for violation in broken)
+        return Refused(name=name, world=layout.gpus, words=words, rules=rules, late=late)
+    return None
+
+
 def groups_of(export: Export, layout: Layout, rank: int) -> dict[str, list[int]]:
     """Ranks that share an axis with a rank, as the rank table states them."""
     grid = layout.first
@@ -143,7 +185,7 @@ def problem_of(plan: tuple[ModelSpec, Layout, Export], answer: dict[str, object]
 def main() -> int:
     """Export plans, ask torchtitan, and print what differs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--plans", type=int, default=5 * len(MODELS))
+    parser.add_argument("--plans", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     rng = random.Random(options.seed)
@@ -164,6 +206,17 @@ def main() -> int:
         if problem:
             failures += 1
             print(f"{plan[0].name} on {plan[1].gpus} GPUs: {problem}\n{plan[2].argument_text}\n")
+    drawn = [refused_launch(rng, MODELS[index % len(MODELS)]) for index in range(options.plans)]
+    refused = [launch for launch in drawn if launch]
+    cases = [{"name": one.name, "world_size": one.world, "rank": 0, "args": list(one.words)} for one in refused]
+    lacking: Counter[str] = Counter()
+    for one, answer in zip(refused, real.answers(cases, harness="titan_harness.py"), strict=True):
+        if answer["accepted"] and one.late:
+            lacking.update(one.rules)
+        elif answer["accepted"]:
+            failures += 1
+            print(f"{one.name} on {one.world} GPUs: refused by {', '.join(one.rules)}, accepted: {' '.join(one.words)}")
+    print(f"{len(refused)} layouts that the rules refuse; unseen before a model is built: {dict(lacking)}")
     distinct = len({plan[2].arguments for plan in plans})
     pipelines = sum(plan[1].pp > 1 for plan in plans)
     uneven = sum(len({count for stage in plan[1].layers_per_stage for count in stage}) > 1 for plan in plans)

@@ -93,7 +93,7 @@ def export_torchtitan(
     check_sizes(model, job, layout, site)
     grid = one_grid(layout, "torchtitan")
     check_rules(model, job, layout, Framework.TORCHTITAN, known)
-    arguments = _arguments(model, job, layout, grid)
+    arguments = launch_arguments(model, job, layout, grid)
     nodes = node_rows(site, placement)
     export = Export(
         framework=Framework.TORCHTITAN,
@@ -115,7 +115,14 @@ def export_torchtitan(
     return export
 
 
-def _arguments(model: ModelSpec, job: TrainingJob, layout: Layout, grid: Strategy) -> tuple[str, ...]:
+def launch_arguments(model: ModelSpec, job: TrainingJob, layout: Layout, grid: Strategy) -> tuple[str, ...]:
+    """Arguments that say a layout, whether the rules allow it or not.
+
+    Raises
+    ------
+    InputError
+        A part of the model or of the layout has no option.
+    """
     entry = _registered(model)
     recompute = "full" if whole_or_no_recompute(layout, "torchtitan") else "none"
     return (
