@@ -147,7 +147,7 @@ def _pretend_transformer_engine() -> None:
 
 
 @contextlib.contextmanager
-def _step(name: str) -> Iterator[None]:
+def step(name: str) -> Iterator[None]:
     """Run one step quietly and turn its failure into a refusal."""
     printed = io.StringIO()
     try:
@@ -170,13 +170,13 @@ def examine(arguments: Any, case: dict[str, Any], *, build: bool) -> dict[str, A
     os.environ.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)
     os.environ.update(case.get("environment") or _environment(case["args"]))
     try:
-        args = _parsed(arguments, case["args"])
+        args = parsed_args(arguments, case["args"])
         _groups(args, world)
-        config = _config(arguments, args)
-        answer["layers"] = _layers(args, config)
-        answer["micro_batches"] = _schedule(args, config)
+        config = core_config(arguments, args)
+        answer["layers"] = layers_of(args, config)
+        answer["micro_batches"] = schedule_of(args, config, micro_batches())
         if build:
-            with _step("build"):
+            with step("build"):
                 _build_layer(config)
         answer["accepted"] = True
         answer["grid"] = _grid(args, world)
@@ -192,13 +192,14 @@ def _environment(args: Sequence[str]) -> dict[str, str]:
     return {} if sharded else {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 
 
-def _parsed(arguments: Any, args: Sequence[str]) -> Any:
-    with _step("parse"):
+def parsed_args(arguments: Any, args: Sequence[str]) -> Any:
+    """Arguments as Megatron parses and validates them."""
+    with step("parse"):
         sys.argv = ["pretrain_gpt.py", *args]
         parsed = arguments.parse_args()
-    with _step("validate"):
+    with step("validate"):
         arguments.validate_args(parsed)
-    with _step("micro-batches"):
+    with step("micro-batches"):
         from megatron.core import num_microbatches_calculator as calculator
 
         given = {
@@ -220,7 +221,7 @@ def _call(function: Any, given: dict[str, Any]) -> Any:
 
 
 def _groups(args: Any, world: int) -> None:
-    with _step("groups"):
+    with step("groups"):
         import torch.distributed as dist
         from megatron.core import parallel_state
         from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -243,8 +244,9 @@ def _groups(args: Any, world: int) -> None:
         _call(parallel_state.initialize_model_parallel, given)
 
 
-def _config(arguments: Any, args: Any) -> Any:
-    with _step("config"):
+def core_config(arguments: Any, args: Any) -> Any:
+    """Transformer configuration that the arguments make."""
+    with step("config"):
         try:
             from megatron.training.argument_utils import core_transformer_config_from_args as make
         except ImportError:
@@ -252,9 +254,9 @@ def _config(arguments: Any, args: Any) -> Any:
         return make(args)
 
 
-def _layers(args: Any, config: Any) -> list[list[int]]:
+def layers_of(args: Any, config: Any) -> list[list[int]]:
     """Layers that Megatron builds for each pipeline rank and virtual stage; every layer must appear exactly once."""
-    with _step("layers"):
+    with step("layers"):
         from megatron.core import parallel_state
         from megatron.core.transformer.transformer_block import get_num_layers_to_build
         from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
@@ -280,11 +282,15 @@ def _layers(args: Any, config: Any) -> list[list[int]]:
         return table
 
 
-def _schedule(args: Any, config: Any) -> int:
-    """Micro-batches of a step; the interleaved schedule's own conditions on them."""
+def micro_batches() -> int:
+    """Micro-batches of a step, as Megatron counts them."""
     from megatron.core import num_microbatches_calculator as calculator
 
-    count = int(calculator.get_num_microbatches())
+    return int(calculator.get_num_microbatches())
+
+
+def schedule_of(args: Any, config: Any, count: int) -> int:
+    """Micro-batches of a step; the interleaved schedule's own conditions on them."""
     stages = args.pipeline_model_parallel_size
     group = getattr(config, "microbatch_group_size_per_vp_stage", None) or stages
     if args.virtual_pipeline_model_parallel_size:

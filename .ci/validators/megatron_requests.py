@@ -26,9 +26,11 @@ from costmodels.workload.model import ModelSpec
 from costmodels.workload.presets import model
 from hardware.catalog import cluster
 from hardware.errors import InputError
-from planner.export.launch import site_of
+from planner.export.bridge import export_bridge, overrides_of_arguments
+from planner.export.launch import Site, site_of
 from planner.export.megatron import export_megatron, run_arguments
 from planner.export.megatron_model import model_arguments
+from planner.ingest.bridge import CORE
 from planner.request import Framework
 from planner.rules import check_layout
 from planner.rules.table import NEWEST
@@ -77,7 +79,9 @@ def drawn_requests(count: int, make: Callable[[int, str, str, bool], Request | N
     return found
 
 
-def request_of(seed: int, name: str, machine: str, legal: bool) -> Request | None:
+def request_of(
+    seed: int, name: str, machine: str, legal: bool, *, framework: Framework = Framework.MEGATRON
+) -> Request | None:
     """A random layout of a model on a machine; legal or not, as wanted; None when none is found."""
     rng, spec = random.Random(seed), model(name)
     for _ in range(ATTEMPTS):
@@ -87,11 +91,11 @@ def request_of(seed: int, name: str, machine: str, legal: bool) -> Request | Non
         layout = random_plan(rng, spec, job, odd=not legal and rng.random() < 0.7)
         if layout.gpus > MOST_GPUS or (spec.learned_positions and job.seq > spec.learned_positions):
             continue
-        broken = check_layout(layout, spec, job, framework=Framework.MEGATRON)
+        broken = check_layout(layout, spec, job, framework=framework)
         if bool(broken) == legal:
             continue
         try:
-            words, environment = _words(spec, job, layout, machine, legal)
+            words, environment = WORDS[framework](spec, job, layout, machine, legal)
         except InputError:  # what no arguments say cannot be asked
             continue
         return Request(
@@ -106,19 +110,38 @@ def request_of(seed: int, name: str, machine: str, legal: bool) -> Request | Non
     return None
 
 
-def _words(
+def megatron_words(
     spec: ModelSpec, job: TrainingJob, layout: Layout, machine: str, legal: bool
 ) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Arguments and environment: exported where the rules allow the layout, else without asking them."""
     if legal:
-        per_node = cluster(f"{machine}:1").gpus
-        site = site_of(cluster(f"{machine}:{-(-layout.gpus // per_node)}"), layout.gpus, ())
-        export = export_megatron(spec, job, layout, site)
+        export = export_megatron(spec, job, layout, site_on(machine, layout.gpus))
         return export.arguments, {name: value for name, value in export.environment if value}
     built = list(model_arguments(spec, job.seq))
     if spec.max_positions:  # the exporter would stretch the model's range of positions to the sequence
         built[built.index("--max-position-embeddings") + 1] = str(spec.max_positions)
     words = (*built, *run_arguments(spec, job, layout, NEWEST[Framework.MEGATRON]))
     return words, {} if layout.first.zero > 1 else {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+
+
+def site_on(machine: str, gpus: int) -> Site:
+    """Hosts of a machine of the catalogue with so many GPUs."""
+    per_node = cluster(f"{machine}:1").gpus
+    return site_of(cluster(f"{machine}:{-(-gpus // per_node)}"), gpus, ())
+
+
+def bridge_words(
+    spec: ModelSpec, job: TrainingJob, layout: Layout, machine: str, legal: bool
+) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Overrides: exported where the rules allow the layout, else without asking them."""
+    if legal:
+        return export_bridge(spec, job, layout, site_on(machine, layout.gpus)).arguments, {}
+    built = model_arguments(spec, job.seq)
+    run = run_arguments(spec, job, layout, CORE[Framework.BRIDGE])
+    return overrides_of_arguments((*built, *run), built, job.precision.name, Framework.BRIDGE), {}
+
+
+WORDS = {Framework.MEGATRON: megatron_words, Framework.BRIDGE: bridge_words}
 
 
 def problem_of(request: Request, answer: dict[str, object]) -> str:
@@ -148,8 +171,13 @@ def main() -> int:
         }
         for request in requests
     ]
+    return compared(requests, real.answers(cases, build=True), options.requests)
+
+
+def compared(requests: list[Request], answers: list[dict[str, object]], wanted: int) -> int:
+    """Print what differs; the exit code says whether anything does."""
     failures, lacking = 0, Counter[str]()
-    for request, answer in zip(requests, real.answers(cases, build=True), strict=True):
+    for request, answer in zip(requests, answers, strict=True):
         problem = problem_of(request, answer)
         if request.rules and request.late and answer["accepted"]:
             lacking.update(request.rules)
@@ -159,9 +187,9 @@ def main() -> int:
     legal = sum(not request.rules for request in requests)
     rules = Counter(rule for request in requests for rule in request.rules)
     print(f"{len(requests)} requests, {legal} allowed, {len(requests) - legal} refused by {len(rules)} rules")
-    print(f"rules that the parser lacks, as their table says: {dict(lacking)}")
+    print(f"rules that are noticed late or never, as their table says: {dict(lacking)}")
     print(f"{failures} differ")
-    return int(failures > 0 or len(requests) < options.requests)
+    return int(failures > 0 or len(requests) < wanted)
 
 
 if __name__ == "__main__":

@@ -111,21 +111,44 @@ def override_words(
     """
     check_sizes(model, job, layout, site)
     core = export_megatron(model, job, layout, site, version=CORE[framework])
-    given = _options(core.arguments)
     model_words = model_arguments(model, job.seq)
-    recipes = precision_words(framework)
-    if job.precision.name not in recipes:
-        raise InputError(f"precision {job.precision.name} has no override", allowed=", ".join(recipes))
+    words = overrides_of_arguments(core.arguments, model_words, job.precision.name, framework)
+    read = layout_of_overrides(words, model_words, world=layout.gpus, framework=framework)
+    if read != plain_layout(layout, experts=has_experts(model)):
+        raise InputError("the overrides do not read back as the plan", allowed="report this as an error")
+    return words
+
+
+def overrides_of_arguments(
+    arguments: Sequence[str], model_words: Sequence[str], recipe: str, framework: Framework
+) -> tuple[str, ...]:
+    """Overrides that say what Megatron-LM's arguments say, whether the rules allow it or not.
+
+    Parameters
+    ----------
+    arguments : sequence of str
+        Of Megatron-LM, for the core that the framework builds on.
+    model_words : sequence of str
+        Those among them that build the model; the recipe does it here.
+    recipe : str
+        Training recipe, such as ``bf16``.
+    framework : Framework
+        Megatron-Bridge or NeMo.
+
+    Raises
+    ------
+    InputError
+        An argument or the precision has no override.
+    """
+    given, recipes = _options(arguments), precision_words(framework)
+    if recipe not in recipes:
+        raise InputError(f"precision {recipe} has no override", allowed=", ".join(recipes))
     words = [word for key in override_keys(framework) for word in _key_words(key, given)]
-    words += recipes[job.precision.name][0]
     silent = {*_options(model_words), *(key.flag for key in override_keys(framework)), "--seq-length"}
     unsaid = [flag for flag in given if flag not in silent and not flag.startswith(_PRECISION_FLAGS)]
     if unsaid:
         raise InputError(f"{', '.join(unsaid)} has no override in {framework}", allowed="a plan without it")
-    read = layout_of_overrides(words, model_words, world=layout.gpus, framework=framework)
-    if read != plain_layout(layout, experts=has_experts(model)):
-        raise InputError("the overrides do not read back as the plan", allowed="report this as an error")
-    return tuple(words)
+    return (*words, *recipes[recipe][0])
 
 
 def _options(arguments: Sequence[str]) -> dict[str, tuple[str, ...]]:

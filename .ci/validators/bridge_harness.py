@@ -1,0 +1,153 @@
+"""Runs Megatron-Bridge's own override parser and checks on a machine without GPUs.
+
+Standard input holds one JSON object a line, ``{"name", "world_size", "model", "overrides"}``; ``model`` lists the flags
+of Megatron-LM that build the recipe's model. Standard output answers with one line each, ``{"name", "accepted", "step",
+"error", "layers", "microbatches"}``. Megatron-Bridge is imported once; every case runs in a forked child.
+
+What is real: the default configuration of pre-training recipes, the provider of GPT models, the override grammar
+(Hydra's) and how it is laid over the configuration, ``runtime_config_update`` with ``ConfigContainer.validate``,
+Megatron-core's process groups (over PyTorch's fake backend) and the layers of every pipeline rank and chunk. What stands
+in: Transformer Engine, triton and the packages of other modalities, which a CPU machine lacks; the model's sizes, which
+a recipe would take from Hugging Face; the interleaved schedule's conditions on micro-batches, which are asked in words.
+"""
+
+# ruff: noqa: PLC0415  -- Megatron and PyTorch are imported after their stand-ins are in place
+
+import contextlib
+import dataclasses
+import importlib.util
+import io
+import json
+import os
+import sys
+import types
+from typing import Any
+
+import forks
+import harness
+
+ABSENT = ("transformer_engine", "megatron.energon", "PIL", "tensorboard", "google", "diffusers", "modelopt")
+NOT_SIZES = ("parallel", "pipeline", "recompute", "params_dtype", "bf16", "fp16", "fp8", "fp4", "timers", "comm")
+USER = ["--lr", "1e-4", "--train-iters", "10", "--tokenizer-type", "NullTokenizer", "--mock-data"]
+
+
+def load() -> Any:
+    """Import Megatron-Bridge with stand-ins for what a CPU machine lacks."""
+    arguments = harness.load("hopper")
+    for root in ABSENT:
+        try:
+            found = importlib.util.find_spec(root)
+        except (ImportError, ValueError):
+            found = None
+        if found is None:
+            sys.meta_path.append(forks.absent(root))
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        from megatron.bridge.models.gpt_provider import GPTModelProvider
+        from megatron.bridge.recipes.common import _pretrain_common
+        from megatron.bridge.training.config import runtime_config_update
+        from megatron.bridge.training.utils.omegaconf_utils import process_config_with_overrides
+    return types.SimpleNamespace(
+        arguments=arguments,
+        provider=GPTModelProvider,
+        recipe=_pretrain_common,
+        override=process_config_with_overrides,
+        update=runtime_config_update,
+    )
+
+
+def provider_of(bridge: Any, words: list[str]) -> Any:
+    """Provider of the model that flags build, with the sizes alone: degrees and formats are the overrides'."""
+    os.environ.update(WORLD_SIZE="1", RANK="0", LOCAL_RANK="0", CUDA_DEVICE_MAX_CONNECTIONS="1")
+    args = harness.parsed_args(bridge.arguments, [*words, *USER, "--micro-batch-size", "1", "--bf16"])
+    core = harness.core_config(bridge.arguments, args)
+    latent = args.multi_latent_attention
+    kind = bridge.provider
+    if latent:
+        from megatron.bridge.models.mla_provider import MLAModelProvider
+
+        kind = MLAModelProvider
+    known = {field.name for field in dataclasses.fields(kind) if field.init}
+    given = {}
+    for field in dataclasses.fields(core):
+        value = getattr(core, field.name)
+        plain = isinstance(value, (int, float, str, bool, list))
+        if field.name in known and plain and not any(word in field.name for word in NOT_SIZES):
+            given[field.name] = value
+    return kind(**{**given, "vocab_size": args.vocab_size or 32000, "seq_length": args.seq_length})
+
+
+def judge(bridge: Any, case: dict[str, Any]) -> dict[str, Any]:
+    """One case, in a process of its own."""
+    import torch.distributed as dist
+    from megatron.core import parallel_state
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    with harness.step("model"):
+        config = bridge.recipe()
+        config.model = provider_of(bridge, case["model"])
+        config.tokenizer.tokenizer_type = "NullTokenizer"
+        config.tokenizer.vocab_size = config.model.vocab_size
+    with harness.step("overrides"):
+        config = bridge.override(config, cli_overrides=case["overrides"])
+    os.environ["WORLD_SIZE"] = str(case["world_size"])
+    dist.init_process_group("fake", rank=0, world_size=case["world_size"], store=FakeStore())
+    with harness.step("validate"):
+        bridge.update(config)  # resolves the precision, then validates
+    model = config.model
+    with harness.step("groups"):
+        parallel_state.initialize_model_parallel(
+            tensor_model_parallel_size=model.tensor_model_parallel_size,
+            pipeline_model_parallel_size=model.pipeline_model_parallel_size,
+            virtual_pipeline_model_parallel_size=model.virtual_pipeline_model_parallel_size,
+            context_parallel_size=model.context_parallel_size,
+            expert_model_parallel_size=model.expert_model_parallel_size,
+            expert_tensor_parallel_size=model.expert_tensor_parallel_size,
+            num_distributed_optimizer_instances=config.ddp.num_distributed_optimizer_instances,
+            create_gloo_process_groups=False,
+        )
+    told = types.SimpleNamespace(
+        virtual_pipeline_model_parallel_size=model.virtual_pipeline_model_parallel_size,
+        pipeline_model_parallel_size=model.pipeline_model_parallel_size,
+        num_layers=model.num_layers,
+    )
+    layers = harness.layers_of(told, model)
+    shards = model.tensor_model_parallel_size * model.pipeline_model_parallel_size * model.context_parallel_size
+    samples = config.train.micro_batch_size * (case["world_size"] // shards)
+    if config.train.global_batch_size % samples:
+        raise harness.RefusedError("batch", f"{config.train.global_batch_size} % {samples}")
+    count = config.train.global_batch_size // samples
+    harness.schedule_of(told, model, count)
+    return {"layers": layers, "microbatches": count}
+
+
+def main() -> int:
+    """Answer every case of standard input."""
+    bridge = load()
+    if "--version" in sys.argv:
+        import importlib.metadata
+
+        print("megatron-bridge", importlib.metadata.version("megatron-bridge"))
+        return 0
+    if "--fields" in sys.argv:
+        print(json.dumps(sections()))
+        return 0
+    forks.answer_all(lambda case: judge(bridge, case))
+    return 0
+
+
+def sections() -> dict[str, list[str]]:
+    """Names of the fields of the sections that decide on a layout."""
+    import typing
+
+    from megatron.bridge.training.config import ConfigContainer
+
+    found = {}
+    hints = typing.get_type_hints(ConfigContainer)
+    for name in ("model", "train", "ddp", "optimizer", "checkpoint", "dist"):
+        kinds = [kind for kind in (typing.get_args(hints[name]) or (hints[name],)) if dataclasses.is_dataclass(kind)]
+        found[name] = sorted({field.name for kind in kinds for field in dataclasses.fields(kind)})
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""Random requests to Megatron-Bridge: its own override parser, validation and Megatron-core must agree with the rules.
+
+Usage: bridge_plans.py [--requests N]
+
+As megatron_requests.py, with overrides instead of arguments. Misspelt keys must be refused, and the fields by which
+``plan check`` tells unknown keys must be those of the package.
+"""
+
+import argparse
+import json
+import sys
+import tomllib
+from functools import partial
+from pathlib import Path
+
+import real
+from megatron_requests import compared, drawn_requests, request_of
+
+from planner.export.megatron_model import model_arguments
+from planner.request import Framework
+
+FIELDS = Path(__file__).parents[2] / "planner" / "ingest" / "bridge_fields.toml"
+
+
+def differing_fields() -> int:
+    """Sections whose fields the project's table does not have."""
+    known = {name: set(words.split()) for name, words in tomllib.loads(FIELDS.read_text(encoding="utf-8")).items()}
+    real_fields = json.loads(real.asked("bridge_harness.py", "--fields"))
+    lacking = {name: sorted(set(names) - known[name]) for name, names in real_fields.items()}
+    lacking = {name: [word for word in words if not word.startswith("_")] for name, words in lacking.items()}
+    wrong = {name: words for name, words in lacking.items() if words and name != "model"}  # other kinds of models too
+    if wrong:
+        print(f"fields that the table lacks: {wrong}")
+    return len(wrong)
+
+
+def main() -> int:
+    """Ask the real package and print what differs."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--requests", type=int, default=50)
+    options = parser.parse_args()
+    requests = drawn_requests(options.requests, partial(request_of, framework=Framework.BRIDGE))
+    cases = [
+        {
+            "name": request.spec.name,
+            "world_size": request.layout.gpus,
+            "model": list(model_arguments(request.spec, request.job.seq)),
+            "overrides": list(request.words),
+        }
+        for request in requests
+    ]
+    misspelt = [{**case, "overrides": [*case["overrides"], "model.context_paralel_size=2"]} for case in cases[:3]]
+    answers = real.answers([*cases, *misspelt], harness="bridge_harness.py")
+    taken = sum(bool(answer["accepted"]) for answer in answers[len(cases) :])
+    if taken:
+        print(f"{taken} launches with a misspelt key accepted")
+    wrong = compared(requests, answers[: len(cases)], options.requests)
+    return int(bool(wrong + taken + differing_fields()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

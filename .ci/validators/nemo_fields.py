@@ -1,0 +1,53 @@
+"""Asks whether keys of NeMo 2's overrides are parameters of its own strategy and precision plugin, read off their source.
+
+Usage: nemo_fields.py KEYS.toml, in the validators' environment.
+
+NeMo's strategy takes any keyword without a word, so that a wrong key would be lost: names are all that its side checks.
+The layout that the overrides mean is Megatron-core's, which the other validators ask.
+"""
+
+import ast
+import sys
+import tomllib
+from pathlib import Path
+
+SOURCES = {
+    "trainer.strategy": ("nemo/lightning/pytorch/strategies/megatron_strategy.py", "MegatronStrategy"),
+    "trainer.plugins": ("nemo/lightning/pytorch/plugins/mixed_precision.py", "MegatronMixedPrecision"),
+}
+
+
+def parameters(path: Path, name: str) -> set[str]:
+    """Parameters of the constructor of a class."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            for method in node.body:
+                if isinstance(method, ast.FunctionDef) and method.name == "__init__":
+                    given = method.args
+                    return {argument.arg for argument in (*given.args, *given.kwonlyargs)} - {"self"}
+    raise SystemExit(f"{path} has no {name}")
+
+
+def main() -> int:
+    """Print the keys that name no parameter."""
+    table = tomllib.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    keys = [key for entry in table["key"] for key in entry["nemo"]]
+    keys += [word.partition("=")[0] for entry in table["precision"].values() for word in entry.get("nemo", ())]
+    root = Path(sys.prefix) / "nemo"
+    real: set[str] = set()
+    unknown = []
+    asked = 0
+    for section, (path, name) in SOURCES.items():
+        names = parameters(root / path, name)
+        real |= names
+        for key in sorted({key for key in keys if key.startswith(section + ".")}):
+            asked += 1
+            unknown += [] if key.split(".")[2] in names else [key]
+    told = set(table["nemo_strategy"]["names"])
+    print(f"{asked} keys of NeMo's strategy and precision: {len(unknown)} unknown {' '.join(unknown)}".rstrip())
+    print(f"{len(real)} parameters; the table lacks {sorted(real - told)}, has besides {sorted(told - real)}")
+    return int(bool(unknown or real ^ told))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
