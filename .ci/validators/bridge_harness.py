@@ -6,7 +6,7 @@ of Megatron-LM that build the recipe's model. Standard output answers with one l
 
 What is real: the default configuration of pre-training recipes, the provider of GPT models, the override grammar
 (Hydra's) and how it is laid over the configuration, ``runtime_config_update`` with ``ConfigContainer.validate``,
-Megatron-core's process groups (over PyTorch's fake backend) and the layers of every pipeline rank and chunk. What stands
+Megatron-core's process groups (over PyTorch's fake backend) and the layers of every rank and chunk. What stands
 in: Transformer Engine, triton and the packages of other modalities, which a CPU machine lacks; the model's sizes, which
 a recipe would take from Hugging Face; the interleaved schedule's conditions on micro-batches, which are asked in words.
 """

@@ -1,4 +1,4 @@
-"""Asks whether keys of NeMo 2's overrides are parameters of its own strategy and precision plugin, read off their source.
+"""Asks whether keys of NeMo 2's overrides are parameters of its strategy and precision plugin, read off their source.
 
 Usage: nemo_fields.py KEYS.toml, in the validators' environment.
 
