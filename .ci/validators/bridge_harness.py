@@ -1,7 +1,7 @@
 """Runs Megatron-Bridge's own override parser and checks on a machine without GPUs.
 
-Standard input holds one JSON object a line, ``{"name", "world_size", "model", "overrides"}``; ``model`` lists the flags
-of Megatron-LM that build the recipe's model. Standard output answers with one line each, ``{"name", "accepted", "step",
+Standard input holds one JSON object a line, ``{"name", "world_size", "model", "overrides", "environment"}``; ``model``
+lists the flags of Megatron-LM that build the recipe's model. Standard output answers with one line each, ``{"name", "accepted", "step",
 "error", "layers", "microbatches"}``. Megatron-Bridge is imported once; every case runs in a forked child.
 
 What is real: the default configuration of pre-training recipes, the provider of GPT models, the override grammar
@@ -27,7 +27,19 @@ import forks
 import harness
 
 ABSENT = ("transformer_engine", "megatron.energon", "PIL", "tensorboard", "google", "diffusers", "modelopt")
-NOT_SIZES = ("parallel", "pipeline", "recompute", "params_dtype", "bf16", "fp16", "fp8", "fp4", "timers", "comm")
+NOT_SIZES = (
+    "parallel",
+    "pipeline",
+    "recompute",
+    "params_dtype",
+    "bf16",
+    "fp16",
+    "fp8",
+    "fp4",
+    "timers",
+    "comm",
+    "microbatch",
+)
 USER = ["--lr", "1e-4", "--train-iters", "10", "--tokenizer-type", "NullTokenizer", "--mock-data"]
 
 
@@ -70,7 +82,7 @@ def provider_of(bridge: Any, words: list[str]) -> Any:
     given = {}
     for field in dataclasses.fields(core):
         value = getattr(core, field.name)
-        plain = isinstance(value, (int, float, str, bool, list))
+        plain = isinstance(value, (int, float, str, bool, list)) or field.name == "activation_func"
         if field.name in known and plain and not any(word in field.name for word in NOT_SIZES):
             given[field.name] = value
     return kind(**{**given, "vocab_size": args.vocab_size or 32000, "seq_length": args.seq_length})
@@ -90,6 +102,8 @@ def judge(bridge: Any, case: dict[str, Any]) -> dict[str, Any]:
     with harness.step("overrides"):
         config = bridge.override(config, cli_overrides=case["overrides"])
     os.environ["WORLD_SIZE"] = str(case["world_size"])
+    os.environ.pop("CUDA_DEVICE_MAX_CONNECTIONS")
+    os.environ.update(case["environment"])
     dist.init_process_group("fake", rank=0, world_size=case["world_size"], store=FakeStore())
     with harness.step("validate"):
         bridge.update(config)  # resolves the precision, then validates

@@ -46,6 +46,7 @@ def main() -> int:
             "world_size": request.layout.gpus,
             "model": list(model_arguments(request.spec, request.job.seq)),
             "overrides": list(request.words),
+            "environment": request.environment,
         }
         for request in requests
     ]

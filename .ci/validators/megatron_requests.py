@@ -135,10 +135,12 @@ def bridge_words(
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """Overrides: exported where the rules allow the layout, else without asking them."""
     if legal:
-        return export_bridge(spec, job, layout, site_on(machine, layout.gpus)).arguments, {}
+        export = export_bridge(spec, job, layout, site_on(machine, layout.gpus))
+        return export.arguments, {name: value for name, value in export.environment if value}
     built = model_arguments(spec, job.seq)
     run = run_arguments(spec, job, layout, CORE[Framework.BRIDGE])
-    return overrides_of_arguments((*built, *run), built, job.precision.name, Framework.BRIDGE), {}
+    words = overrides_of_arguments((*built, *run), built, job.precision.name, Framework.BRIDGE)
+    return words, {} if layout.first.zero > 1 else {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 
 
 WORDS = {Framework.MEGATRON: megatron_words, Framework.BRIDGE: bridge_words}
