@@ -1,8 +1,8 @@
 """Runs Megatron-Bridge's own override parser and checks on a machine without GPUs.
 
 Standard input holds one JSON object a line, ``{"name", "world_size", "model", "overrides", "environment"}``; ``model``
-lists the flags of Megatron-LM that build the recipe's model. Standard output answers with one line each, ``{"name", "accepted", "step",
-"error", "layers", "microbatches"}``. Megatron-Bridge is imported once; every case runs in a forked child.
+lists the flags of Megatron-LM that build the recipe's model. Standard output answers with one line each, ``{"name",
+"accepted", "step", "error", "layers", "microbatches"}``. Megatron-Bridge is imported once; every case runs in a forked child.
 
 What is real: the default configuration of pre-training recipes, the provider of GPT models, the override grammar
 (Hydra's) and how it is laid over the configuration, ``runtime_config_update`` with ``ConfigContainer.validate``,
