@@ -2,7 +2,7 @@
 
 Standard input holds one JSON object a line, ``{"name", "world_size", "model", "overrides", "environment"}``; ``model``
 lists the flags of Megatron-LM that build the recipe's model. Standard output answers with one line each, ``{"name",
-"accepted", "step", "error", "layers", "microbatches"}``. Megatron-Bridge is imported once; cases run in forked children.
+"accepted", "step", "error", "layers", "microbatches"}``. It is imported once; cases run in forked children.
 
 What is real: the default configuration of pre-training recipes, the provider of GPT models, the override grammar
 (Hydra's) and how it is laid over the configuration, ``runtime_config_update`` with ``ConfigContainer.validate``,
