@@ -4,7 +4,7 @@ Errors of the user are raised as :class:`hardware.errors.InputError`; the comman
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +13,7 @@ from hardware.importers.assemble import Wishes
 from planner.calibrate.inputs import Inputs
 from planner.explicit import ExplicitLayout, layout_of
 from planner.plan_report import PlanReport, RankedLayout
-from planner.question import LaunchQuestion, Question, request_of
+from planner.question import LaunchQuestion, Question, question_of, request_of
 from planner.report.console import text_console, working, write_stdout
 from planner.report.files import check_name, check_places, write_whole
 from planner.report.json_report import SCHEMA, layout_to_json, report_to_json, request_to_json, violations_to_json
@@ -45,6 +45,7 @@ __all__ = [
     "import_telemetry",
     "import_topology",
     "pins",
+    "rebalance",
     "search",
     "sweep",
     "validate",
@@ -79,16 +80,45 @@ class Outputs:
 def search(question: Question, outputs: Outputs) -> int:
     """Find the best layouts, print them, write the files."""
     from planner.planning import plan  # noqa: PLC0415 - the solver is heavy and mistakes should show at once
+    from planner.report.device_text import print_stragglers  # noqa: PLC0415
     from planner.report.search_text import print_search  # noqa: PLC0415
+    from planner.stragglers import stragglers  # noqa: PLC0415
 
-    outputs.check(question.model, question.cluster, question.profile)
+    outputs.check(question.model, question.cluster, question.profile, *question.telemetry)
     request = request_of(question)
     with working(f"searching layouts of {request.model.name} on {request.cluster.name}"):
         report = plan(request)
-    written = outputs.write_json(report_to_json(report)) + _write_views(report, outputs)
+        slow = stragglers(report) if any(island.devices for island in request.cluster.islands) else None
+    data = report_to_json(report) | ({"stragglers": asdict(slow)} if slow else {})
+    written = outputs.write_json(data) + _write_views(report, outputs)
     console = text_console(json_on_stdout=outputs.json == STDOUT)
     print_search(console, report, outputs.json or "", written)
+    if slow:
+        print_stragglers(console, slow)
     return DONE if report.layouts else INFEASIBLE
+
+
+def rebalance(path: Path, rank: int, telemetry: Sequence[str], outputs: Outputs) -> int:
+    """Propose another split and placement of a saved layout on the machine as it was measured."""
+    from planner.rebalance import rebalance as found_for  # noqa: PLC0415
+    from planner.report.device_text import print_rebalance  # noqa: PLC0415
+
+    outputs.check(str(path), *telemetry)
+    report, running = _saved(path, rank)
+    question = question_of(report.request)
+    request = request_of(replace(question, telemetry=tuple(telemetry) or question.telemetry))
+    with working(f"placing layers and ranks of {request.model.name} anew"):
+        change = found_for(request, running)
+    proposed = replace(report, request=request, layouts=(change.best,), notes=("placed anew on measured devices",))
+    told = {
+        "now_s": change.now_s,
+        "gain": change.gain,
+        "restart_s": change.restart_s,
+        "payback_steps": change.payback_steps,
+    }
+    written = outputs.write_json(report_to_json(proposed) | {"rebalance": told}) + _write_views(proposed, outputs)
+    print_rebalance(text_console(json_on_stdout=outputs.json == STDOUT), request, (running, change), written)
+    return DONE
 
 
 def _write_views(report: PlanReport, outputs: Outputs) -> list[str]:

@@ -163,11 +163,11 @@ def estimate(request: PlanRequest, layout: Layout, constants: Constants | None =
     """Price one explicit layout as the search would, its ranks placed as well as launchers allow."""
     pricings = pricings_of(request, constants)
     if by_device(request):
-        return _as_ranked(request, pricings, place_layout(request, pricings, layout))
-    return _as_ranked(request, pricings, PlacedLayout(layout=layout, cost=price_layout(pricings, layout)))
+        return as_ranked(request, pricings, place_layout(request, pricings, layout))
+    return as_ranked(request, pricings, PlacedLayout(layout=layout, cost=price_layout(pricings, layout)))
 
 
-def _as_ranked(
+def as_ranked(
     request: PlanRequest, pricings: Sequence[Pricing], placed: PlacedLayout, before: LayoutCost | None = None
 ) -> RankedLayout:
     """Return a placed layout with its evidence, and why it is slower than the one before it."""
@@ -207,7 +207,7 @@ def _ranked(
     placed = sorted(found, key=lambda one: objective_value(request, one.layout, one.cost))
     ranked: list[RankedLayout] = []
     for one in placed[: request.top]:
-        ranked.append(_as_ranked(request, pricings, one, ranked[-1].cost if ranked else None))
+        ranked.append(as_ranked(request, pricings, one, ranked[-1].cost if ranked else None))
     return tuple(ranked)
 
 

@@ -23,6 +23,7 @@ from planner.nearest import nearest
 from planner.profile_use import check_profile
 from planner.recompute_words import parse_recompute_words
 from planner.request import Framework, Objective, PlanRequest, parse_fixed
+from planner.telemetry import with_telemetry
 
 _Choice = TypeVar("_Choice", Framework, Objective)
 
@@ -61,6 +62,8 @@ class Question:
         Limit of each GPU; 0.0: the part's own.
     profile : str
         Path of a machine profile; empty for none.
+    telemetry : tuple of str
+        Paths of series of monitoring tools, taken on this cluster while a job trained.
     """
 
     model: str
@@ -77,6 +80,7 @@ class Question:
     power_cap_w: float = 0.0
     thermal: bool = False
     profile: str = ""
+    telemetry: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +132,8 @@ def request_of(question: Question) -> PlanRequest:
     objective = _member(Objective, question.objective, "objective")
     model = presets.model(question.model)
     machine = cluster(question.cluster)
+    if question.telemetry:
+        machine = with_telemetry(machine, [Path(path) for path in question.telemetry]).cluster
     if not 1 <= question.global_batch <= MOST_SEQUENCES:
         raise InputError(f"global batch {question.global_batch}", allowed=f"1 to {MOST_SEQUENCES} sequences")
     _check_power(machine, question.power_cap_w)
@@ -191,7 +197,8 @@ def job_of(framework: Framework, recipe: str, *, global_batch: int, seq: int, po
 def words_of(question: Question) -> tuple[tuple[str, str], ...]:
     """What the user typed, by name; files keep the path as typed."""
     names = ("model", "cluster", "precision", "profile")
-    return tuple((name, str(getattr(question, name))) for name in names if getattr(question, name))
+    one = [(name, str(getattr(question, name))) for name in names if getattr(question, name)]
+    return (*one, *(("telemetry", path) for path in question.telemetry))
 
 
 def question_of(request: PlanRequest) -> Question:
@@ -223,6 +230,7 @@ def question_of(request: PlanRequest) -> Question:
         power_cap_w=request.job.power_cap_w,
         thermal=request.thermal,
         profile=typed.get("profile", ""),
+        telemetry=tuple(path for name, path in request.words if name == "telemetry"),
     )
 
 
@@ -231,11 +239,17 @@ def relocated(question: Question, folder: Path) -> Question:
 
     def found(text: str) -> str:
         is_file = text.lower().endswith((".toml", ".json"))
-        beside = folder / text
-        return str(beside) if is_file and not Path(text).exists() and beside.exists() else text
+        return beside(text) if is_file else text
+
+    def beside(text: str) -> str:
+        return str(folder / text) if not Path(text).exists() and (folder / text).exists() else text
 
     return replace(
-        question, model=found(question.model), cluster=found(question.cluster), profile=found(question.profile)
+        question,
+        model=found(question.model),
+        cluster=found(question.cluster),
+        profile=found(question.profile),
+        telemetry=tuple(beside(path) for path in question.telemetry),
     )
 
 
@@ -275,6 +289,7 @@ def question_from(values: Mapping[str, object], where: str) -> Question:
         power_cap_w=read.number("power_cap_w", default=0.0),
         thermal=read.flag("thermal", default=False),
         profile=read.text("profile", default=""),
+        telemetry=read.texts("telemetry"),
     )
 
 

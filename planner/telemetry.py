@@ -44,26 +44,46 @@ def measured_cluster(paths: Sequence[Path], spec: str = "", accelerator: str = "
     InputError
         A file that cannot be read, more hosts than nodes, a device that its node does not have, or one seen twice.
     """
-    files = [on_host(read_telemetry(path), path.stem) for path in paths]
-    hosts = tuple(sorted({reading.host for file in files for reading in file.readings}, key=host_order))
-    _check_hosts(files)
+    files = _read(paths)
     assumed = [text for file in files for text in file.assumed]
-    cluster = catalog.cluster(spec) if spec else _cluster_of(files, hosts, accelerator, assumed)
+    cluster = catalog.cluster(spec) if spec else _cluster_of(files, _hosts(files), accelerator, assumed)
+    return _laid(cluster, files, assumed)
+
+
+def with_telemetry(cluster: Cluster, paths: Sequence[Path]) -> MeasuredCluster:
+    """Lay series of monitoring tools on the nodes of a known cluster; otherwise as :func:`measured_cluster`."""
+    files = _read(paths)
+    return _laid(cluster, files, [text for file in files for text in file.assumed])
+
+
+def _read(paths: Sequence[Path]) -> list[Telemetry]:
+    files = [on_host(read_telemetry(path), path.stem) for path in paths]
+    _check_hosts(files)
+    return files
+
+
+def _hosts(files: Sequence[Telemetry]) -> tuple[str, ...]:
+    return tuple(sorted({reading.host for file in files for reading in file.readings}, key=host_order))
+
+
+def _laid(cluster: Cluster, files: Sequence[Telemetry], assumed: Sequence[str]) -> MeasuredCluster:
+    hosts = _hosts(files)
     if len(hosts) > cluster.nodes:
         raise InputError(
             f"the series are of {len(hosts)} hosts and {cluster.name} has {cluster.nodes} nodes",
-            allowed="--cluster with as many nodes",
+            allowed="a cluster with as many nodes",
             where=files[0].where,
         )
+    notes = list(assumed)
     if len(hosts) > 1:
-        assumed.append(f"nodes 0 to {len(hosts) - 1} are {', '.join(hosts[:8])}{', ...' if len(hosts) > 8 else ''}")
+        notes.append(f"nodes 0 to {len(hosts) - 1} are {', '.join(hosts[:8])}{', ...' if len(hosts) > 8 else ''}")
     if len(hosts) < cluster.nodes:
-        assumed.append(f"{cluster.nodes - len(hosts)} nodes without a series: as the model has it")
+        notes.append(f"{cluster.nodes - len(hosts)} nodes without a series: as the model has it")
     return MeasuredCluster(
         cluster=_with_devices(cluster, files, hosts),
         hosts=hosts,
         stated=tuple(_line(reading) for file in files for reading in file.readings),
-        assumed=tuple(assumed),
+        assumed=tuple(notes),
     )
 
 

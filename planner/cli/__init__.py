@@ -18,15 +18,18 @@ from planner.cli.options import (
     Chunks,
     ClusterFile,
     ClusterName,
+    ClusterOrNone,
     ExpertTensor,
     ExportName,
     Framework,
     FrameworkName,
     GlobalBatch,
+    GlobalBatchOrNone,
     ImportAccelerator,
     JsonOut,
     LayersPerStage,
     Model,
+    ModelOrNone,
     ObjectiveName,
     PowerCap,
     PrecisionName,
@@ -39,6 +42,9 @@ from planner.cli.options import (
     SequenceParallel,
     SomeRecompute,
     Stages,
+    StartFile,
+    StartRank,
+    TelemetryFiles,
     Thermal,
 )
 
@@ -85,9 +91,9 @@ def _plan(
 
 @app.command()
 def search(  # noqa: PLR0913, PLR0917 - the flags are the command line's contract
-    model: Model,
-    cluster: ClusterName,
-    global_batch: GlobalBatch,
+    model: ModelOrNone = None,
+    cluster: ClusterOrNone = None,
+    global_batch: GlobalBatchOrNone = None,
     seq: Seq = None,
     precision: PrecisionName = "bf16",
     framework: Framework = FrameworkName.MEGATRON,
@@ -108,6 +114,9 @@ def search(  # noqa: PLR0913, PLR0917 - the flags are the command line's contrac
     power_cap: PowerCap = 0.0,
     thermal: Thermal = False,
     profile: ProfileFile = "",
+    telemetry: TelemetryFiles = None,
+    start: StartFile = None,
+    rank: StartRank = 1,
     json_out: JsonOut = None,
     html: Annotated[Path | None, typer.Option("--html", help="Write a report page to this file.")] = None,
     trace: Annotated[
@@ -119,6 +128,15 @@ def search(  # noqa: PLR0913, PLR0917 - the flags are the command line's contrac
     def run() -> int:
         from planner import commands  # noqa: PLC0415 - keeps help fast
 
+        outputs = commands.Outputs(json=json_out, html=html, trace=trace)
+        if start is not None:
+            _refuse_with_start(model, cluster, global_batch)
+            return commands.rebalance(start, rank, tuple(map(str, telemetry or ())), outputs)
+        if model is None or cluster is None or global_batch is None:
+            raise InputError(
+                "MODEL, CLUSTER or --global-batch is missing",
+                allowed="plan search MODEL CLUSTER --global-batch N, or --from REPORT.json",
+            )
         question = commands.Question(
             model=model,
             cluster=cluster,
@@ -134,10 +152,19 @@ def search(  # noqa: PLR0913, PLR0917 - the flags are the command line's contrac
             power_cap_w=power_cap,
             thermal=thermal,
             profile=profile,
+            telemetry=tuple(map(str, telemetry or ())),
         )
-        return commands.search(question, commands.Outputs(json=json_out, html=html, trace=trace))
+        return commands.search(question, outputs)
 
     _leave(run)
+
+
+def _refuse_with_start(*given: object) -> None:
+    if any(value is not None for value in given):
+        raise InputError(
+            "--from with MODEL, CLUSTER or --global-batch: the saved report states them",
+            allowed="--from REPORT.json with --telemetry FILE",
+        )
 
 
 @app.command()

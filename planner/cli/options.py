@@ -54,6 +54,25 @@ Model = Annotated[str, typer.Argument(help="Preset (plan catalog models), Huggin
 ClusterName = Annotated[
     str, typer.Argument(help="PRESET:NODES such as dgx-h100:8 (plan catalog clusters), or TOML file.")
 ]
+ModelOrNone = Annotated[
+    str | None,
+    typer.Argument(metavar="MODEL", help="Preset, Hugging Face config.json, or TOML file.", show_default=False),
+]
+ClusterOrNone = Annotated[
+    str | None,
+    typer.Argument(metavar="CLUSTER", help="PRESET:NODES such as dgx-h100:8, or TOML file.", show_default=False),
+]
+GlobalBatchOrNone = Annotated[
+    int | None, typer.Option("--global-batch", help="Sequences (or samples) per optimizer step.", min=1)
+]
+TelemetryFiles = Annotated[
+    list[Path] | None,
+    typer.Option("--telemetry", help="Series of nvidia-smi, DCGM or rocm-smi of this cluster under load; repeatable."),
+]
+StartFile = Annotated[
+    Path | None, typer.Option("--from", help="A saved report whose layout runs now: place layers and ranks anew.")
+]
+StartRank = Annotated[int, typer.Option("--rank", min=1, help="Which layout of --from.")]
 GlobalBatch = Annotated[int, typer.Option("--global-batch", help="Sequences (or samples) per optimizer step.", min=1)]
 Seq = Annotated[
     int | None, typer.Option("--seq", help="Tokens per sequence; models without sequences need none.", min=1)

@@ -25,6 +25,8 @@ MOST_PLACES: Final = 4096
 """GPUs up to which the identity placement is written out; beyond, an empty list stands for it."""
 HZ_PER_MHZ: Final = 1e6
 
+_WHERE_SET: Final = ("fixed", "profile", "telemetry")  # written in a form of their own
+
 Json = dict[str, object]
 
 
@@ -63,8 +65,10 @@ def report_to_json(report: PlanReport) -> Json:
 def request_to_json(request: PlanRequest) -> Json:
     """Return a request: the user's words, and what they came to."""
     question = question_of(request)
-    out: Json = {key: value for key, value in asdict(question).items() if key not in ("fixed", "profile")}
+    out: Json = {key: value for key, value in asdict(question).items() if key not in _WHERE_SET}
     out["fixed"] = dict(request.fixed)
+    if question.telemetry:
+        out["telemetry"] = list(question.telemetry)
     if question.profile:
         out["profile"] = question.profile
     out["resolved"] = {

@@ -1,0 +1,118 @@
+"""A running layout on the machine as it was measured: layers and ranks placed anew, and whether a restart pays."""
+
+import math
+from dataclasses import dataclass, replace
+
+from costmodels.goodput import goodput
+from costmodels.placement import Placement
+from costmodels.price import price_layout_with_heat
+from hardware.errors import InputError
+from planner.placement import place_with_splits
+from planner.placement.joint import SAME
+from planner.plan_report import RankedLayout
+from planner.planning import as_ranked, pricings_of
+from planner.request import PlanRequest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rebalance:
+    """The layout as it runs, and the best split and placement of the same degrees.
+
+    Attributes
+    ----------
+    now_s : float
+        Step time of the layout as it runs [s].
+    best : RankedLayout
+        Same degrees, other layers per stage or ranks on other accelerators; the running layout where nothing is better.
+    restart_s : float
+        Time that the change takes: writing a checkpoint, a new start, reading it [s].
+    payback_steps : int
+        Steps after which the change has paid for the restart; 0 where nothing is gained.
+    """
+
+    now_s: float
+    best: RankedLayout
+    restart_s: float
+    payback_steps: int
+
+    @property
+    def gain(self) -> float:
+        """Share of the step time that is saved."""
+        return 1.0 - self.best.cost.step.total_s / self.now_s
+
+
+def rebalance(request: PlanRequest, running: RankedLayout) -> Rebalance:
+    """Propose another split and placement of a running layout.
+
+    Parameters
+    ----------
+    request : PlanRequest
+        Its cluster states the devices as they were measured.
+    running : RankedLayout
+        Layout and placement as the job runs.
+
+    Returns
+    -------
+    Rebalance
+
+    Raises
+    ------
+    InputError
+        The layout does not fit on the cluster, or its placement is not one of nodes and their accelerators.
+    """
+    layout, pricings = running.layout, pricings_of(request)
+    if layout.gpus > request.cluster.gpus:
+        raise InputError(
+            f"the layout has {layout.gpus} ranks and {request.cluster.name} has {request.cluster.gpus} accelerators",
+            allowed="the cluster that the layout runs on",
+        )
+    placement = placement_of(running, request)
+    now = price_layout_with_heat(pricings, layout, placement)
+    found = place_with_splits(request, pricings, layout)
+    saved_s = now.step.total_s - found.cost.step.total_s
+    gains = saved_s > SAME * now.step.total_s
+    lost = goodput(request.model, request.job, request.cluster, layout.gpus)
+    restart_s = lost.write_s + lost.restart_s
+    best = as_ranked(request, pricings, found) if gains else replace(running, cost=now)
+    return Rebalance(
+        now_s=now.step.total_s,
+        best=best,
+        restart_s=restart_s,
+        payback_steps=math.ceil(restart_s / saved_s) if gains else 0,
+    )
+
+
+def placement_of(ranked: RankedLayout, request: PlanRequest) -> Placement | None:
+    """Return the placement that a layout states; None where its ranks are in order.
+
+    Parameters
+    ----------
+    ranked : RankedLayout
+        Its places name hosts ``node0``, ``node1``, ...
+    request : PlanRequest
+        For the accelerators of a node.
+
+    Raises
+    ------
+    InputError
+        Ranks of a node that are not consecutive, or hosts that are no nodes of the cluster.
+    """
+    if not ranked.placement or len(request.cluster.islands) > 1:
+        return None
+    per_node = request.cluster.islands[0].node.gpus
+    blocks = [ranked.placement[first : first + per_node] for first in range(0, len(ranked.placement), per_node)]
+    hosts = [{place.host for place in block} for block in blocks]
+    nodes = tuple(_node(next(iter(host))) for host in hosts)
+    if any(len(host) > 1 for host in hosts) or len(set(nodes)) < len(nodes) or max(nodes) >= request.cluster.nodes:
+        raise InputError(
+            "the layout's placement is not one of whole nodes of the cluster",
+            allowed=f"{per_node} consecutive ranks on each of node0 to node{request.cluster.nodes - 1}",
+        )
+    return Placement(nodes=nodes, gpus=tuple(tuple(place.gpu for place in block) for block in blocks))
+
+
+def _node(host: str) -> int:
+    number = host.removeprefix("node")
+    if not number.isdecimal() or len(number) > 7:
+        raise InputError(f"host '{host[:60]}' of the layout's placement", allowed="node0, node1, ...")
+    return int(number)
