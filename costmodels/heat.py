@@ -323,6 +323,8 @@ def stretched(work: StageWork, stretch: Floats) -> StageWork:
         backward_s=_stretched(work.backward_s, stretch),
         dense_parameters=np.repeat(work.dense_parameters, rows, axis=0),
         expert_parameters=np.repeat(work.expert_parameters, rows, axis=0),
+        forward_links_s=np.repeat(work.forward_links_s, rows, axis=1),
+        backward_links_s=np.repeat(work.backward_links_s, rows, axis=1),
     )
 
 

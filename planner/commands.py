@@ -80,7 +80,7 @@ class Outputs:
 def search(question: Question, outputs: Outputs) -> int:
     """Find the best layouts, print them, write the files."""
     from planner.planning import plan  # noqa: PLC0415 - the solver is heavy and mistakes should show at once
-    from planner.report.device_text import print_stragglers  # noqa: PLC0415
+    from planner.report.device_text import straggler_section  # noqa: PLC0415
     from planner.report.search_text import print_search  # noqa: PLC0415
     from planner.stragglers import stragglers  # noqa: PLC0415
 
@@ -92,9 +92,8 @@ def search(question: Question, outputs: Outputs) -> int:
     data = report_to_json(report) | ({"stragglers": asdict(slow)} if slow else {})
     written = outputs.write_json(data) + _write_views(report, outputs)
     console = text_console(json_on_stdout=outputs.json == STDOUT)
-    print_search(console, report, outputs.json or "", written)
-    if slow:
-        print_stragglers(console, slow)
+    more = (straggler_section(slow),) if slow else ()
+    print_search(console, report, outputs.json or "", written, more)
     return DONE if report.layouts else INFEASIBLE
 
 

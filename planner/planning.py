@@ -23,6 +23,7 @@ from planner.profile_use import profile_notes
 from planner.refine import best_of_grid
 from planner.request import Framework, PlanRequest
 from planner.search import UniformSearch
+from planner.slow_devices import SlowDevice, slow_devices, without_slow_nodes
 from planner.stage_ilp import StageShape
 from planner.tally import Tally
 from planner.two_level import PER_LAYER, candidate_shape, mixed_plans
@@ -85,6 +86,7 @@ def plan(request: PlanRequest, constants: Constants | None = None) -> PlanReport
         tally.solved += together.solved
         tally.pruned["time lower bound over all islands"] += together.pruned
         tally.open_bound_s = min(tally.open_bound_s, together.open_bound_s)
+    priced += _without_slow_nodes(request, constants, slow_devices(pricings), deadline)
     ranked = _ranked(request, pricings, _placed(request, pricings, priced))
     infeasible = None if ranked else explain_infeasible(request, pricings, tally)
     unconstrained_s = _unconstrained_s(request, pricings, ranked, deadline)
@@ -97,6 +99,18 @@ def plan(request: PlanRequest, constants: Constants | None = None) -> PlanReport
         unconstrained_s=unconstrained_s,
         notes=_notes(request, pricings),
     )
+
+
+def _without_slow_nodes(
+    request: PlanRequest, constants: Constants | None, slow: Sequence[SlowDevice], deadline: float
+) -> list[tuple[Layout, LayoutCost]]:
+    """Layouts that leave the nodes of slow devices idle; nothing where no device is slow."""
+    fewer = without_slow_nodes(request.cluster, slow) if slow else None
+    if fewer is None:
+        return []
+    lean = replace(request, cluster=fewer)
+    pricings = pricings_of(lean, constants)
+    return [pair for number in range(len(pricings)) for pair in _island_alone(lean, pricings, number, deadline)[1]]
 
 
 def _placed(

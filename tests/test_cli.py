@@ -28,6 +28,7 @@ OPTIONS = {
     "search": {
         "--global-batch", "--seq", "--precision", "--framework", "--objective", "--micro-batch", "--recompute", "--fix",
         "--top", "--time-limit", "--power-cap", "--thermal", "--profile", "--json", "--html", "--trace",
+        "--telemetry", "--from", "--rank",
     },
     "estimate": {
         "--global-batch", "--seq", "--precision", "--framework", "--tp", "--pp", "--cp", "--vpp", "--ep", "--etp",

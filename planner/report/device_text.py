@@ -12,13 +12,14 @@ from planner.report.layout_text import facts, job_line, labelled
 from planner.report.search_text import saved_lines
 from planner.report.words import digits, duration, layers_words, listed, percent, seconds
 from planner.request import PlanRequest
-from planner.stragglers import SlowDevice, Stragglers
+from planner.slow_devices import SlowDevice
+from planner.stragglers import Stragglers
 
 MOST_SHOWN: Final = 4
 
 
-def print_stragglers(console: Console, found: Stragglers) -> None:
-    """Print what the slow devices of a cluster cost as they are, placed anew, and left out."""
+def straggler_section(found: Stragglers) -> RenderableType:
+    """Return what the slow devices of a cluster cost as they are, placed anew, and left out."""
     nodes = listed([f"node {node}" for node in found.left_out[:MOST_SHOWN]])
     more = f" and {len(found.left_out) - MOST_SHOWN} more" if len(found.left_out) > MOST_SHOWN else ""
     rows = [
@@ -33,7 +34,7 @@ def print_stragglers(console: Console, found: Stragglers) -> None:
             else f"nothing fits without {nodes}{more}",
         ),
     ]
-    show(console, section("Slow devices", labelled(rows)))
+    return section("Slow devices", labelled(rows))
 
 
 def _slow(devices: Sequence[SlowDevice]) -> str:

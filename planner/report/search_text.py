@@ -18,7 +18,13 @@ MOST_REASONS: Final = 3
 _EXPORTABLE: Final = (Framework.MEGATRON, Framework.NONE)
 
 
-def print_search(console: Console, report: PlanReport, saved: str = "", written: Sequence[str] = ()) -> None:
+def print_search(
+    console: Console,
+    report: PlanReport,
+    saved: str = "",
+    written: Sequence[str] = (),
+    more: Sequence[RenderableType] = (),
+) -> None:
     """Print the answer of a search.
 
     Parameters
@@ -31,6 +37,8 @@ def print_search(console: Console, report: PlanReport, saved: str = "", written:
         Path of the JSON report, for what to do next; empty when none was written.
     written : sequence of str
         Files that were written.
+    more : sequence of renderables
+        Sections to show before what to do next.
     """
     if not report.layouts:
         show(console, job_line(report.request), *_infeasible(report), *_proof(report), *saved_lines(written))
@@ -44,6 +52,7 @@ def print_search(console: Console, report: PlanReport, saved: str = "", written:
         breakdown(best.cost.step, bars(console)),
         *_losses(report),
         *_proof(report),
+        *more,
         *_next(report, saved),
         *saved_lines(written),
     )

@@ -1,0 +1,164 @@
+"""Slow devices and running layouts: who is slow, what it costs, what placing anew regains, and when that pays."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from small_requests import asked
+from typer.testing import CliRunner
+
+from costmodels.price import price_layout_with_heat
+from hardware import catalog
+from hardware.cluster import DeviceState
+from hardware.errors import InputError
+from planner.cli import app
+from planner.explicit import ExplicitLayout, layout_of
+from planner.plan_report import RankPlace
+from planner.planning import estimate, plan, pricings_of
+from planner.rebalance import placement_of, rebalance
+from planner.request import PlanRequest
+from planner.slow_devices import SlowDevice, slow_devices, without_nodes, without_slow_nodes
+from planner.stragglers import stragglers
+
+
+def with_devices(request: PlanRequest, *devices: DeviceState) -> PlanRequest:
+    island = replace(request.cluster.islands[0], devices=devices)
+    return replace(request, cluster=replace(request.cluster, islands=(island,)))
+
+
+def piped(**fixed: int) -> PlanRequest:
+    pins = tuple(f"{name}={value}" for name, value in fixed.items())
+    return asked(cluster="dgx-a100:2", global_batch=32, fixed=pins, top=3)
+
+
+def test_slow_by_speed_or_clock_against_the_median() -> None:
+    measured = [DeviceState(node=0, gpu=gpu, clock_hz=1300e6 if gpu else 910e6) for gpu in range(8)]
+    request = with_devices(asked(cluster="dgx-a100:2"), *measured, DeviceState(node=1, gpu=3, speed=0.25))
+    assert slow_devices(pricings_of(request)) == (
+        SlowDevice(node=1, gpu=3, pace=0.25),
+        SlowDevice(node=0, gpu=0, pace=pytest.approx(0.7)),
+    )
+    assert slow_devices(pricings_of(with_devices(request, *measured[1:]))) == ()
+
+
+def test_nodes_left_out_keep_the_order_of_the_others() -> None:
+    island = replace(
+        catalog.cluster("dgx-a100:4").islands[0],
+        devices=(DeviceState(node=1, gpu=0, speed=0.5), DeviceState(node=3, gpu=2, clock_hz=1e9)),
+        inlets_c=(20.0, 21.0, 22.0, 23.0),
+    )
+    fewer = without_nodes(island, {1})
+    assert fewer.nodes == 3
+    assert fewer.inlets_c == (20.0, 22.0, 23.0)
+    assert fewer.devices == (DeviceState(node=2, gpu=2, clock_hz=1e9),)
+    cluster = replace(catalog.cluster("dgx-a100:4"), islands=(island,))
+    every = [SlowDevice(node=node, gpu=0, pace=0.5) for node in range(4)]
+    assert without_slow_nodes(cluster, every) is None
+
+
+def test_a_slow_device_stretches_the_step_by_what_its_stage_computes() -> None:
+    request = piped()
+    layout = layout_of(request, ExplicitLayout(tp=8, pp=2))
+    healthy, slow = (
+        price_layout_with_heat(pricings_of(with_devices(request, *devices)), layout).step
+        for devices in ((), (DeviceState(node=1, gpu=5, speed=0.5),))
+    )
+    assert healthy.total_s < slow.total_s <= 2.0 * healthy.total_s  # exchanges and host time do not double
+    assert slow.compute_s > 1.5 * healthy.compute_s
+
+
+def test_what_slow_devices_cost_and_what_helps() -> None:
+    request = with_devices(piped(tp=4, cp=1), DeviceState(node=1, gpu=0, speed=0.25))
+    report = plan(request)
+    found = stragglers(report)
+    assert found is not None
+    assert found.left_out == (1,)
+    assert found.healthy_s < found.replanned_s <= found.as_is_s
+    assert found.replanned_s <= found.without_s * (1.0 + 1e-4)  # leaving nodes idle is among what is searched
+    assert found.as_is_s > 2.0 * found.healthy_s
+    without = plan(asked(cluster="dgx-a100:1", global_batch=32, fixed=("tp=4", "cp=1"), top=1))
+    assert found.without_s == pytest.approx(without.layouts[0].cost.step.total_s, rel=1e-6)
+    assert stragglers(plan(piped(tp=4, pp=2, cp=1))) is None
+
+
+def test_a_slightly_slow_stage_gets_fewer_layers() -> None:
+    devices = tuple(DeviceState(node=1, gpu=gpu, speed=0.75) for gpu in range(8))
+    pins = ("pp=2", "tp=8", "vpp=1")
+    request = asked("llama2_7b", cluster="dgx-a100:2", global_batch=32, seq=4096, fixed=pins, top=3)
+    report = plan(with_devices(request, *devices))
+    best = next(ranked for ranked in report.layouts if ranked.layout.gpus == 16)
+    places = best.placement or tuple(RankPlace(rank=rank, host=f"node{rank // 8}", gpu=rank % 8) for rank in range(16))
+    slow_stage = next(place.rank for place in places if place.host == "node1") // 8
+    layers = [stage.layers for stage in best.layout.stages]
+    assert layers[slow_stage] < layers[1 - slow_stage]
+
+
+def test_rebalance_pays_after_restart_over_gain() -> None:
+    request = piped()
+    running = estimate(request, layout_of(request, ExplicitLayout(tp=8, pp=2)))
+    measured = with_devices(request, *(DeviceState(node=1, gpu=gpu, clock_hz=1000e6) for gpu in range(8)))
+    change = rebalance(measured, running)
+    gained_s = change.now_s - change.best.cost.step.total_s
+    assert gained_s > 0.0
+    assert change.payback_steps == math.ceil(change.restart_s / gained_s)
+    assert change.gain == pytest.approx(gained_s / change.now_s)
+    again = rebalance(measured, change.best)
+    assert (again.payback_steps, again.gain, again.best.layout) == (0, 0.0, change.best.layout)
+
+
+def test_a_layout_runs_where_its_report_placed_it() -> None:
+    request = piped()
+    running = estimate(request, layout_of(request, ExplicitLayout(tp=8, pp=2)))
+    swapped = tuple(RankPlace(rank=rank, host=f"node{1 - rank // 8}", gpu=rank % 8) for rank in range(16))
+    placement = placement_of(replace(running, placement=swapped), request)
+    assert placement is not None
+    assert placement.nodes == (1, 0)
+    split = (*swapped[:4], *swapped[8:], *swapped[4:8])
+    with pytest.raises(InputError, match="whole nodes"):
+        placement_of(replace(running, placement=split), request)
+
+
+def test_from_the_outside(tmp_path: Path) -> None:
+    run = CliRunner().invoke
+    saved, again = tmp_path / "run.json", tmp_path / "again.json"
+    words = [
+        "search",
+        "llama32_1b",
+        "dgx-a100:2",
+        "--global-batch",
+        "32",
+        "--seq",
+        "2048",
+        "--fix",
+        "pp=2",
+        "--fix",
+        "tp=8",
+    ]
+    assert run(app, [*words, "--fix", "vpp=1", "--json", str(saved)]).exit_code == 0
+    for node, clock in ((0, 1400), (1, 1000)):
+        rows = "".join(f"{gpu}, NVIDIA A100-SXM4-80GB, {clock} MHz, 60, 99 %\n" for gpu in range(8))
+        head = "index, name, clocks.current.sm [MHz], temperature.gpu, utilization.gpu [%]\n"
+        (tmp_path / f"n{node}.csv").write_text(head + rows, encoding="utf-8")
+    series = [word for node in (0, 1) for word in ("--telemetry", str(tmp_path / f"n{node}.csv"))]
+    result = run(app, ["search", "--from", str(saved), *series, "--json", str(again)])
+    assert result.exit_code == 0, result.output
+    assert "pays after" in result.output
+    told = json.loads(again.read_text(encoding="utf-8"))
+    assert told["rebalance"]["gain"] > 0.0
+    assert told["request"]["telemetry"] == series[1::2]
+    result = run(app, [*words, *series, "--json", str(again)])
+    assert result.exit_code == 0, result.output
+    assert "Slow devices" in result.output
+    assert json.loads(again.read_text(encoding="utf-8"))["stragglers"]["left_out"] == [1]
+    assert run(app, ["explain", str(again)]).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "words", [["search"], ["search", "llama32_1b"], ["search", "--from", "r.json", "llama32_1b"]], ids=str
+)
+def test_words_that_are_missing_or_too_many(words: list[str]) -> None:
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 2
+    assert "plan: " in result.output
