@@ -4,19 +4,19 @@ Heavy imports (solver, graph library, cost models) happen inside the commands, s
 Exit codes: 0 done; 2 the input is wrong; 3 nothing feasible; 130 interrupted.
 """
 
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Final, NoReturn
+from typing import Annotated
 
 import typer
 
 from hardware.errors import InputError
+from planner.cli.imports import import_app
+from planner.cli.leaving import INTERRUPTED, leave
 from planner.cli.options import (
     CheckedName,
     Chunks,
-    ClusterFile,
     ClusterName,
     ClusterOrNone,
     ExpertTensor,
@@ -25,16 +25,20 @@ from planner.cli.options import (
     FrameworkName,
     GlobalBatch,
     GlobalBatchOrNone,
-    ImportAccelerator,
     JsonOut,
     LayersPerStage,
+    MicroBatchOrAuto,
     Model,
     ModelOrNone,
+    Objective,
     ObjectiveName,
+    Page,
+    Pins,
     PowerCap,
     PrecisionName,
     ProfileFile,
     Rank,
+    RecomputeOrAuto,
     Replicas,
     Report,
     ScheduleName,
@@ -46,12 +50,9 @@ from planner.cli.options import (
     StartRank,
     TelemetryFiles,
     Thermal,
+    TimeLimit,
+    Trace,
 )
-
-UNFORESEEN: Final = 1
-INPUT_ERROR: Final = 2
-INTERRUPTED: Final = 130
-BROKEN_PIPE: Final = 141  # as a shell reports a program that SIGPIPE ended
 
 app = typer.Typer(
     name="plan",
@@ -66,9 +67,6 @@ catalog_app = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="List what is known by name, or show one entry."
 )
 app.add_typer(catalog_app, name="catalog")
-import_app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Make a cluster file of what tools print about a machine."
-)
 app.add_typer(import_app, name="import")
 
 
@@ -97,20 +95,12 @@ def search(  # noqa: PLR0913, PLR0917 - the flags are the command line's contrac
     seq: Seq = None,
     precision: PrecisionName = "bf16",
     framework: Framework = FrameworkName.MEGATRON,
-    objective: Annotated[
-        ObjectiveName, typer.Option("--objective", help="Rank by time, energy or cost.")
-    ] = ObjectiveName.TIME,
-    micro_batch: Annotated[str, typer.Option("--micro-batch", help="Sequences per micro-batch, or auto.")] = "auto",
-    recompute: Annotated[
-        str, typer.Option("--recompute", help="auto, none, selective[:module+module], full.")
-    ] = "auto",
-    fix: Annotated[
-        list[str] | None, typer.Option("--fix", help="Pin a degree, such as --fix tp=4; repeatable.")
-    ] = None,
+    objective: Objective = ObjectiveName.TIME,
+    micro_batch: MicroBatchOrAuto = "auto",
+    recompute: RecomputeOrAuto = "auto",
+    fix: Pins = None,
     top: Annotated[int, typer.Option("--top", help="Layouts to rank.", min=1, max=1000)] = 10,
-    time_limit: Annotated[
-        float, typer.Option("--time-limit", help="Seconds that the search may take.", min=0.1)
-    ] = 60.0,
+    time_limit: TimeLimit = 60.0,
     power_cap: PowerCap = 0.0,
     thermal: Thermal = False,
     profile: ProfileFile = "",
@@ -118,10 +108,8 @@ def search(  # noqa: PLR0913, PLR0917 - the flags are the command line's contrac
     start: StartFile = None,
     rank: StartRank = 1,
     json_out: JsonOut = None,
-    html: Annotated[Path | None, typer.Option("--html", help="Write a report page to this file.")] = None,
-    trace: Annotated[
-        Path | None, typer.Option("--trace", help="Write the best plan's pipeline as a Chrome trace.")
-    ] = None,
+    html: Page = None,
+    trace: Trace = None,
 ) -> None:
     """Find the best layouts of MODEL on CLUSTER."""
 
@@ -156,7 +144,7 @@ def search(  # noqa: PLR0913, PLR0917 - the flags are the command line's contrac
         )
         return commands.search(question, outputs)
 
-    _leave(run)
+    leave(run)
 
 
 def _refuse_with_start(*given: object) -> None:
@@ -227,7 +215,7 @@ def estimate(  # noqa: PLR0913, PLR0917 - the flags are the command line's contr
         )
         return commands.estimate(question, explicit, commands.Outputs(json=json_out))
 
-    _leave(run)
+    leave(run)
 
 
 @app.command()
@@ -246,7 +234,7 @@ def explain(
 
         return commands.explain(report, rank, measured_s)
 
-    _leave(run)
+    leave(run)
 
 
 @app.command()
@@ -273,7 +261,7 @@ def export(
         target = commands.Target(format=to.value, version=framework_version, hosts=names)
         return commands.export(report, rank, target, output)
 
-    _leave(run)
+    leave(run)
 
 
 @app.command()
@@ -290,7 +278,7 @@ def sweep(
 
         return commands.sweep(file, output, workers=workers, resume=resume)
 
-    _leave(run)
+    leave(run)
 
 
 @app.command()
@@ -330,7 +318,7 @@ def check(  # noqa: PLR0913, PLR0917 - the flags are the command line's contract
         )
         return commands.check(launch, json_out)
 
-    _leave(run)
+    leave(run)
 
 
 @app.command()
@@ -346,7 +334,7 @@ def validate(
 
         return commands.validate(runs, profile, json_out)
 
-    _leave(run)
+    leave(run)
 
 
 @app.command()
@@ -382,71 +370,7 @@ def calibrate(
         )
         return commands.calibrate(inputs, output)
 
-    _leave(run)
-
-
-@import_app.command("topology")
-def import_topology(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Topology files of one cluster.")],
-    output: ClusterFile = None,
-    accelerator: ImportAccelerator = "",
-    node: Annotated[
-        str, typer.Option("--node", help="Node type that lends what files leave open (plan catalog clusters).")
-    ] = "",
-    nodes: Annotated[int, typer.Option("--nodes", help="Number of nodes; 0: as the files say.", min=0)] = 0,
-    name: Annotated[str, typer.Option("--name", help="Name of the cluster; default: of the first file.")] = "",
-) -> None:
-    """Read topology files: nvidia-smi, rocm-smi, NCCL XML, SLURM, ibnetdiscover, ibstat, topograph, NetQ."""
-
-    def run() -> int:
-        from planner import commands  # noqa: PLC0415
-
-        wishes = commands.Wishes(accelerator=accelerator, node=node, nodes=nodes, name=name)
-        return commands.import_topology(files, wishes, output)
-
-    _leave(run)
-
-
-@import_app.command("nccl-tests")
-def import_nccl_tests(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Logs of nccl-tests or rccl-tests.")],
-    output: ClusterFile = None,
-    cluster: Annotated[
-        str,
-        typer.Option("--cluster", help="PRESET:NODES or TOML file that was measured; default: by the logs' devices."),
-    ] = "",
-    accelerator: ImportAccelerator = "",
-) -> None:
-    """Read measured collectives and set the rates of a cluster's links by them."""
-
-    def run() -> int:
-        from planner import commands  # noqa: PLC0415
-
-        return commands.import_nccl_tests(files, cluster, accelerator, output)
-
-    _leave(run)
-
-
-@import_app.command("telemetry")
-def import_telemetry(
-    files: Annotated[
-        list[Path],
-        typer.Argument(metavar="FILE...", help="Series taken while a job trains; one node each, or several."),
-    ],
-    output: ClusterFile = None,
-    cluster: Annotated[
-        str, typer.Option("--cluster", help="PRESET:NODES or TOML file that was watched; default: by the devices.")
-    ] = "",
-    accelerator: ImportAccelerator = "",
-) -> None:
-    """Read clocks, temperatures and draws: nvidia-smi --query-gpu, dcgmi dmon, dcgm-exporter, rocm-smi --json."""
-
-    def run() -> int:
-        from planner import commands  # noqa: PLC0415
-
-        return commands.import_telemetry(files, cluster, accelerator, output)
-
-    _leave(run)
+    leave(run)
 
 
 def _catalog_command(kind: str) -> Callable[..., None]:
@@ -459,40 +383,13 @@ def _catalog_command(kind: str) -> Callable[..., None]:
 
             return commands.catalog(kind, name, json_out)
 
-        _leave(run)
+        leave(run)
 
     return command
 
 
 for _kind in ("models", "accelerators", "clusters"):
     catalog_app.command(_kind, help=f"Known {_kind}, or one of them.")(_catalog_command(_kind))
-
-
-def _leave(run: Callable[[], int]) -> NoReturn:
-    """Run a command and leave with its exit code; no mistake of the user ends in a traceback."""
-    try:
-        code = run()
-    except InputError as error:
-        typer.echo(f"plan: {error}", err=True)
-        code = INPUT_ERROR
-    except KeyboardInterrupt:
-        typer.echo("plan: interrupted; what was finished is kept", err=True)
-        code = INTERRUPTED
-    except BrokenPipeError:
-        _drop_output()
-        code = BROKEN_PIPE
-    except Exception as error:  # the last door: a defect must not bury the user in a traceback
-        if os.environ.get("PLAN_TRACEBACK"):
-            raise
-        typer.echo(f"plan: a defect of the planner: {type(error).__name__}: {error}", err=True)
-        typer.echo("plan: set PLAN_TRACEBACK=1 and run again to see where, and please report it", err=True)
-        code = UNFORESEEN
-    raise typer.Exit(code)
-
-
-def _drop_output() -> None:
-    """Point standard output nowhere, so that nothing is flushed into a closed pipe on the way out."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def main() -> None:

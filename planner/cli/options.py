@@ -65,6 +65,13 @@ ClusterOrNone = Annotated[
 GlobalBatchOrNone = Annotated[
     int | None, typer.Option("--global-batch", help="Sequences (or samples) per optimizer step.", min=1)
 ]
+Objective = Annotated[ObjectiveName, typer.Option("--objective", help="Rank by time, energy or cost.")]
+MicroBatchOrAuto = Annotated[str, typer.Option("--micro-batch", help="Sequences per micro-batch, or auto.")]
+RecomputeOrAuto = Annotated[str, typer.Option("--recompute", help="auto, none, selective[:module+module], full.")]
+Pins = Annotated[list[str] | None, typer.Option("--fix", help="Pin a degree, such as --fix tp=4; repeatable.")]
+TimeLimit = Annotated[float, typer.Option("--time-limit", help="Seconds that the search may take.", min=0.1)]
+Page = Annotated[Path | None, typer.Option("--html", help="Write a report page to this file.")]
+Trace = Annotated[Path | None, typer.Option("--trace", help="Write the best plan's pipeline as a Chrome trace.")]
 TelemetryFiles = Annotated[
     list[Path] | None,
     typer.Option("--telemetry", help="Series of nvidia-smi, DCGM or rocm-smi of this cluster under load; repeatable."),

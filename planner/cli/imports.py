@@ -1,0 +1,77 @@
+"""``plan import``: cluster files of what tools print."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from planner.cli.leaving import leave
+from planner.cli.options import ClusterFile, ImportAccelerator
+
+import_app = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Make a cluster file of what tools print about a machine."
+)
+
+
+@import_app.command("topology")
+def import_topology(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Topology files of one cluster.")],
+    output: ClusterFile = None,
+    accelerator: ImportAccelerator = "",
+    node: Annotated[
+        str, typer.Option("--node", help="Node type that lends what files leave open (plan catalog clusters).")
+    ] = "",
+    nodes: Annotated[int, typer.Option("--nodes", help="Number of nodes; 0: as the files say.", min=0)] = 0,
+    name: Annotated[str, typer.Option("--name", help="Name of the cluster; default: of the first file.")] = "",
+) -> None:
+    """Read topology files: nvidia-smi, rocm-smi, NCCL XML, SLURM, ibnetdiscover, ibstat, topograph, NetQ."""
+
+    def run() -> int:
+        from planner import commands  # noqa: PLC0415
+
+        wishes = commands.Wishes(accelerator=accelerator, node=node, nodes=nodes, name=name)
+        return commands.import_topology(files, wishes, output)
+
+    leave(run)
+
+
+@import_app.command("nccl-tests")
+def import_nccl_tests(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Logs of nccl-tests or rccl-tests.")],
+    output: ClusterFile = None,
+    cluster: Annotated[
+        str,
+        typer.Option("--cluster", help="PRESET:NODES or TOML file that was measured; default: by the logs' devices."),
+    ] = "",
+    accelerator: ImportAccelerator = "",
+) -> None:
+    """Read measured collectives and set the rates of a cluster's links by them."""
+
+    def run() -> int:
+        from planner import commands  # noqa: PLC0415
+
+        return commands.import_nccl_tests(files, cluster, accelerator, output)
+
+    leave(run)
+
+
+@import_app.command("telemetry")
+def import_telemetry(
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE...", help="Series taken while a job trains; one node each, or several."),
+    ],
+    output: ClusterFile = None,
+    cluster: Annotated[
+        str, typer.Option("--cluster", help="PRESET:NODES or TOML file that was watched; default: by the devices.")
+    ] = "",
+    accelerator: ImportAccelerator = "",
+) -> None:
+    """Read clocks, temperatures and draws: nvidia-smi --query-gpu, dcgmi dmon, dcgm-exporter, rocm-smi --json."""
+
+    def run() -> int:
+        from planner import commands  # noqa: PLC0415
+
+        return commands.import_telemetry(files, cluster, accelerator, output)
+
+    leave(run)
