@@ -5,8 +5,8 @@ models that
 ship with it. A request is compared with every run; the nearest ones give the interval and the label.
 
     distance = sum of penalties for what differs + per-doubling penalties for sizes
-    interval = [t / q90, t / q10] of the ratios of the nearest runs, widened by one factor so that four of five runs of
-               studies that were left out fall inside
+    interval = [t / q90, t / q10] of the ratios of the nearest runs, few of each study, widened by one factor so that
+               four of five runs of a study that was left out fall inside
 
 Under the profile of a machine the runs that it was fitted on decide: the half-width is the conformal 80 % bound of
 their leave-one-out errors, and it grows towards that of the published runs with the distance from the nearest of them.
@@ -26,18 +26,19 @@ import numpy as np
 from costmodels.layout import Layout
 from costmodels.pricing import Pricing
 from costmodels.results import Evidence
-from costmodels.table import Floats
+from costmodels.table import Floats, Ints
 from costmodels.workload.counts import parameter_count
 from planner.calibrate.profile import FittedRun, MachineProfile
 from planner.grids import expert_count
 from planner.traits import RunTraits, family_of
 
 NEAREST: Final = 60  # runs that form the interval
+MOST_OF_A_STUDY: Final = 5  # of them
+NEAR: Final = 0.2  # distance at which a run counts half of one at no distance
 COVERAGE: Final = 0.8
 WIDENING: Final = 1.0
-"""Factor on the log of both ends of the interval, fitted by ``benchmarks/evidence.py`` so that 80 % of the runs of
-left-out
-studies fall inside their interval; range: all runs of ``evidence.csv``."""
+"""Factor on the log of both ends of the interval, fitted by ``benchmarks/evidence.py`` so that 80 % of the runs of a
+left-out study fall inside their interval, every study counting alike; range: all runs of ``evidence.csv``."""
 LEAST_LOG: Final = 0.03  # no interval is narrower than what one layout varies between repeats and releases
 SIMILAR: Final = 0.35
 KIN: Final = 1.2
@@ -131,7 +132,7 @@ def _published(traits: RunTraits, step_s: float) -> Evidence:
     table = shipped_runs()
     distance = distances(table, traits)
     nearest = int(distance.argmin())
-    low, high = log_interval(table.log_ratio, distance)
+    low, high = log_interval(table, distance)
     label = "measured" if distance[nearest] <= SIMILAR else "near" if distance[nearest] <= KIN else "extrapolated"
     return Evidence(
         label=label,
@@ -214,16 +215,45 @@ def distances(table: EvidenceTable, traits: RunTraits) -> Floats:
     return total
 
 
-def log_interval(log_ratio: Floats, distance: Floats, widening: float = WIDENING) -> tuple[float, float]:
-    """Ends of the interval of log(predicted / measured) from the nearest runs, weighted by nearness."""
-    order = np.argsort(distance, kind="stable")[:NEAREST]
-    weight = (0.2 + distance[order]) ** -2.0
-    values = log_ratio[order]
+def log_interval(table: EvidenceTable, distance: Floats, widening: float = WIDENING) -> tuple[float, float]:
+    """Ends of the interval of log(predicted / measured) from the nearest runs, weighted by nearness.
+
+    Runs of one study share a machine, a framework and their error; few of each count, so that the interval holds for
+    runs of a study that nobody has seen.
+
+    Parameters
+    ----------
+    table : EvidenceTable
+        N runs.
+    distance : ndarray
+        Of each [1], shape (N,); infinite for runs that do not count.
+    widening : float
+        Factor on both ends [1].
+
+    Returns
+    -------
+    tuple of float
+        Logarithms [1].
+    """
+    order = _few_of_each(table.study, np.argsort(distance, kind="stable"))
+    order = order[np.isfinite(distance[order])][:NEAREST]
+    weight = 1.0 / (NEAR + distance[order])
+    values = table.log_ratio[order]
     low, high = (_quantile(values, weight, share) for share in ((1 - COVERAGE) / 2, (1 + COVERAGE) / 2))
     middle = _quantile(values, weight, 0.5)
     down = max((middle - low) * widening, LEAST_LOG)
     up = max((high - middle) * widening, LEAST_LOG)
     return middle - down, middle + up
+
+
+def _few_of_each(study: np.typing.NDArray[np.str_], order: Ints) -> Ints:
+    """Keep the first :data:`MOST_OF_A_STUDY` runs of every study, in order."""
+    _, code = np.unique(study[order], return_inverse=True)
+    together = np.argsort(code, kind="stable")
+    first = np.searchsorted(code[together], code[together])
+    place = np.empty_like(together)
+    place[together] = np.arange(len(code)) - first
+    return np.asarray(order[place < MOST_OF_A_STUDY])
 
 
 def _quantile(values: Floats, weight: Floats, share: float) -> float:
