@@ -74,6 +74,7 @@ class Generation:
     training: Mapping[str, float]  # rate of products inside a training step over their isolated rate, by number format
     memory: float  # share of the memory bandwidth that memory-bound kernels reach
     scan: float  # share of the 16-bit peak that chunked scans reach
+    host: float  # time of the hosts that such accelerators are sold with over that of Hopper's
     early_math: float  # rate of low-precision products with software of the part's first year over later software's
 
 
@@ -208,6 +209,7 @@ def _generation(row: Mapping[str, Any], sources: Mapping[str, str], where: str) 
         training=MappingProxyType({name: training.value(name) for name in row["training"]}),
         memory=top.value("memory"),
         scan=top.value("scan"),
+        host=top.value("host"),
         early_math=top.value("early_math") if "early_math" in row else 1.0,
     )
 

@@ -69,6 +69,8 @@ class Software:
     consecutive_routing: bool = False  # benchmarks without a router: tokens take neighbouring experts in turn
     gradient_bytes: float = 0.0  # overrides the recipe's; 0.0: as the recipe
     separate_accumulation: bool = False  # every micro-batch's gradients are added to the sum in a pass of their own
+    sliced_states: bool = False  # shards of every tensor are copied one by one from Python before and after exchanges
+    allocating_receives: bool = False  # a stage allocates what it receives anew for every micro-batch, and waits for it
     gradient_copy_bytes: float = 0.0  # per parameter: buckets that are reduced, beside the gradients that accumulate
     main_params_in_optimizer: bool = True
     optimizer_offload: bool = False

@@ -88,6 +88,8 @@ class PartCosts:
         Seconds by kind of work, shape (len(Work), K, S). Exchanges count only what no compute hides.
     dense_parameters, expert_parameters : ndarray
         Parameters of one layer on one rank before ZeRO sharding, shape (K, S).
+    weight_tensors : ndarray
+        Tensors of parameters in one layer, shape (K,).
     clock : ndarray
         Sustained clock over the highest clock under the power limit, shape (S,); the times hold at it.
     forward_links_s, backward_links_s : ndarray
@@ -100,6 +102,7 @@ class PartCosts:
     backward_s: Floats
     dense_parameters: Floats
     expert_parameters: Floats
+    weight_tensors: Floats
     clock: Floats
     forward_links_s: Floats
     backward_links_s: Floats
@@ -177,6 +180,7 @@ def price_parts(pricing: Pricing, table: StrategyTable, *, exchanges: bool = Tru
             backward_s=np.stack([part.backward_s(exchanges=exchanges) for part in parts], axis=1),
             dense_parameters=np.stack([part.parameters.dense for part in parts]),
             expert_parameters=np.stack([part.parameters.expert for part in parts]),
+            weight_tensors=np.array([float(sum(op.parameters > 0 for op in part.ops)) for part in parts]),
             clock=np.ones(len(table)),
             forward_links_s=np.stack([forward for forward, _ in links], axis=1),
             backward_links_s=np.stack([backward for _, backward in links], axis=1),
@@ -319,8 +323,9 @@ class _Part:
 
     def _host_s(self, start_s: Floats) -> Floats:
         """Hosts vary, and ranks that meet in every layer wait for the slowest of their group."""
-        shared = self.pricing.constants.efficiency.shared
-        return np.asarray(start_s * (1.0 + shared.host_jitter * expected_maximum(self.table.tp)))
+        efficiency = self.pricing.constants.efficiency
+        host = efficiency.generation(self.pricing.accelerator).host
+        return np.asarray(start_s * host * (1.0 + efficiency.shared.host_jitter * expected_maximum(self.table.tp)))
 
     @cached_property
     def exchange(self) -> LayerExchange:

@@ -21,7 +21,10 @@ class Overlap:
     ``contention`` what a second of hidden transfer takes from the compute beside it (multiprocessors and memory
     bandwidth of its kernels), ``user_buffer_contention`` the same for exchanges that copy engines or a few
     multiprocessors move; ``step_exchange`` the time of a tensor-parallel exchange inside a step over its time alone,
-    where layers are called op by op from Python: ranks arrive apart, and results are copied into place.
+    where layers are called op by op from Python: ranks arrive apart, and results are copied into place; ``slice_s`` the
+    host's time to cut one shard out of one tensor and to copy it back. ``receive_stall_s`` is what a receive takes
+    longer where the stage allocates for it and the memory is full, or the run is one of those that stall: one in e over
+    ``stall_nodes`` nodes runs free of it.
     """
 
     window_share: float
@@ -30,6 +33,9 @@ class Overlap:
     contention: float
     user_buffer_contention: float
     step_exchange: float
+    slice_s: float
+    receive_stall_s: float
+    stall_nodes: float
 
 
 @lru_cache(maxsize=1)
@@ -43,6 +49,9 @@ def default_overlap() -> Overlap:
         contention=float(table["contention"]["value"]),
         user_buffer_contention=float(table["user_buffer_contention"]["value"]),
         step_exchange=float(table["step_exchange"]["value"]),
+        slice_s=float(table["slice_s"]["value"]),
+        receive_stall_s=float(table["receive_stall_s"]["value"]),
+        stall_nodes=float(table["stall_nodes"]["value"]),
     )
 
 

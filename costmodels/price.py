@@ -1,6 +1,7 @@
 """The price of one explicit layout: time, memory, power, throughput. The batch forms share every function below it."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from costmodels.heat import HeatProblem, Settled, heat_problem, identity_maps, once, placed_maps, settle, times_of_row
 from costmodels.layout import Layout
@@ -9,7 +10,7 @@ from costmodels.placement import Placement
 from costmodels.power_state import power_state
 from costmodels.priced import priced_step
 from costmodels.pricing import Pricing
-from costmodels.results import LayoutCost, MemoryUse, PowerState
+from costmodels.results import LayoutCost, MemoryUse, PowerState, StepTime, Verdict
 from costmodels.step import StepTimes
 from costmodels.workload.counts import flops_per_token
 
@@ -86,18 +87,30 @@ def placed_cost(problem: HeatProblem, settled: Settled, row: int) -> LayoutCost:
 
 def _cost(problem: HeatProblem, times: StepTimes, power: PowerState) -> LayoutCost:
     pricings, layout = problem.step.pricings, problem.layout
-    breakdown = times.breakdown(0)
+    memory = memory_of(pricings, layout)
+    breakdown = _with_stalls(times.breakdown(0), pricings[0], layout, memory)
     total_s = breakdown.total_s
     model, job = pricings[0].model, pricings[0].job
     tokens = float(job.global_batch * (job.seq if model.hidden else 1))
     return LayoutCost(
         step=breakdown,
-        memory=memory_of(pricings, layout),
+        memory=memory,
         power=power,
         stage_times_s=tuple(float(t) for t in times.stage_s[0]),
         tokens_per_s=tokens / total_s,
         mfu=tokens * flops_per_token(model, job.seq) / (total_s * _peak_flops_per_s(pricings, layout)),
     )
+
+
+def _with_stalls(step: StepTime, pricing: Pricing, layout: Layout, memory: Sequence[MemoryUse]) -> StepTime:
+    """Add what receives wait for memory where stages allocate for them and the fullest has none left."""
+    full = any(use.verdict is not Verdict.FITS for use in memory)
+    if not (full and pricing.job.software.allocating_receives and len(layout.stages) > 1):
+        return step
+    in_a_row = 2 * min(len(layout.stages) - 1, 2)
+    stall_s = in_a_row * layout.num_microbatches * pricing.constants.overlap.receive_stall_s
+    details = (*step.details, ("memory_stall", stall_s))
+    return replace(step, exposed_comm_s=step.exposed_comm_s + stall_s, details=details)
 
 
 def _peak_flops_per_s(pricings: Sequence[Pricing], layout: Layout) -> float:

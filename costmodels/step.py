@@ -5,6 +5,7 @@ busiest
 stage: its compute, its visible exchanges, and the rest of the makespan as its bubble; the parts sum to the total.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -38,8 +39,8 @@ class StageWork:
     ----------
     forward_s, backward_s : ndarray
         Shape (len(Work), R, pp, vpp).
-    dense_parameters, expert_parameters : ndarray
-        Parameters on one rank before ZeRO sharding, by strategy, shape (R, J, pp).
+    dense_parameters, expert_parameters, weight_tensors : ndarray
+        Parameters on one rank before ZeRO sharding, and their tensors, by strategy, shape (R, J, pp).
     forward_links_s, backward_links_s : ndarray
         Seconds on outer tiers as in :class:`costmodels.layer_costs.PartCosts`, shape (T, R, pp, vpp) for the largest
         number of tiers T of any island.
@@ -49,6 +50,7 @@ class StageWork:
     backward_s: Floats
     dense_parameters: Floats
     expert_parameters: Floats
+    weight_tensors: Floats
     forward_links_s: Floats
     backward_links_s: Floats
 
@@ -108,6 +110,7 @@ def rows_of_work(work: StageWork, rows: Ints) -> StageWork:
         backward_s=work.backward_s[:, rows],
         dense_parameters=work.dense_parameters[rows],
         expert_parameters=work.expert_parameters[rows],
+        weight_tensors=work.weight_tensors[rows],
         forward_links_s=work.forward_links_s[:, rows],
         backward_links_s=work.backward_links_s[:, rows],
     )
@@ -132,7 +135,7 @@ def stage_work(costs: Sequence[PartCosts], contents: Contents) -> StageWork:
     forward = np.empty((len(Work), len(contents.rows), spec.pp, spec.vpp))
     backward = np.empty_like(forward)
     dense = np.empty((len(contents.rows), contents.rows.shape[1], spec.pp))
-    expert = np.empty_like(dense)
+    expert, tensors = np.empty_like(dense), np.empty_like(dense)
     tiers = max(len(cost.forward_links_s) for cost in costs)
     links = np.zeros((2, tiers, *forward.shape[1:]))
     for island in sorted(set(contents.islands)):
@@ -153,6 +156,7 @@ def stage_work(costs: Sequence[PartCosts], contents: Contents) -> StageWork:
         held = counts.sum(axis=2)
         dense[:, :, stages] = np.einsum("rsjk,krj->rjs", held, cost.dense_parameters[:, contents.rows], optimize=True)
         expert[:, :, stages] = np.einsum("rsjk,krj->rjs", held, cost.expert_parameters[:, contents.rows], optimize=True)
+        tensors[:, :, stages] = np.einsum("rsjk,k->rjs", held, cost.weight_tensors)
     if contents.reshard_s is not None:
         forward[Work.RESHARD] += contents.reshard_s[:, place]
         backward[Work.RESHARD] += contents.reshard_s[:, place]
@@ -161,6 +165,7 @@ def stage_work(costs: Sequence[PartCosts], contents: Contents) -> StageWork:
         backward_s=backward,
         dense_parameters=dense,
         expert_parameters=expert,
+        weight_tensors=tensors,
         forward_links_s=links[0],
         backward_links_s=links[1],
     )
@@ -221,7 +226,7 @@ def price_steps(
     # Stages that end early reduce gradients while the others still work; those that begin late gather as long.
     idle_after = time.makespan_s[:, None] - time.finish_s
     reduce_s = np.maximum(reduce - idle_after, 0.0).max(axis=1) + _tied_s(pricings, first)
-    gather_s = np.maximum(gather - time.start_s, 0.0).max(axis=1)
+    gather_s = np.maximum(gather + _sliced_s(pricings, table, contents, work) - time.start_s, 0.0).max(axis=1)
     optimizer_s = optimizer.max(axis=1)
     steady = time.makespan_s + reduce_s + gather_s + optimizer_s
     sync = jitter_s(steady, first.tp * first.cp * first.dp * spec.pp)
@@ -267,10 +272,11 @@ def _sends(pricings: Sequence[Pricing], table: StrategyTable, contents: Contents
         slower = max((pricings[here], pricings[there]), key=lambda pricing: -pricing.tiers[-1].bytes_per_s)
         found = boundary_exchange(slower.model, slower.job, table, slower.tiers, slower.constants.network)
         load = found.load(slower.tiers)
+        stall_s = _expected_stall_s(slower)
         if here == there and stage == 0 and len(set(contents.islands)) == 1:
-            send[:], loads[: len(load)] = found.forward_s[:, None], load[:, :, None]
+            send[:], loads[: len(load)] = (found.forward_s + stall_s)[:, None], load[:, :, None]
             break
-        send[:, stage], loads[: len(load), :, stage] = found.forward_s, load
+        send[:, stage], loads[: len(load), :, stage] = found.forward_s + stall_s, load
     return _Sends(seconds=send, loads=loads)
 
 
@@ -302,6 +308,26 @@ def _exchanging(span_s: Floats, links_s: Floats) -> Exchanging:
     """Exchanges of a span from their seconds on outer tiers, shape (T, ...)."""
     loads = np.minimum(links_s[1:] / np.maximum(links_s[0], 1e-30), 1.0)
     return Exchanging(span_s=span_s, active_s=links_s[0], loads=loads)
+
+
+def _expected_stall_s(pricing: Pricing) -> float:
+    """Seconds that a receive takes longer on average over runs where stages allocate what they receive."""
+    overlap, nodes = pricing.constants.overlap, pricing.island.nodes
+    if not pricing.job.software.allocating_receives or nodes == 1:
+        return 0.0
+    return overlap.receive_stall_s * -math.expm1(-((nodes / overlap.stall_nodes) ** 3))
+
+
+def _sliced_s(pricings: Sequence[Pricing], table: StrategyTable, contents: Contents, work: StageWork) -> Floats:
+    """Host seconds to cut gradients and weights into the shards of their group one by one, shape (R, pp)."""
+    sliced = np.zeros((len(contents.rows), contents.spec.pp))
+    if not pricings[0].job.software.sliced_states:
+        return sliced
+    for j in range(contents.rows.shape[1]):
+        rows = table.take(contents.rows[:, j])
+        shards = np.where((rows.zero >= 1) & (rows.dp * rows.cp > 1), rows.dp * rows.cp, 0)
+        sliced += pricings[0].constants.overlap.slice_s * shards[:, None] * work.weight_tensors[:, j]
+    return sliced
 
 
 def _state_times(
