@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import multiprocessing
+import os
 import re
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -121,6 +122,10 @@ def answer_point(question: Question, path: Path) -> Data:
         data = {**head, **report_to_json(plan(request_of(question)))}
     except InputError as error:
         data = {**head, "error": str(error)}
+    except Exception as error:  # one point's defect must not take the others with it
+        if os.environ.get("PLAN_TRACEBACK"):
+            raise
+        data = {**head, "error": f"a defect of the planner: {type(error).__name__}: {error}"}
     text = json_text(data)
     write_whole(path, text)
     return _parsed(text)

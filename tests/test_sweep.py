@@ -1,4 +1,5 @@
 import csv
+import io
 import json
 import signal
 import subprocess
@@ -9,10 +10,12 @@ from pathlib import Path
 
 import plan_samples as samples
 import pytest
+from rich.console import Console
 
 from hardware.errors import InputError
 from planner import sweep
 from planner.question import Question
+from planner.report.sweep_text import print_sweep
 from planner.sweep import COLUMNS, run_sweep
 from planner.sweep_file import read_sweep
 
@@ -194,3 +197,29 @@ def test_a_wrong_file_is_refused_with_its_field(text, words, tmp_path):
         read_sweep(write(tmp_path, text))
     assert words in str(error.value)
     assert "sweep.toml" in str(error.value)
+
+
+def test_a_defect_of_one_point_is_its_row(tmp_path, monkeypatch):
+    def broken(_):
+        raise ZeroDivisionError("nothing there")
+
+    monkeypatch.setattr("planner.sweep.plan", broken)
+    asked = Question(model="llama3_8b", cluster="dgx-h100:1", global_batch=8, seq=1024)
+    rows = run_sweep([asked], tmp_path).rows
+    assert (rows[0]["status"], rows[0]["reason"]) == (
+        "error",
+        "a defect of the planner: ZeroDivisionError: nothing there",
+    )
+
+
+def test_the_printed_table_numbers_its_reasons(tmp_path):
+    bad = [
+        Question(model=name, cluster="dgx-h100:1", global_batch=8, seq=64) for name in ("none_a", "none_a", "none_b")
+    ]
+    result = run_sweep([bad[0], replace(bad[1], seq=32), bad[2]], tmp_path)
+    stream = io.StringIO()
+    print_sweep(Console(file=stream, width=80), "Three", result)
+    text = stream.getvalue()
+    assert text.count("error [1]") == 2
+    assert text.count("error [2]") == 1
+    assert text.count("model 'none_a' is not known") == 1

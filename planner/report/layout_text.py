@@ -36,6 +36,14 @@ from planner.report.words import (
 from planner.request import PlanRequest
 from planner.splits import runs_of
 
+_NEARNESS: Final = MappingProxyType(
+    {
+        "calibrated": "near runs that the profile was fitted on",
+        "measured": "near a measured run",
+        "near": "some way from the nearest measured run",
+        "extrapolated": "far from the nearest measured run",
+    }
+)
 _SMALLEST_PART: Final = 0.0005  # of the step; parts below it are left out of the bars
 _SMALLEST_COMPONENT: Final = 0.005  # of the memory
 _VERDICTS: Final = MappingProxyType(
@@ -88,10 +96,19 @@ def facts(title: str, ranked: RankedLayout, request: PlanRequest) -> RenderableT
 
 def evidence_rows(evidence: Evidence, request: PlanRequest) -> list[tuple[str, str]]:
     """Say how sure a prediction is, and which profile it was made with."""
-    rows = [("evidence", f"{evidence.label}; nearest measured: {evidence.nearest or 'none'}")]
+    rows = [("evidence", nearness(evidence))]
     if request.profile is not None:
         rows.append(("profile", f"{profile_words(request.profile)}{'' if evidence.profile else '; not used here'}"))
     return rows
+
+
+def nearness(evidence: Evidence) -> str:
+    """Say how near a prediction is to something measured; nothing is measured of the layout itself."""
+    words = _NEARNESS.get(evidence.label, evidence.label)
+    name = evidence.nearest
+    if name.count("(") > name.count(")"):  # a name that was cut inside its remark
+        name = name[: name.rindex("(")].rstrip()
+    return f"{words}: {name}" if name else words
 
 
 def profile_words(profile: MachineProfile) -> str:
@@ -159,7 +176,7 @@ def bullets(lines: Sequence[str]) -> RenderableType:
 def _interval(evidence: Evidence) -> str:
     if evidence.high_s <= 0.0:
         return ""
-    return f" (between {digits(evidence.low_s)} and {digits(evidence.high_s)})"
+    return f" (likely {digits(evidence.low_s)} to {digits(evidence.high_s)})"
 
 
 def _rate(cost: LayoutCost, gpus: int, request: PlanRequest) -> str:

@@ -4,18 +4,19 @@ import shlex
 from collections.abc import Sequence
 from typing import Final
 
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from costmodels.results import Evidence
 from planner.plan_report import PlanReport, SearchProof
 from planner.report.console import bars, section, show
 from planner.report.layout_text import breakdown, facts, job_line, labelled
 from planner.report.ranking import ranking
-from planner.report.words import count, layout_text, listed, percent, seconds
+from planner.report.words import count, digits, layout_text, listed, percent, seconds
 from planner.request import Framework, Objective
 
 MOST_REASONS: Final = 3
-_EXPORTABLE: Final = (Framework.MEGATRON, Framework.NONE)
+_LEGEND: Final = "mb: micro-batch; vpp: virtual chunks a stage; GiB: memory of the fullest GPU"
 
 
 def print_search(
@@ -47,11 +48,15 @@ def print_search(
     show(
         console,
         job_line(report.request),
-        ranking(report.layouts, console.width, sequences=report.request.model.hidden > 0),
+        Group(
+            ranking(report.layouts, console.width, sequences=report.request.model.hidden > 0),
+            Text(f"{proof_words(report)}."),
+            Text(_LEGEND, style="dim"),
+        ),
         facts("Best", best, report.request),
+        *_proof(report),
         breakdown(best.cost.step, bars(console)),
         *_losses(report),
-        *_proof(report),
         *more,
         *_next(report, saved),
         *saved_lines(written),
@@ -70,9 +75,8 @@ def _losses(report: PlanReport) -> Sequence[RenderableType]:
 
 
 def _proof(report: PlanReport) -> Sequence[RenderableType]:
-    rows = [("searched", counts_words(report.search))]
-    if report.layouts:
-        rows.append(("proof", proof_words(report)))
+    rows = [("prediction", _prediction_words(ranked.evidence)) for ranked in report.layouts[:1]]
+    rows.append(("search", counts_words(report.search)))
     if report.unconstrained_s and report.layouts:
         rows.append(("constraint", _constraint_words(report)))
     rows += [("refused", f"{number:,}: {reason}") for reason, number in report.rejected[:MOST_REASONS]]
@@ -84,27 +88,42 @@ def _proof(report: PlanReport) -> Sequence[RenderableType]:
 
 def counts_words(search: SearchProof) -> str:
     """Say how many candidates there were and what became of them."""
-    pruned = sum(number for _, number in search.pruned)
-    bounds = ", ".join(
-        f"{number:,} by {name}" for name, number in sorted(search.pruned, key=lambda item: -item[1]) if number
-    )
+    fates = {"cannot be faster": 0, "cannot fit the memory": 0, "not reached in the time limit": 0}
+    for bound, number in search.pruned:
+        fates[_fate(bound)] += number
+    ruled_out = ", ".join(f"{number:,} {fate}" for fate, number in fates.items() if number)
     return (
-        f"{search.enumerated:,} grids enumerated; of them and their variants {pruned:,} pruned"
-        + (f" ({bounds})" if bounds else "")
-        + f", {search.solved:,} priced in full; {search.wall_s:.1f} s"
+        f"{search.enumerated:,} grids; {search.solved:,} of their variants priced in full"
+        + (f"; of grids and variants {ruled_out}" if ruled_out else "")
+        + f"; {search.wall_s:.1f} s"
     )
+
+
+def _fate(bound: str) -> str:
+    """What became of the candidates that a bound, as the search names it, kept from being priced."""
+    if "time limit" in bound:
+        return "not reached in the time limit"
+    return "cannot fit the memory" if "memory" in bound else "cannot be faster"
+
+
+def _prediction_words(evidence: Evidence) -> str:
+    """Say how far to trust the step time of the best layout."""
+    if evidence.high_s <= 0.0:
+        return "no interval is known"
+    return f"four of five runs like it take {digits(evidence.low_s)} to {seconds(evidence.high_s)}"
 
 
 def proof_words(report: PlanReport) -> str:
     """Say what the search proves."""
     search, best = report.search, report.layouts[0]
     if report.request.objective is not Objective.TIME:
-        return f"the bounds are on time, not on {report.request.objective}: best of what was priced"
+        objective = report.request.objective
+        return f"Not proven best: bounds are on time, not on {objective}; the first is the best that was priced"
     if search.proven_optimal:
-        return "no layout of the space is faster than the first, under the cost models"
+        return "Proven best: under the cost models no layout is faster than the first"
     return (
-        f"not proven: nothing of the space is below {seconds(search.lower_bound_s)}; "
-        f"the first, {seconds(best.cost.step.total_s)}, is at most {percent(search.gap)} above the best"
+        f"Not proven best: a layout of {seconds(search.lower_bound_s)} cannot be ruled out, "
+        f"so the first, {seconds(best.cost.step.total_s)}, is at most {percent(search.gap)} above the best"
     )
 
 
@@ -127,10 +146,13 @@ def _infeasible(report: PlanReport) -> Sequence[RenderableType]:
 
 def _next(report: PlanReport, saved: str) -> Sequence[RenderableType]:
     file = shlex.quote(saved) if saved and saved != "-" else "plan.json"
-    steps = [f"plan explain {file} --rank 1"]
-    if report.request.framework in _EXPORTABLE:
-        steps.append(f"plan export {file} --rank 1 --to megatron -o launch")
-    how = "" if saved else " (add --json plan.json to this search)"
+    framework = report.request.framework
+    to = Framework.MEGATRON if framework is Framework.NONE else framework
+    steps = [
+        f"plan explain {file} --rank 1    # where the time and the memory go, what to change",
+        f"plan export {file} --rank 1 --to {to} -o launch    # the files that start it",
+    ]
+    how = "" if saved and saved != "-" else ", once --json plan.json is added to this search"
     return (section(f"Next{how}", Text("\n".join(f"  {step}" for step in steps))),)
 
 

@@ -1,7 +1,7 @@
 """What plan sweep prints: progress while it works, the table when it is done."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
@@ -10,6 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from planner.report.console import console_on, section, show
+from planner.report.layout_text import labelled
 from planner.report.ranking import ruled_table
 from planner.report.words import count, digits
 from planner.sweep import Row, SweepResult
@@ -38,24 +39,29 @@ def print_sweep(console: Console, title: str, result: SweepResult) -> None:
     table = ruled_table()
     for name in (*varied, "layout", "step s", "tok/s/GPU", "MFU %", "GiB", "status"):
         table.add_column(name.replace("_", " "), justify="left" if name in _LEFT else "right")
-    for row in rows[:MOST_ROWS]:
-        table.add_row(*(_asked(row[name]) for name in varied), *_answer(row))
+    shown = rows[:MOST_ROWS]
+    failures = dict.fromkeys(str(row["reason"]) for row in shown if row["reason"])  # alike ones are said once
+    reasons = {reason: number for number, reason in enumerate(failures, start=1)}
+    for row in shown:
+        table.add_row(*(_asked(row[name]) for name in varied), *_answer(row, reasons))
     failed = sum(row["status"] != "ok" for row in rows)
     words = f"{count(len(rows), 'point')}, {failed:,} without a layout, {result.kept:,} kept from before"
     more = (
         [Text(f"The first {MOST_ROWS} of {len(rows):,} rows; all are in the table.")] if len(rows) > MOST_ROWS else []
     )
-    reasons = [Text(f"{row['model']} on {row['cluster']}: {row['reason']}") for row in rows if row["reason"]]
-    show(console, section(title, table), *more, *reasons[:MOST_ROWS], Text(f"{words}\nWritten: {result.table}"))
+    why = [section("Why points have no layout", labelled([(f"[{number}]", text) for text, number in reasons.items()]))]
+    show(console, section(title, table), *more, *(why if reasons else []), Text(f"{words}\nWritten: {result.table}"))
 
 
 def _asked(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _answer(row: Row) -> tuple[str, ...]:
+def _answer(row: Row, reasons: Mapping[str, int]) -> tuple[str, ...]:
+    """Cells of a row; of one that failed the number under which its reason stands below the table."""
     if row["status"] != "ok":
-        return "", "", "", "", "", str(row["status"])
+        number = reasons.get(str(row["reason"]))
+        return "", "", "", "", "", f"{row['status']} [{number}]" if number else str(row["status"])
     return (
         str(row["layout"]),
         digits(float(str(row["step_time_s"]))),
