@@ -32,6 +32,8 @@ class Contents:
         Micro-batches that every stage holds beyond what the schedule says.
     reshard_s : ndarray or None
         Seconds per micro-batch and direction in which activations move between unlike strategies, shape (R, P).
+    alone : bool
+        Whether to leave out what transfers of one phase cost each other on shared links.
     """
 
     spec: PipelineSpec
@@ -40,6 +42,7 @@ class Contents:
     islands: tuple[int, ...]
     extra_in_flight: int = 0
     reshard_s: Floats | None = None
+    alone: bool = False
 
 
 def pipeline_spec(layout: Layout) -> PipelineSpec:

@@ -287,11 +287,8 @@ def _beside_sends(work: StageWork, contents: Contents, sends: _Sends) -> tuple[S
     """
     spec = contents.spec
     overlapped = spec.pp > 1 and default_transfers(spec) is Transfers.OVERLAPPED
-    if (
-        not overlapped
-        or not sends.loads.any()
-        or not (work.forward_links_s[1:].any() or work.backward_links_s[1:].any())
-    ):
+    meet = sends.loads.any() and (work.forward_links_s[1:].any() or work.backward_links_s[1:].any())
+    if contents.alone or not overlapped or not meet:
         return work, sends.seconds
     forward, backward = work.forward_s.sum(axis=0), work.backward_s.sum(axis=0)
     others = _exchanging(forward + backward, work.forward_links_s + work.backward_links_s)
@@ -358,7 +355,7 @@ def _state_times(
             )
             buckets += np.where(held.dense + held.expert > 0.0, 1.0 / exchange.last_bucket_share, 0.0)
         last[:, stages] = 1.0 / np.maximum(buckets, 1.0)
-    loads = np.minimum(busy_s / np.maximum(states_s[:, None], 1e-30), 1.0)
+    loads = np.minimum(busy_s / np.maximum(states_s[:, None], 1e-30), 0.0 if contents.alone else 1.0)
     software = pricings[0].job.software
     for number, hides in enumerate((software.grad_overlap, software.param_overlap)):
         if hides:

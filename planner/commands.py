@@ -48,6 +48,7 @@ __all__ = [
     "rebalance",
     "search",
     "sweep",
+    "traffic",
     "validate",
 ]
 
@@ -182,6 +183,33 @@ def explain(path: Path, rank: int, measured_s: float | None = None) -> int:
     print_change(console, before, ranked)
     if gap is not None:
         print_gap(console, gap, ranked.evidence)
+    return DONE
+
+
+def traffic(path: Path, rank: int, *, scaling: bool, json_out: str | None) -> int:
+    """Print what a saved layout sends over which link, and the same job on other networks and numbers of nodes."""
+    from planner.remedies import repriced  # noqa: PLC0415
+    from planner.report.traffic_json import networks_to_json, scaling_to_json, traffic_to_json  # noqa: PLC0415
+    from planner.report.traffic_text import print_traffic  # noqa: PLC0415
+    from planner.report.words import layout_text  # noqa: PLC0415
+    from planner.traffic import network_rankings, scaling_of, traffic_of  # noqa: PLC0415
+
+    outputs = Outputs(json=json_out)
+    outputs.check(str(path))
+    saved, _ = _saved(path, rank)
+    with working("pricing networks and searching clusters" if scaling else "pricing networks"):
+        report = repriced(saved, range(1, len(saved.layouts) + 1))
+        found = traffic_of(report.request, report.layouts[rank - 1])
+        networks = network_rankings(report.request, report.layouts)
+        curves = scaling_of(report.request, name_of=layout_text) if scaling else None
+    data: dict[str, object] = {
+        "schema": SCHEMA,
+        "rank": rank,
+        "traffic": traffic_to_json(found),
+        "networks": networks_to_json(networks),
+    }
+    outputs.write_json(data if curves is None else {**data, "scaling": scaling_to_json(curves)})
+    print_traffic(text_console(json_on_stdout=json_out == STDOUT), report, rank, found, networks, curves)
     return DONE
 
 

@@ -86,3 +86,11 @@ def _network(node: NodeType, factor: float) -> NodeType:
     nics = node.nics
     faster = replace(nics, bytes_per_s=nics.bytes_per_s * factor, gpu_bytes_per_s=nics.gpu_bytes_per_s * factor)
     return replace(node, nics=faster)
+
+
+def with_network(request: PlanRequest, factor: float) -> PlanRequest:
+    """Return the request on a machine whose network between nodes is ``factor`` times as fast."""
+    machine = request.cluster
+    islands = tuple(replace(island, node=_network(island.node, factor)) for island in machine.islands)
+    between = machine.inter_island_bytes_per_s * factor
+    return replace(request, cluster=replace(machine, islands=islands, inter_island_bytes_per_s=between))

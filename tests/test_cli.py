@@ -36,6 +36,7 @@ OPTIONS = {
         "--schedule", "--recompute", "--power-cap", "--thermal", "--profile", "--json",
     },
     "explain": {"--rank", "--measured-s"},
+    "traffic": {"--rank", "--scaling", "--json"},
     "export": {"--rank", "--to", "--framework-version", "--hosts", "--output"},
     "check": {"--framework", "--framework-version", "--world-size", "--args-file", "--model", "--cluster", "--json"},
     "sweep": {"--output", "--workers", "--resume"},
@@ -98,6 +99,15 @@ def test_search_writes_its_files(saved):
     assert (saved.parent / "plan.html").read_text().startswith("<!doctype html>")
     assert json.loads((saved.parent / "t.json").read_text())["traceEvents"]
     assert {path.name for path in saved.parent.iterdir()} == {"plan.json", "plan.html", "t.json"}
+
+
+def test_traffic_of_a_saved_report(saved, tmp_path):
+    result = run("traffic", str(saved), "--json", str(tmp_path / "traffic.json"))
+    assert result.exit_code == 0, result.output
+    assert "How busy its share of each link is" in result.output
+    data = json.loads((tmp_path / "traffic.json").read_text())
+    assert data["traffic"] == json.loads(saved.read_text())["layouts"][0]["traffic"]
+    assert run("traffic", str(saved), "--rank", "99").exit_code == 2
 
 
 def test_the_same_search_gives_the_same_report(saved, tmp_path):

@@ -179,12 +179,15 @@ def _all_to_all_s(message_bytes: Bytes, route: Route, constants: NetworkConstant
     part_bytes = message_bytes / route.size
     times = [part_bytes * ((route.inside - 1.0) / route.alltoall_bytes_per_s + 1.0 / constants.copy_bytes_per_s)]
     latency = route.launch_s + (route.inside - 1.0) * constants.peer_s
+    met = False  # flows meet at the receiving adapter, once, whatever the switches between
     for crossing in route.crossings:
         link = constants.link(crossing.tier)
         outside = route.size - crossing.inside
-        sharers = max(1.0, crossing.tier.pair_bytes_per_s / crossing.tier.bytes_per_s)
-        flows = np.where(crossing.inside > constants.rail_gpus, outside, crossing.parts - 1.0) * sharers
-        incast = 1.0 + (flows / link.incast) ** 2 if link.incast > 0.0 else np.ones_like(flows)
+        incast = np.ones_like(outside)
+        if link.incast > 0.0 and not met:
+            sharers = max(1.0, crossing.tier.pair_bytes_per_s / crossing.tier.bytes_per_s)
+            flows = np.where(crossing.inside > constants.rail_gpus, outside, crossing.parts - 1.0) * sharers
+            incast, met = 1.0 + (flows / link.incast) ** 2, True
         share = crossing.tier.bytes_per_s * link.alltoall / incast
         times.append(part_bytes * outside / share)
         latency = latency + np.where(crossing.parts > 1, crossing.hop_s + outside * constants.remote_peer_s, 0.0)

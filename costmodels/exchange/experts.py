@@ -73,12 +73,12 @@ def _moved(traffic: TokenTraffic, dispatcher: Dispatcher, axis: Axis, placed: Pl
     """Dispatch and combine over the ranks of an axis, on some rows."""
     group = placed.group(axis)
     some = rows & (group.size > 1)
-    sent, leaving = _dispatched_bytes(traffic, dispatcher, group)
+    message, sent, leaving = _dispatched_bytes(traffic, dispatcher, group)
     return [
         Call(
             collective=_COLLECTIVES[dispatcher][number],
             axis=axis,
-            message_bytes=np.where(some, sent, 0.0),
+            message_bytes=np.where(some, message, 0.0),
             seconds=np.where(some, seconds(traffic, group, dispatcher, placed.tiers, placed.constants), 0.0),
             sent_bytes=np.where(some, sent, 0.0),
             leaving_bytes=np.where(some, leaving, 0.0),
@@ -89,15 +89,19 @@ def _moved(traffic: TokenTraffic, dispatcher: Dispatcher, axis: Axis, placed: Pl
     ]
 
 
-def _dispatched_bytes(traffic: TokenTraffic, dispatcher: Dispatcher, group: PlacedGroup) -> tuple[Floats, Floats]:
-    """Bytes that leave a rank in one dispatch, shape (S,), and those of them over each outer tier, (T - 1, S)."""
+def _dispatched_bytes(
+    traffic: TokenTraffic, dispatcher: Dispatcher, group: PlacedGroup
+) -> tuple[Floats, Floats, Floats]:
+    """Message of one dispatch and bytes that leave a rank in it, shapes (S,), and over each outer tier, (T - 1, S)."""
     outer = range(group.domains.shape[1] - 1)
     if dispatcher is Dispatcher.ALLTOALL:
         copies = traffic.copies_bytes
-        return copies * sent_share("alltoall", group), pairs_leaving(copies, group)
+        return copies, copies * sent_share("alltoall", group), pairs_leaving(copies, group)
     token_bytes = traffic.tokens * traffic.token_bytes
     if dispatcher is Dispatcher.ALLGATHER:
-        return token_bytes * (group.size - 1), ring_leaving(token_bytes * group.size, group)
+        gathered = token_bytes * group.size
+        return gathered, token_bytes * (group.size - 1), ring_leaving(gathered, group)
+    sent = token_bytes * copies_per_token(traffic, group, -1)
     none = np.zeros((0, len(token_bytes)))
     crossing = [token_bytes * copies_per_token(traffic, group, tier) for tier in outer]
-    return token_bytes * copies_per_token(traffic, group, -1), np.stack(crossing) if crossing else none
+    return sent, sent, np.stack(crossing) if crossing else none

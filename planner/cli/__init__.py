@@ -238,6 +238,25 @@ def explain(
 
 
 @app.command()
+def traffic(
+    report: Report,
+    rank: Rank = 1,
+    scaling: Annotated[
+        bool, typer.Option("--scaling", help="Search smaller and larger clusters too: where do more GPUs stop helping?")
+    ] = False,
+    json_out: JsonOut = None,
+) -> None:
+    """Show what a layout sends over which link, and what a slower, faster or larger machine would change."""
+
+    def run() -> int:
+        from planner import commands  # noqa: PLC0415
+
+        return commands.traffic(report, rank, scaling=scaling, json_out=json_out)
+
+    leave(run)
+
+
+@app.command()
 def export(
     report: Report,
     to: Annotated[ExportName, typer.Option("--to", help="Format.")],

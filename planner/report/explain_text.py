@@ -14,9 +14,11 @@ from planner.remedies import Remedies, Remedy
 from planner.report.console import NARROW, bars, section, show
 from planner.report.layout_text import facts, job_line, labelled, stages, strategies
 from planner.report.ranking import STYLES, ruled_table
+from planner.report.traffic_text import traffic_sections
 from planner.report.words import digits, gib, layout_text, percent, seconds
 from planner.request import PlanRequest
 from planner.sensitivity import Sensitivity
+from planner.traffic import traffic_of
 
 MOST_REMEDIES: Final = 8
 FALL_BAR: Final = 22
@@ -53,6 +55,7 @@ def print_explanation(
         section("Stages", stages(ranked)),
         section("Memory of the heaviest GPU", _memory(ranked)),
         *_groups(crossings(ranked, report.request.cluster)),
+        *traffic_sections(traffic_of(report.request, ranked)),
         *_fabrics(ranked, fabrics),
         *_saving(changes),
         *_faster(changes),

@@ -15,10 +15,12 @@ from costmodels.workload.counts import parameter_count
 from hardware.cluster import Cluster
 from planner.plan_report import PlanReport, RankedLayout, RankPlace, SearchProof
 from planner.question import question_of
+from planner.report.traffic_json import traffic_to_json
 from planner.report.version import version
 from planner.report.words import gib, layout_text
 from planner.request import PlanRequest
 from planner.rules.verdict import Violation
+from planner.traffic import traffic_of
 
 SCHEMA: Final = 1
 MOST_PLACES: Final = 4096
@@ -131,6 +133,7 @@ def layout_to_json(ranked: RankedLayout, request: PlanRequest, rank: int = 1) ->
         "goodput": _goodput(ranked, request),
         "placement": [asdict(place) for place in places(ranked, request.cluster)],
         **({"in_order": asdict(ranked.in_order)} if ranked.in_order else {}),
+        "traffic": traffic_to_json(traffic_of(request, ranked)),
         "evidence": asdict(ranked.evidence),
         "why": ranked.why,
     }
