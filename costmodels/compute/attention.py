@@ -93,7 +93,7 @@ def flash_attention_s(
     share = {"fa2": constants.fa2, "fa1": constants.fa1}.get(kernel, 1.0)
     forward_s = _products_s(shape, machine, number_format) / share
     backward_s = forward_s * _BACKWARD_PRODUCTS / machine.generation.attention.backward_ratio
-    bandwidth = machine.accelerator.memory_bytes_per_s * machine.generation.memory
+    bandwidth = machine.accelerator.memory_bytes_per_s * machine.generation.gemm.bandwidth
     queries, keys = _tensor_elements(shape)
     element = ELEMENT_BYTES[number_format]
     forward_bytes = element * (queries + keys)
