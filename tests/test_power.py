@@ -1,6 +1,7 @@
 """Power and clock: closed forms, monotonicity, published curves."""
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodels.node_power import capped_island, gpu_share_w, node_w
 from costmodels.power import (
     WAITS,
     PowerModel,
@@ -21,7 +23,9 @@ from costmodels.power import (
     step_power,
     time_factor,
 )
-from hardware.catalog import accelerator, accelerator_names
+from hardware.catalog import accelerator, accelerator_names, cluster
+from hardware.cluster import Cluster
+from hardware.errors import InputError
 
 A100 = power_model(accelerator("a100-sxm-80gb"))
 H100 = power_model(accelerator("h100-sxm-80gb"))
@@ -141,6 +145,46 @@ def test_throughput_under_limits(name: str, highest_w: float, kept: tuple[float,
 def test_products_under_the_default_limit(name: str, limit_w: float, share: float) -> None:
     state = step_power(power_model(accelerator(name)), {Work.GEMM: 1.0}, limit_w=limit_w)
     assert 1.0 / float(state.slowdown) == pytest.approx(share, abs=0.05)
+
+
+def test_b200_at_1000_w_against_gb200_at_1200_w() -> None:
+    """The same silicon: large bf16 products reach 1387 and 1513 TFLOPS (published medians), 8 % less."""
+    rates = []
+    for name, limit_w in (("b200-sxm-180gb", 1000.0), ("gb200", 1200.0)):
+        part = accelerator(name)
+        state = step_power(power_model(part), {Work.GEMM: 1.0}, limit_w=limit_w)
+        rates.append(part.max_clock_hz * part.multiprocessors / float(state.slowdown))
+    assert rates[0] / rates[1] == pytest.approx(1387 / 1513, abs=0.03)
+
+
+def with_caps(node_w: float = 0.0, rack_w: float = 0.0, cluster_w: float = 0.0) -> Cluster:
+    machine = cluster("dgx-h100:4")
+    (island,) = machine.islands
+    node = replace(island.node, power_cap_w=node_w, cooling=replace(island.node.cooling, rack_nodes=2))
+    return replace(machine, power_cap_w=cluster_w, islands=(replace(island, node=node, rack_power_cap_w=rack_w),))
+
+
+@pytest.mark.parametrize("caps", [{"node_w": 8000.0}, {"rack_w": 16000.0}, {"cluster_w": 32000.0}])
+def test_caps_of_node_rack_and_cluster_are_shared(caps: dict[str, float]) -> None:
+    machine = with_caps(**caps)
+    (island,) = machine.islands
+    share_w = capped_island(machine, island).node.gpu_power_cap_w
+    assert 500.0 < share_w < 700.0
+    assert node_w(island.node, 8 * share_w) == pytest.approx(8000.0)
+    assert gpu_share_w(island.node, 8000.0) == pytest.approx(share_w)
+
+
+def test_the_lowest_cap_counts_and_high_ones_do_not() -> None:
+    free = with_caps(node_w=20000.0, rack_w=40000.0, cluster_w=80000.0)
+    assert capped_island(free, free.islands[0]) == free.islands[0]
+    tight = with_caps(node_w=9000.0, rack_w=16000.0)
+    assert capped_island(tight, tight.islands[0]).node.gpu_power_cap_w == gpu_share_w(tight.islands[0].node, 8000.0)
+
+
+def test_a_cap_that_leaves_too_little_is_refused() -> None:
+    machine = with_caps(node_w=2500.0)
+    with pytest.raises(InputError, match=r"power_cap_w of the node: 2500 W a node leaves"):
+        capped_island(machine, machine.islands[0])
 
 
 def test_every_accelerator_has_a_model() -> None:

@@ -1,0 +1,217 @@
+"""The study of training under heat and power limits (arXiv 2509.10371): its facts against the machines as they ship.
+
+One set of constants holds for all rows. What does not come out is listed in ``docs/placement.md``.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from costmodels.heat import heat_problem, identity_maps, settle
+from costmodels.mesh import Axis, domains, group_of
+from costmodels.placement import ranks_of_stages, stages_of_blocks
+from costmodels.price import price_layout_with_heat
+from costmodels.results import LayoutCost
+from costmodels.table import table_of
+from hardware.catalog import accelerator, cluster
+from hardware.cluster import Cluster, DeviceState
+from hardware.tiers import island_tiers
+from planner.explicit import ExplicitLayout, layout_of
+from planner.placement import PlacedLayout, place_layout, place_with_splits
+from planner.planning import pricings_of
+from planner.question import Question, request_of
+from planner.request import PlanRequest
+
+FACTS = tomllib.loads((Path(__file__).parent / "reference" / "thermal_study.toml").read_text(encoding="utf-8"))
+SEQ = {"llama3-70b": 8192, "gpt3-175b": 2048, "mixtral-8x22b": 4096}
+UNEVEN = {"llama3-70b": "21,19,21,19", "gpt3-175b": "13,11,13,11,13,11,13,11"}
+EVEN = {"llama3-70b": "20x4", "gpt3-175b": "12x8"}
+
+
+def value(name: str) -> float:
+    return next(float(row["value"]) for row in FACTS["value"] if row["name"] == name)
+
+
+def asked(model: str, machine: str = "h200") -> PlanRequest:
+    return request_of(
+        Question(model=model, cluster=f"{machine}-thermal-study", global_batch=128, seq=SEQ[model], thermal=True)
+    )
+
+
+@cache
+def estimated(row: tuple[tuple[str, Any], ...]) -> LayoutCost:
+    """Price of a row with full recompute and its ranks in order."""
+    told = dict(row)
+    request = asked(told.pop("model"), told.pop("machine", "h200"))
+    share = told.pop("trained_share", 1.0)
+    request = replace(request, job=replace(request.job, trained_share=share))
+    recompute = told.pop("recompute", "full")
+    layout = layout_of(request, ExplicitLayout(**{"pp": 1, **told}, recompute=recompute))
+    return price_layout_with_heat(pricings_of(request), layout)
+
+
+def cost_of(**row: Any) -> LayoutCost:
+    return estimated(tuple(sorted(row.items())))
+
+
+MEASURES = {
+    "tokens_per_s": lambda cost: cost.tokens_per_s,
+    "compute_s": lambda cost: -cost.step.compute_s,
+    "energy_j_per_token": lambda cost: -cost.power.energy_j_per_token,
+    "efficiency": lambda cost: 1.0 / (cost.step.total_s * cost.power.energy_j_per_token),
+    "throttling": lambda cost: cost.power.clock_hz,
+}
+
+
+@pytest.mark.parametrize("row", FACTS["ordering"], ids=lambda row: f"{row['measure']} {row['better']}")
+def test_stated_orderings(row: Mapping[str, Any]) -> None:
+    measure = MEASURES[row["measure"]]
+    assert measure(cost_of(**row["better"])) > measure(cost_of(**row["worse"]))
+
+
+@pytest.mark.parametrize("row", FACTS["span"], ids=lambda row: str(row["at"]))
+def test_where_groups_and_stages_lie(row: Mapping[str, Any]) -> None:
+    told = dict(row["at"])
+    request = asked(told.pop("model"), "h200" if told.pop("gpus") == 32 else "h100")
+    layout = layout_of(request, ExplicitLayout(**told))
+    blocks = stages_of_blocks(ranks_of_stages(layout, 0), 8)
+    assert max(len(set(block)) for block in blocks) == row["stages_per_node"]
+    assert max(sum(stage in block for block in blocks) for stage in range(layout.pp)) == row["nodes_per_stage"]
+    table = table_of([layout.first], pp=[layout.pp], micro_batch=[1])
+    tiers = island_tiers(request.cluster.islands[0])
+    for name, nodes in row["groups"].items():
+        assert int(domains(group_of(Axis(name), table), tiers)[0][0]) == nodes, name
+    stage = layout.first.gpus
+    hops = [(rank // 8, (rank + stage) // 8) for rank in range(layout.gpus - stage)]
+    assert sum(here != there for here, there in hops) == row["hops_between_nodes"]
+
+
+@cache
+def placed(model: str, split: str) -> PlacedLayout:
+    request = asked(model)
+    tp = 4
+    return place_layout(
+        request, pricings_of(request), layout_of(request, ExplicitLayout(tp=tp, layers_per_stage=split))
+    )
+
+
+def efficiency(cost: LayoutCost) -> float:
+    return 1.0 / (cost.step.total_s * cost.power.energy_j_per_token)
+
+
+def in_order(found: PlacedLayout) -> LayoutCost:
+    assert found.in_order is not None
+    return found.in_order
+
+
+def test_rear_gpus_are_hotter_and_slower_than_front_ones() -> None:
+    cost = in_order(placed("llama3-70b", EVEN["llama3-70b"]))
+    ratios, slower = [], []
+    for node in range(4):
+        here = [slot for slot in cost.power.slots if slot.node == node]
+        front = [slot for slot in here if slot.gpu in (0, 2, 4, 7)]
+        rear = [slot for slot in here if slot.gpu in (1, 3, 5, 6)]
+        ratios.append(max(slot.temperature_c for slot in rear) / min(slot.temperature_c for slot in front) - 1.0)
+        assert max(slot.clock_hz for slot in rear) <= min(slot.clock_hz for slot in front)
+        slower.append(min(slot.clock_hz for slot in rear) < min(slot.clock_hz for slot in front))
+    assert sum(slower) >= 2  # the warm nodes
+    assert max(ratios) == pytest.approx(value("rear over front temperature"), abs=0.03)
+
+
+def test_the_asymmetric_split_wins_for_llama() -> None:
+    even, uneven = (placed("llama3-70b", split["llama3-70b"]) for split in (EVEN, UNEVEN))
+    base = in_order(even)
+    symmetric = efficiency(even.cost) / efficiency(base) - 1.0
+    asymmetric = efficiency(uneven.cost) / efficiency(base) - 1.0
+    assert 0.0 <= symmetric <= value("Llama3-70B symmetric, efficiency over ranks in order, at most") + 0.005
+    assert asymmetric == pytest.approx(value("Llama3-70B 21/19, efficiency over ranks in order"), abs=0.03)
+    assert asymmetric > symmetric
+    gap = uneven.cost.power.gap_c / base.power.gap_c - 1.0
+    assert gap == pytest.approx(value("Llama3-70B 21/19, temperature gap over ranks in order"), abs=0.08)
+
+
+def test_the_asymmetric_split_loses_for_gpt3() -> None:
+    even, uneven = (placed("gpt3-175b", split["gpt3-175b"]) for split in (EVEN, UNEVEN))
+    base = in_order(even)
+    change = efficiency(uneven.cost) / efficiency(base) - 1.0
+    assert change == pytest.approx(value("GPT3-175B 13/11, efficiency over ranks in order"), abs=0.05)
+    assert change < 0.0
+    gap = uneven.cost.power.gap_c / base.power.gap_c - 1.0
+    assert gap == pytest.approx(value("GPT3-175B 13/11, temperature gap over ranks in order"), abs=0.06)
+
+
+def test_the_planner_takes_the_one_and_leaves_the_other() -> None:
+    found = {}
+    for model, layers in (("llama3-70b", 20), ("gpt3-175b", 12)):
+        request = asked(model)
+        layout = layout_of(request, ExplicitLayout(tp=4, layers_per_stage=EVEN[model]))
+        best = place_with_splits(request, pricings_of(request), layout)
+        assert efficiency(best.cost) >= efficiency(placed(model, EVEN[model]).cost) * (1.0 - 1e-3)
+        found[model] = [stage.layers - layers for stage in best.layout.stages]
+    assert any(found["llama3-70b"])
+    assert found["gpt3-175b"] != [1, -1] * 4
+    assert max(map(abs, found["gpt3-175b"])) <= 1
+
+
+@pytest.mark.parametrize("row", FACTS["split"], ids=lambda row: row["model"])
+def test_uneven_splits_are_those_of_the_artifact(row: Mapping[str, Any]) -> None:
+    layers = layout_of(asked(row["model"]), ExplicitLayout(tp=4, layers_per_stage=UNEVEN[row["model"]]))
+    assert [stage.layers for stage in layers.stages] == row["layers"] * (row["pp"] // 2)
+
+
+@pytest.mark.parametrize(
+    ("model", "tp", "pp"),
+    [("gpt3-175b", 2, 16), ("gpt3-175b", 8, 4), ("gpt3-175b", 1, 32), ("llama3-70b", 8, 2), ("llama3-70b", 1, 16)],
+)
+def test_peaks_rise_with_the_micro_batch_whether_or_not_throughput_does(model: str, tp: int, pp: int) -> None:
+    costs = [cost_of(model=model, tp=tp, pp=pp, micro_batch=size) for size in (1, 2, 4)]
+    watts = [cost.power.peak_gpu_w for cost in costs]
+    degrees = [cost.power.max_temp_c for cost in costs]
+    assert watts == sorted(watts)
+    assert watts[-1] > watts[0]
+    assert all(after > before - 0.02 for before, after in pairwise(degrees))
+    assert degrees[-1] > degrees[0]
+    if pp >= 16:
+        assert costs[-1].tokens_per_s < costs[0].tokens_per_s
+
+
+def test_adapters_draw_less_than_full_training() -> None:
+    full, adapters = (cost_of(model="llama3-70b", tp=4, pp=4, trained_share=share) for share in (1.0, 0.002))
+    assert adapters.power.peak_gpu_w < full.power.peak_gpu_w
+    assert adapters.power.max_temp_c < full.power.max_temp_c
+
+
+def test_a_node_with_a_supply_fault_slows_the_job_by_its_factor() -> None:
+    request = asked("llama3-70b")
+    (island,) = request.cluster.islands
+    slow = 1.0 / value("slowdown of a node after a supply fault, at least")
+    faulty: Cluster = replace(
+        request.cluster,
+        islands=(replace(island, devices=tuple(DeviceState(node=2, gpu=gpu, speed=slow) for gpu in range(8))),),
+    )
+    layout = layout_of(request, ExplicitLayout(tp=4, pp=4))
+    whole, hurt = (
+        price_layout_with_heat(pricings_of(replace(request, cluster=machine)), layout).step.total_s
+        for machine in (request.cluster, faulty)
+    )
+    assert 3.0 < hurt / whole < 4.2
+
+
+def test_the_balance_takes_few_rounds_on_the_study() -> None:
+    request = asked("llama3-70b")
+    problem = heat_problem(pricings_of(request), layout_of(request, ExplicitLayout(tp=4, pp=4)))
+    assert settle(problem, identity_maps(problem)).rounds <= 6
+
+
+def test_memory_of_the_machines() -> None:
+    h200, h100 = (accelerator(name).memory_bytes for name in ("h200-sxm-141gb", "h100-sxm-80gb"))
+    assert h200 / h100 == pytest.approx(value("memory of an H200 over an H100"), abs=0.02)
+    assert 32 * h200 < 64 * h100
+    assert np.isclose(cluster("h200-thermal-study").gpus, 32)
