@@ -166,6 +166,7 @@ def _estimate_json(request: PlanRequest, ranked: RankedLayout, broken: Sequence[
 def explain(path: Path, rank: int, measured_s: float | None = None) -> int:
     """Print where the time and the memory of a saved layout go, and where a measured step differs from it."""
     from planner.gap import explain_gap  # noqa: PLC0415
+    from planner.heat_advice import heat_advice  # noqa: PLC0415
     from planner.remedies import remedies, repriced  # noqa: PLC0415
     from planner.report.explain_text import print_change, print_explanation  # noqa: PLC0415
     from planner.report.gap_text import print_gap  # noqa: PLC0415
@@ -178,8 +179,9 @@ def explain(path: Path, rank: int, measured_s: float | None = None) -> int:
         changes = remedies(report.request, ranked.layout, ranked.cost)
         fabrics = sensitivities(report.request, ranked.layout)
         gap = None if measured_s is None else explain_gap(report.request, ranked.layout, measured_s)
+        heat = heat_advice(report.request, ranked)
     console = text_console()
-    print_explanation(console, report, rank, changes, fabrics)
+    print_explanation(console, report, rank, changes, fabrics, heat)
     print_change(console, before, ranked)
     if gap is not None:
         print_gap(console, gap, ranked.evidence)

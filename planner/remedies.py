@@ -73,7 +73,7 @@ def repriced(report: PlanReport, ranks: Sequence[int], constants: Constants | No
     layouts = list(report.layouts)
     for number in (rank - 1 for rank in ranks if rank <= len(layouts)):
         now = estimate(report.request, layouts[number].layout, constants)
-        layouts[number] = replace(layouts[number], cost=now.cost)
+        layouts[number] = replace(layouts[number], cost=now.cost, placement=now.placement, in_order=now.in_order)
     return replace(report, layouts=tuple(layouts))
 
 

@@ -9,9 +9,11 @@ from rich.table import Table
 from rich.text import Text
 
 from planner.explain import Crossing, TimeLoss, clock_share, crossings, differences, falls, waterfall
+from planner.heat_advice import HeatAdvice
 from planner.plan_report import PlanReport, RankedLayout
 from planner.remedies import Remedies, Remedy
 from planner.report.console import NARROW, bars, section, show
+from planner.report.heat_text import heat_sections
 from planner.report.layout_text import facts, job_line, labelled, stages, strategies
 from planner.report.ranking import STYLES, ruled_table
 from planner.report.traffic_text import traffic_sections
@@ -28,7 +30,12 @@ MOST_DIFFERENCES: Final = 6
 
 
 def print_explanation(
-    console: Console, report: PlanReport, rank: int, changes: Remedies, fabrics: Sequence[Sensitivity] = ()
+    console: Console,
+    report: PlanReport,
+    rank: int,
+    changes: Remedies,
+    fabrics: Sequence[Sensitivity] = (),
+    heat: HeatAdvice | None = None,
 ) -> None:
     """Print where the time and memory of one layout of a report go.
 
@@ -44,6 +51,8 @@ def print_explanation(
         Priced neighbours of the layout.
     fabrics : sequence of Sensitivity
         The layout on slower and faster fabrics.
+    heat : HeatAdvice, optional
+        Its accelerators one by one, and other micro-batches.
     """
     ranked = report.layouts[rank - 1]
     show(
@@ -56,6 +65,7 @@ def print_explanation(
         section("Memory of the heaviest GPU", _memory(ranked)),
         *_groups(crossings(ranked, report.request.cluster)),
         *traffic_sections(traffic_of(report.request, ranked)),
+        *(heat_sections(heat) if heat else ()),
         *_fabrics(ranked, fabrics),
         *_saving(changes),
         *_faster(changes),
