@@ -1,6 +1,6 @@
 """Fit the power constants to published power and throughput curves and print them with their errors.
 
-    python benchmarks/fit_power.py powercap.csv power_vs_util_gemm.csv
+    python benchmarks/fit_power.py powercap.csv power_vs_util_gemm.csv power_fits.csv
 
 ``powercap.csv`` has the columns ``gpu, workload, power_limit_w, rel_throughput, clock_mhz, source``. Rows with a clock
 are locked clocks with the power that was drawn; rows without one are power limits. Every fourth point is held out.
@@ -31,6 +31,8 @@ PARTS = MappingProxyType(
         "h200_sxm": "h200-sxm-141gb",
         "b200_sxm": "b200-sxm-180gb",
         "gb200": "gb200",
+        "a100_sxm": "a100-sxm-80gb",
+        "a40": "a40-48gb",
     }
 )
 
@@ -130,7 +132,38 @@ def activity_of_memory(rows: Iterable[dict[str, str]]) -> None:
         print(f"{gpu} memory activity: median {np.median(shares):.2f} of {np.round(shares, 2).tolist()}")
 
 
-def main(caps: str, utilisation: str) -> None:
+def products_by_utilisation(rows: Iterable[dict[str, str]]) -> None:
+    """Print the draw of products by the share of the peak that they reach, against a mix of products and memory."""
+    found: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for row in rows:
+        if row["dtype"] == "bfloat16":
+            found[row["gpu"]].append((0.5 * (float(row["util_lo"]) + float(row["util_hi"])), float(row["power_med"])))
+    for gpu, points in found.items():
+        model, best = model_of(gpu), max(share for share, _ in points)
+        share = np.array([min(used / best, 1.0) for used, _ in points])
+        seconds = {Work.GEMM: share, Work.MEMORY: 1.0 - share}
+        error = np.abs(step_power(model, seconds).mean_w / np.array([watts for _, watts in points]) - 1.0)
+        print(
+            f"{gpu} products by utilisation, {len(points)} bins: draw {error.mean():.1%} mean, {error.max():.1%} most"
+        )
+
+
+def against_published_fits(rows: Iterable[dict[str, str]]) -> None:
+    """Print the published fits of pipeline stages beside the constants that ship: draw over clocks 0.6 to 1."""
+    clocks = np.linspace(0.6, 1.0, 9)
+    found: dict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        static, dynamic, floor, slope = (float(row[name]) for name in ("Ps", "c", "vmin", "slope"))
+        theirs = static + dynamic * np.maximum(floor, 1.0 - slope * (1.0 - clocks)) ** 2 * clocks
+        ours = step_power(model_of(row["gpu"]), TRAINING_MIX, limit_w=1e9, highest_clock=clocks).mean_w
+        found[row["gpu"]].append(float(np.abs(ours / theirs - 1.0).mean()))
+    for gpu, errors in found.items():
+        print(
+            f"{gpu} published fits of {len(errors)} stages: draw {np.mean(errors):.1%} mean, {np.max(errors):.1%} most"
+        )
+
+
+def main(caps: str, utilisation: str, fits: str) -> None:
     """Print every fit."""
     rows = read_rows(caps)
     for gpu in ("A100-SXM4-80GB", "A40"):
@@ -138,7 +171,9 @@ def main(caps: str, utilisation: str) -> None:
     for gpu in ("V100-PCIe", "A40"):
         fit_limits(rows, gpu)
     activity_of_memory(read_rows(utilisation))
+    products_by_utilisation(read_rows(utilisation))
+    against_published_fits(read_rows(fits))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:3])
+    main(*sys.argv[1:4])

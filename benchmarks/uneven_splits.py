@@ -23,6 +23,7 @@ CASES: Final = (
 )
 WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 640, 380, 60, 20, 620, 330
 LOW, HIGH = -9.0, 5.0
+FONT: Final = 'font-size="12" font-family="sans-serif"'
 
 
 def closed_form(layers: tuple[int, int, int], ratios: np.ndarray) -> np.ndarray:
@@ -76,8 +77,7 @@ def text(x: float, y: float, words: str, anchor: str = "start") -> str:
 def main() -> None:
     """Write the picture and print where the signs change."""
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-size="12" '
-        'font-family="sans-serif">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" {FONT}>',
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
     ]
     for gain in range(int(LOW) + 1, int(HIGH) + 1, 2):

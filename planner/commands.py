@@ -137,14 +137,16 @@ def _write_views(report: PlanReport, outputs: Outputs) -> list[str]:
     return written
 
 
-def estimate(question: Question, explicit: ExplicitLayout, outputs: Outputs) -> int:
+def estimate(question: Question, explicit: ExplicitLayout, outputs: Outputs, placement: str = "best") -> int:
     """Price one explicit layout, print it, say which rules it breaks."""
     from planner.planning import estimate as price  # noqa: PLC0415
     from planner.report.estimate_text import print_estimate  # noqa: PLC0415
+    from planner.report.placement_file import given_placement  # noqa: PLC0415
 
     outputs.check(question.model, question.cluster, question.profile)
     request = request_of(question)
-    ranked = price(request, layout_of(request, explicit))
+    layout = layout_of(request, explicit)
+    ranked = price(request, layout, placement=given_placement(placement, request, layout))
     broken = check_layout(ranked.layout, request.model, request.job, framework=request.framework)
     written = outputs.write_json(_estimate_json(request, ranked, broken))
     console = text_console(json_on_stdout=outputs.json == STDOUT)

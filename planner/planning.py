@@ -7,6 +7,7 @@ from typing import Final
 
 from costmodels.layout import Layout
 from costmodels.node_power import capped_island
+from costmodels.placement import Placement
 from costmodels.price import price_layout
 from costmodels.pricing import Constants, Pricing
 from costmodels.results import LayoutCost
@@ -17,7 +18,7 @@ from planner.infeasible import explain_infeasible
 from planner.islands import IslandSearch
 from planner.mixed_bounds import mixed_bound_s
 from planner.objective import check_objective, objective_value
-from planner.placement import PlacedLayout, in_order, place_all, place_layout, rank_places
+from planner.placement import PlacedLayout, in_order, place_all, place_layout, placed_as_given, rank_places
 from planner.plan_report import PlanReport, RankedLayout, SearchProof
 from planner.profile_use import profile_notes
 from planner.refine import best_of_grid
@@ -173,9 +174,25 @@ def shape_of(ranked: RankedLayout) -> tuple[StageShape, float]:
     return shape, ranked.cost.step.total_s
 
 
-def estimate(request: PlanRequest, layout: Layout, constants: Constants | None = None) -> RankedLayout:
-    """Price one explicit layout as the search would, its ranks placed as well as launchers allow."""
+def estimate(
+    request: PlanRequest, layout: Layout, constants: Constants | None = None, placement: Placement | None = None
+) -> RankedLayout:
+    """Price one explicit layout as the search would.
+
+    Parameters
+    ----------
+    request : PlanRequest
+        Model, cluster, job.
+    layout : Layout
+        What to price.
+    constants : Constants, optional
+        Of the cost models; default: those that ship.
+    placement : Placement, optional
+        Where its ranks run; default: where heat or single accelerators count as well as launchers allow, else in order.
+    """
     pricings = pricings_of(request, constants)
+    if placement is not None:
+        return _as_ranked(request, pricings, placed_as_given(pricings, layout, placement))
     if by_device(request):
         return as_ranked(request, pricings, place_layout(request, pricings, layout))
     return as_ranked(request, pricings, PlacedLayout(layout=layout, cost=price_layout(pricings, layout)))

@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from costmodels.layout import Layout
+from costmodels.placement import Placement, identity
 from costmodels.pricing import Constants
 from costmodels.results import LayoutCost, Verdict
 from hardware.errors import InputError
 from planner.neighbours import neighbours
-from planner.plan_report import PlanReport
+from planner.placement import placement_of
+from planner.plan_report import PlanReport, RankedLayout
 from planner.planning import estimate
 from planner.request import PlanRequest
 
@@ -72,9 +74,19 @@ def repriced(report: PlanReport, ranks: Sequence[int], constants: Constants | No
     """
     layouts = list(report.layouts)
     for number in (rank - 1 for rank in ranks if rank <= len(layouts)):
-        now = estimate(report.request, layouts[number].layout, constants)
+        now = estimate(report.request, layouts[number].layout, constants, _saved_placement(report, layouts[number]))
         layouts[number] = replace(layouts[number], cost=now.cost, placement=now.placement, in_order=now.in_order)
     return replace(report, layouts=tuple(layouts))
+
+
+def _saved_placement(report: PlanReport, ranked: RankedLayout) -> Placement | None:
+    """Where the ranks of a placed layout run; None for one that was not placed."""
+    if ranked.in_order is None:
+        return None
+    cluster, layout = report.request.cluster, ranked.layout
+    if not ranked.placement:
+        return identity(layout.gpus, cluster.islands[layout.stages[0].island].node.gpus)
+    return placement_of(ranked.placement, cluster, layout, "placement")
 
 
 def remedies(request: PlanRequest, layout: Layout, cost: LayoutCost, constants: Constants | None = None) -> Remedies:

@@ -33,7 +33,7 @@ OPTIONS = {
     "estimate": {
         "--global-batch", "--seq", "--precision", "--framework", "--tp", "--pp", "--cp", "--vpp", "--ep", "--etp",
         "--dp", "--zero", "--micro-batch", "--layers-per-stage", "--sequence-parallel", "--no-sequence-parallel",
-        "--schedule", "--recompute", "--power-cap", "--thermal", "--profile", "--json",
+        "--schedule", "--recompute", "--power-cap", "--thermal", "--placement", "--profile", "--json",
     },
     "explain": {"--rank", "--measured-s"},
     "traffic": {"--rank", "--scaling", "--json"},

@@ -13,10 +13,12 @@ from costmodels.layout import Layout
 from costmodels.placement import Placement, identity, ranks_of_stages, stage_map
 from costmodels.price import price_layout, price_layout_with_heat
 from hardware.cluster import Cluster, DeviceState
+from hardware.errors import InputError
 from planner.explicit import ExplicitLayout, layout_of
-from planner.placement import place_layout, place_with_splits, rank_places
+from planner.placement import place_layout, place_with_splits, placement_of, rank_places
 from planner.placement.candidates import board_of, every_placement
 from planner.placement.patterns import NodeSlots, patterns
+from planner.plan_report import RankPlace
 from planner.planning import estimate, plan, pricings_of
 from planner.question import Question, request_of
 from planner.request import Objective, PlanRequest
@@ -222,3 +224,30 @@ def test_places_name_hosts_and_accelerators() -> None:
     stages = ranks_of_stages(layout(request, "16,16", tp=2), 0)
     mapped = stage_map(placement, stages, request.cluster.islands[0])
     assert mapped.tolist() == [[1, 1, 1, 1], [0, 0, 0, 0]]
+
+
+def test_a_given_placement_is_priced_as_it_is_beside_the_one_in_order() -> None:
+    request = hot(1, 4)
+    even = layout(request, "14,18", tp=2)
+    reverse = Placement(nodes=(0,), gpus=((3, 2, 1, 0),))
+    found = estimate(request, even, placement=reverse)
+    assert [place.gpu for place in found.placement] == [3, 2, 1, 0]
+    assert found.in_order is not None
+    assert found.cost.step.total_s < found.in_order.step_time_s
+    assert placement_of(found.placement, request.cluster, even, "x") == reverse
+
+
+@pytest.mark.parametrize(
+    ("places", "message"),
+    [
+        ([(0, "node0", 0), (1, "node0", 1)], "2 ranks"),
+        ([(0, "node7", 0), (1, "node0", 1), (2, "node0", 2), (3, "node0", 3)], "rank 0 is on GPU 0 of 'node7'"),
+        ([(0, "node0", 0), (1, "node0", 0), (2, "node0", 2), (3, "node0", 3)], "a GPU has two ranks"),
+        ([(0, "node1", 0), (1, "node0", 1), (2, "node0", 2), (3, "node0", 3)], "not consecutive"),
+    ],
+)
+def test_placements_that_cannot_be_started_are_refused(places: list[tuple[int, str, int]], message: str) -> None:
+    request = hot(2, 4)
+    wanted = layout_of(request, ExplicitLayout(tp=2, dp=1, layers_per_stage="16,16", micro_batch=2))
+    with pytest.raises(InputError, match=message):
+        placement_of([RankPlace(rank=r, host=h, gpu=g) for r, h, g in places], request.cluster, wanted, "file")

@@ -34,6 +34,7 @@ from planner.cli.options import (
     ObjectiveName,
     Page,
     Pins,
+    PlacementGiven,
     PowerCap,
     PrecisionName,
     ProfileFile,
@@ -178,11 +179,13 @@ def estimate(  # noqa: PLR0913, PLR0917 - the flags are the command line's contr
     recompute: SomeRecompute = "none",
     power_cap: PowerCap = 0.0,
     thermal: Thermal = False,
+    placement: PlacementGiven = "best",
     profile: ProfileFile = "",
     json_out: JsonOut = None,
 ) -> None:
     """Price one explicit layout."""
 
+    @leave
     def run() -> int:
         from planner import commands  # noqa: PLC0415
 
@@ -213,9 +216,7 @@ def estimate(  # noqa: PLR0913, PLR0917 - the flags are the command line's contr
             schedule=schedule,
             recompute=recompute,
         )
-        return commands.estimate(question, explicit, commands.Outputs(json=json_out))
-
-    leave(run)
+        return commands.estimate(question, explicit, commands.Outputs(json=json_out), placement)
 
 
 @app.command()

@@ -93,6 +93,10 @@ PowerCap = Annotated[
     float, typer.Option("--power-cap", help="Power limit per GPU in watts; 0: the part's own.", min=0.0)
 ]
 Thermal = Annotated[bool, typer.Option("--thermal", help="Price heat and place ranks by coolness.")]
+PlacementGiven = Annotated[
+    str,
+    typer.Option("--placement", help="best (by heat), in-order, or a JSON file with the places of the ranks."),
+]
 ProfileFile = Annotated[
     str, typer.Option("--profile", help="Profile of the machine (plan calibrate); default: published constants.")
 ]

@@ -1,7 +1,16 @@
 """Which accelerator gets which rank, which node which stage, and how many layers each, by the pace heat leaves."""
 
 from planner.placement.choose import place_all
-from planner.placement.joint import PlacedLayout, place_layout, place_with_splits
-from planner.placement.order import in_order, rank_places
+from planner.placement.joint import PlacedLayout, place_layout, place_with_splits, placed_as_given
+from planner.placement.order import in_order, placement_of, rank_places
 
-__all__ = ["PlacedLayout", "in_order", "place_all", "place_layout", "place_with_splits", "rank_places"]
+__all__ = [
+    "PlacedLayout",
+    "in_order",
+    "place_all",
+    "place_layout",
+    "place_with_splits",
+    "placed_as_given",
+    "placement_of",
+    "rank_places",
+]

@@ -13,7 +13,7 @@ import numpy as np
 
 from costmodels.heat import HeatProblem, Settled, heat_problem, identity_maps, placed_maps, settle
 from costmodels.layout import Layout
-from costmodels.placement import Placement
+from costmodels.placement import Placement, identity
 from costmodels.price import memory_of, placed_cost
 from costmodels.pricing import Pricing
 from costmodels.results import LayoutCost, Verdict
@@ -92,6 +92,16 @@ def place_layout(request: PlanRequest, pricings: Sequence[Pricing], layout: Layo
         cost = placed_cost(problem, settle(problem, identity_maps(problem)), 0)
         return PlacedLayout(layout=layout, cost=cost)
     return _placed(_best(request, problem))
+
+
+def placed_as_given(pricings: Sequence[Pricing], layout: Layout, placement: Placement) -> PlacedLayout:
+    """Price a layout on one island with its ranks where the user wants them, and with its ranks in order."""
+    problem = heat_problem(pricings, layout)
+    (heat,) = problem.heats
+    in_order = identity(layout.gpus, pricings[heat.island].island.node.gpus)
+    settled = settle(problem, placed_maps(problem, (in_order, placement)))
+    costs = [placed_cost(problem, settled, row) for row in range(2)]
+    return PlacedLayout(layout=layout, cost=costs[1], placement=placement, in_order=costs[0])
 
 
 def place_with_splits(request: PlanRequest, pricings: Sequence[Pricing], layout: Layout) -> PlacedLayout:

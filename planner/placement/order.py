@@ -1,7 +1,11 @@
 """Placements as lists of ranks, and where the groups of a layout lie in the orders of ranks that launchers know."""
 
+from collections.abc import Sequence
+
+from costmodels.layout import Layout
 from costmodels.placement import Placement
 from hardware.cluster import Cluster
+from hardware.errors import InputError
 from planner.placement.joint import PlacedLayout
 from planner.plan_report import InOrder, RankPlace
 
@@ -16,6 +20,51 @@ def in_order(placed: PlacedLayout) -> InOrder | None:
         energy_j_per_token=cost.power.energy_j_per_token,
         gap_c=cost.power.gap_c,
         max_temp_c=cost.power.max_temp_c,
+    )
+
+
+def placement_of(places: Sequence[RankPlace], cluster: Cluster, layout: Layout, where: str) -> Placement:
+    """Return ranks on hosts as a placement.
+
+    Parameters
+    ----------
+    places : sequence of RankPlace
+        Each rank of the layout once, on hosts node0, node1, ... of its island.
+    cluster : Cluster
+        The machines.
+    layout : Layout
+        On one island.
+    where : str
+        File, for messages.
+
+    Raises
+    ------
+    InputError
+        A rank or an accelerator is missing or named twice, or the ranks of a node are not consecutive.
+    """
+    number = layout.stages[0].island
+    island = cluster.islands[number]
+    first = sum(other.nodes for other in cluster.islands[:number])
+    nodes = {f"node{first + node}": node for node in range(island.nodes)}
+    ordered = sorted(places, key=lambda place: place.rank)
+    if [place.rank for place in ordered] != list(range(layout.gpus)):
+        raise InputError(f"{len(places)} ranks", allowed=f"each of 0 to {layout.gpus - 1} once", where=where)
+    wrong = [place for place in ordered if place.host not in nodes or not 0 <= place.gpu < island.node.gpus]
+    if wrong:
+        raise InputError(
+            f"rank {wrong[0].rank} is on GPU {wrong[0].gpu} of {wrong[0].host!r}",
+            allowed=f"GPUs 0 to {island.node.gpus - 1} of {', '.join(list(nodes)[:4])}, ...",
+            where=where,
+        )
+    blocks = [ordered[start : start + island.node.gpus] for start in range(0, layout.gpus, island.node.gpus)]
+    hosts = [{place.host for place in block} for block in blocks]
+    if any(len(names) > 1 for names in hosts) or len({place for names in hosts for place in names}) < len(blocks):
+        raise InputError("ranks of a node are not consecutive", allowed="as torchrun starts them", where=where)
+    if len({(place.host, place.gpu) for place in ordered}) < layout.gpus:
+        raise InputError("a GPU has two ranks", allowed="each rank on a GPU of its own", where=where)
+    return Placement(
+        nodes=tuple(nodes[block[0].host] for block in blocks),
+        gpus=tuple(tuple(place.gpu for place in block) for block in blocks),
     )
 
 
