@@ -192,7 +192,7 @@ def estimate(
     """
     pricings = pricings_of(request, constants)
     if placement is not None:
-        return _as_ranked(request, pricings, placed_as_given(pricings, layout, placement))
+        return as_ranked(request, pricings, placed_as_given(pricings, layout, placement))
     if by_device(request):
         return as_ranked(request, pricings, place_layout(request, pricings, layout))
     return as_ranked(request, pricings, PlacedLayout(layout=layout, cost=price_layout(pricings, layout)))
