@@ -140,7 +140,10 @@ def _precision(run: MeasuredRun, software: Software) -> Precision:
                 continue
             if getattr(peak, found.gemm) > 0.0:
                 return found
-    return precision(software.unstated_precision or sixteen_bits, framework=software.framework)
+    if software.unstated_precision:
+        usual = precision(software.unstated_precision, framework=software.framework)
+        return usual if getattr(peak, usual.gemm) > 0.0 else precision("fp32", framework=software.framework)
+    return precision(sixteen_bits, framework=software.framework)
 
 
 def _words(run: MeasuredRun) -> RunText:
