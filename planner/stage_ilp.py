@@ -84,6 +84,9 @@ class StageSolver:
         self.states = np.stack([part.states for part in memory.parts])[:, keep]
         self.kept = moving * np.stack([part.kept for part in memory.parts])[:, keep]
         self.working = moving * np.stack([part.working + part.gathered for part in memory.parts])[:, keep]
+        if memory.embedding is not None:  # the token table's dense gradient has memory of its own in the reserve
+            self.states[memory.embedding] += memory.parts[memory.embedding].working[keep]
+            self.working[memory.embedding] = 0.0
         buffers = RECEIVE_BUFFERS * memory.boundary + memory.buckets
         self.buffers = float((buffers + memory.groups * pricing.constants.memory.group_bytes)[keep].min())
         self.kinds = memory.kinds

@@ -112,7 +112,7 @@ def _solve_shape(pricing: Pricing, solver: StageSolver, incumbent_s: float, dead
 
     None when nothing fits or the time is up.
     """
-    for _ in range(REPAIRS):
+    for repair in range(REPAIRS):
         spans = _Spans(pricing, solver, incumbent_s, deadline)
         plans = partition_stages(
             StageProblem(cost_s=spans.cost_s(), objective=one_f_one_b(solver.shape.num_microbatches))
@@ -125,7 +125,8 @@ def _solve_shape(pricing: Pricing, solver: StageSolver, incumbent_s: float, dead
         if worst.verdict is Verdict.FITS:
             return MixedPlan(layout=layout, cost=cost, solved_stages=spans.solved)
         safe = worst.usable_bytes * pricing.constants.memory.risky_share
-        solver.forget(max(worst.total_bytes - safe, 0.005 * worst.usable_bytes))
+        # parts may explain so much less that the same answer comes again: lower the limit faster each time
+        solver.forget(2.0**repair * max(worst.total_bytes - safe, 0.005 * worst.usable_bytes))
     return None
 
 

@@ -32,7 +32,7 @@ CASES = {
         "llama3_8b", layers=(6,), gpus=8, memory_gib=11.0, global_batch=16, seq=4096, framework="none"
     ),
     "galvatron": lambda: small(
-        "llama3_8b", layers=(6,), gpus=4, memory_gib=26.0, global_batch=8, seq=4096, framework="galvatron"
+        "llama3_8b", layers=(6,), gpus=4, memory_gib=27.0, global_batch=8, seq=4096, framework="galvatron"
     ),
     "experts": lambda: small(
         "deepseek_v2_lite", cluster="dgx-h100:1", layers=(1, 3), gpus=4, memory_gib=28.0, global_batch=8, seq=4096,
