@@ -22,8 +22,8 @@ from planner.placement import PlacedLayout, in_order, place_all, place_layout, p
 from planner.plan_report import PlanReport, RankedLayout, SearchProof
 from planner.profile_use import profile_notes
 from planner.refine import best_of_grid
-from planner.request import Framework, PlanRequest
-from planner.search import UniformSearch
+from planner.request import Framework, Objective, PlanRequest
+from planner.search import GRIDS_KEPT, UniformSearch
 from planner.slow_devices import SlowDevice, slow_devices, without_slow_nodes
 from planner.stage_ilp import StageShape
 from planner.tally import Tally
@@ -31,6 +31,7 @@ from planner.two_level import PER_LAYER, candidate_shape, mixed_plans
 
 MOST_STAGE_GPUS: Final = 64
 UNCONSTRAINED_LIMIT_S: Final = 5.0  # for a number that informs and decides nothing
+MOST_WANTED: Final = 320  # grids that a search with heat keeps
 MIXED_SHAPES: Final = 6  # pipeline shapes that are solved with a strategy for every layer
 
 
@@ -74,7 +75,33 @@ def plan(request: PlanRequest, constants: Constants | None = None) -> PlanReport
     started = time.monotonic()
     pricings = pricings_of(request, constants)
     deadline = started + request.time_limit_s
-    found = [_island_alone(request, pricings, number, deadline) for number in range(len(pricings))]
+    wanted = max(request.top, GRIDS_KEPT)
+    lean = _without_slow_nodes(request, constants, slow_devices(pricings), deadline)
+    while True:
+        tally, priced = _found(request, pricings, deadline, wanted)
+        placed = _placed(request, pricings, [*priced, *lean])
+        if _covered(request, tally, priced, placed) or time.monotonic() > deadline:
+            break
+        wanted *= 2
+    ranked = _ranked(request, pricings, placed)
+    infeasible = None if ranked else explain_infeasible(request, pricings, tally)
+    unconstrained_s = _unconstrained_s(request, pricings, ranked, deadline)
+    return PlanReport(
+        request=request,
+        layouts=ranked,
+        search=_proof(tally, ranked, time.monotonic() - started),
+        rejected=tuple(tally.rejected.most_common()),
+        infeasible=infeasible,
+        unconstrained_s=unconstrained_s,
+        notes=_notes(request, pricings),
+    )
+
+
+def _found(
+    request: PlanRequest, pricings: Sequence[Pricing], deadline: float, wanted: int
+) -> tuple[Tally, list[tuple[Layout, LayoutCost]]]:
+    """Search every island alone, and all of them together; prices know nothing of heat and of single devices."""
+    found = [_island_alone(request, pricings, number, deadline, wanted) for number in range(len(pricings))]
     priced = [pair for _, pairs in found for pair in pairs]
     tally = found[0][0]
     for other, _ in found[1:]:
@@ -87,19 +114,25 @@ def plan(request: PlanRequest, constants: Constants | None = None) -> PlanReport
         tally.solved += together.solved
         tally.pruned["time lower bound over all islands"] += together.pruned
         tally.open_bound_s = min(tally.open_bound_s, together.open_bound_s)
-    priced += _without_slow_nodes(request, constants, slow_devices(pricings), deadline)
-    ranked = _ranked(request, pricings, _placed(request, pricings, priced))
-    infeasible = None if ranked else explain_infeasible(request, pricings, tally)
-    unconstrained_s = _unconstrained_s(request, pricings, ranked, deadline)
-    return PlanReport(
-        request=request,
-        layouts=ranked,
-        search=_proof(tally, ranked, time.monotonic() - started),
-        rejected=tuple(tally.rejected.most_common()),
-        infeasible=infeasible,
-        unconstrained_s=unconstrained_s,
-        notes=_notes(request, pricings),
-    )
+    return tally, priced
+
+
+def _covered(
+    request: PlanRequest,
+    tally: Tally,
+    priced: Sequence[tuple[Layout, LayoutCost]],
+    placed: Sequence[PlacedLayout],
+) -> bool:
+    """Whether no grid that was not kept can win: heat takes pace and gives none, so what is slower without it is too.
+
+    Said of searches for time on one island; others are not searched again.
+    """
+    if not by_device(request) or request.objective is not Objective.TIME or len(request.cluster.islands) > 1:
+        return True
+    if len(tally.best) < tally.wanted or tally.wanted >= MOST_WANTED:
+        return True
+    slowest_s = max(cost.step.total_s for _, cost in priced)
+    return min(one.cost.step.total_s for one in placed) <= slowest_s
 
 
 def _without_slow_nodes(
@@ -214,10 +247,10 @@ def as_ranked(
 
 
 def _island_alone(
-    request: PlanRequest, pricings: Sequence[Pricing], island: int, deadline: float
+    request: PlanRequest, pricings: Sequence[Pricing], island: int, deadline: float, wanted: int = 0
 ) -> tuple[Tally, list[tuple[Layout, LayoutCost]]]:
     """Search one island by itself: its best grids with their best splits, and mixed strategies where allowed."""
-    tally = UniformSearch(request, pricings[island]).run()
+    tally = UniformSearch(request, pricings[island], wanted=wanted).run()
     chosen = sorted(tally.best.values(), key=lambda candidate: candidate.order)[: tally.wanted]
     priced = [best_of_grid(request, pricings[island], tally, candidate.key) for candidate in chosen]
     if request.framework in PER_LAYER:

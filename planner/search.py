@@ -44,9 +44,11 @@ class UniformSearch:
         Model, job and the island.
     any_will_do : bool
         Look only under the recompute that keeps least, and stop at the first layouts that fit.
+    wanted : int
+        Grids to keep; 0: as many as the request wants layouts, and at least :data:`GRIDS_KEPT`.
     """
 
-    def __init__(self, request: PlanRequest, pricing: Pricing, *, any_will_do: bool = False) -> None:
+    def __init__(self, request: PlanRequest, pricing: Pricing, *, any_will_do: bool = False, wanted: int = 0) -> None:
         self.request = request
         self.pricing = pricing
         self.weights = part_weights(pricing)
@@ -54,7 +56,7 @@ class UniformSearch:
         self.options = options[-1:] if any_will_do else options
         self.any_will_do = any_will_do
         self.accepted = Verdict.FITS
-        self.wanted = 1 if any_will_do else max(request.top, GRIDS_KEPT)
+        self.wanted = 1 if any_will_do else wanted or max(request.top, GRIDS_KEPT)
         self.tally = Tally(accepted=self.accepted, wanted=self.wanted)
         self.deadline = time.monotonic() + request.time_limit_s
         self._gpu_seconds_per_sample: float | None = None

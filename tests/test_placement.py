@@ -22,6 +22,7 @@ from planner.plan_report import RankPlace
 from planner.planning import estimate, plan, pricings_of
 from planner.question import Question, request_of
 from planner.request import Objective, PlanRequest
+from planner.search import UniformSearch
 
 TWO_ROWS = NodeSlots(columns=((0, 2), (1, 3)), kinds=(0, 0), coolness=(0, 1, 2, 3))
 
@@ -251,3 +252,19 @@ def test_placements_that_cannot_be_started_are_refused(places: list[tuple[int, s
     wanted = layout_of(request, ExplicitLayout(tp=2, dp=1, layers_per_stage="16,16", micro_batch=2))
     with pytest.raises(InputError, match=message):
         placement_of([RankPlace(rank=r, host=h, gpu=g) for r, h, g in places], request.cluster, wanted, "file")
+
+
+def test_a_search_with_heat_keeps_grids_until_none_left_can_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster so hot that every layout with heat is slower than the slowest of ten without: more grids are kept."""
+    seen: list[int] = []
+    usual = UniformSearch.__init__
+
+    def recording(self: UniformSearch, *args: object, **words: object) -> None:
+        usual(self, *args, **words)
+        seen.append(self.wanted)
+
+    monkeypatch.setattr(UniformSearch, "__init__", recording)
+    base = replace(hot(1, 4, (75.0,)), fixed=(("cp", 1), ("vpp", 1), ("zero", 1)), recompute="none", top=1)
+    report = plan(base)
+    assert seen[:2] == [10, 20]
+    assert report.layouts[0].cost.power.limited_by == "heat"
