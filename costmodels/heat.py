@@ -216,7 +216,7 @@ def placed_maps(problem: HeatProblem, placements: Sequence[Placement]) -> tuple[
     return (np.stack([stage_map(placement, stages, island) for placement in placements]),)
 
 
-def settle(problem: HeatProblem, maps: Sequence[Ints]) -> Settled:
+def settle(problem: HeatProblem, maps: Sequence[Ints], tolerance: float = TOLERANCE) -> Settled:
     """Find the step times at which clocks, draws and temperatures are in balance.
 
     Parameters
@@ -225,11 +225,13 @@ def settle(problem: HeatProblem, maps: Sequence[Ints]) -> Settled:
         The layout.
     maps : sequence of array of int
         Per island used, the stage of every accelerator under R placements, shape (R, nodes, G).
+    tolerance : float
+        Share of the step time within which the balance is wanted [1].
 
     Returns
     -------
     Settled
-        Its step times lie within :data:`TOLERANCE` of the fixed point, or there were :data:`ROUNDS` rounds.
+        Its step times lie within the tolerance of the fixed point, or there were :data:`ROUNDS` rounds.
     """
     settled = once(problem, maps)
     start = np.full(len(maps[0]), float(problem.step.times.total_s[0]))
@@ -238,7 +240,7 @@ def settle(problem: HeatProblem, maps: Sequence[Ints]) -> Settled:
     low, over_low = np.where(over >= 0.0, start, guess), np.maximum(over, 0.0)
     high, over_high = np.where(over >= 0.0, guess, start), np.minimum(over, 0.0)
     for rounds in range(2, ROUNDS + 2):
-        if (np.abs(over) <= TOLERANCE * guess).all():
+        if (np.abs(over) <= tolerance * guess).all():
             break
         settled = replace(_after(problem, maps, guess), rounds=rounds)
         over = settled.step_s - guess
@@ -247,7 +249,7 @@ def settle(problem: HeatProblem, maps: Sequence[Ints]) -> Settled:
         high, over_high = np.where(longer, high, guess), np.where(longer, over_high, over)
         slope = np.where(over_low > over_high, over_low - over_high, 1.0)
         share = np.where(rounds % 3 == 1, 0.5, over_low / slope)
-        guess = np.where(np.abs(over) <= TOLERANCE * guess, guess, low + (high - low) * share)
+        guess = np.where(np.abs(over) <= tolerance * guess, guess, low + (high - low) * share)
     return settled
 
 

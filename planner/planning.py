@@ -1,7 +1,7 @@
 """The door: ``plan(request) -> PlanReport`` and ``estimate(request, layout) -> RankedLayout``."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -77,13 +77,14 @@ def plan(request: PlanRequest, constants: Constants | None = None) -> PlanReport
     deadline = started + request.time_limit_s
     wanted = max(request.top, GRIDS_KEPT)
     lean = _without_slow_nodes(request, constants, slow_devices(pricings), deadline)
+    placed: dict[Layout, PlacedLayout] = {}
     while True:
         tally, priced = _found(request, pricings, deadline, wanted)
-        placed = _placed(request, pricings, [*priced, *lean])
+        placed = _placed(request, pricings, [*priced, *lean], placed)
         if _covered(request, tally, priced, placed) or time.monotonic() > deadline:
             break
         wanted *= 2
-    ranked = _ranked(request, pricings, placed)
+    ranked = _ranked(request, pricings, tuple(placed.values()))
     infeasible = None if ranked else explain_infeasible(request, pricings, tally)
     unconstrained_s = _unconstrained_s(request, pricings, ranked, deadline)
     return PlanReport(
@@ -121,7 +122,7 @@ def _covered(
     request: PlanRequest,
     tally: Tally,
     priced: Sequence[tuple[Layout, LayoutCost]],
-    placed: Sequence[PlacedLayout],
+    placed: Mapping[Layout, PlacedLayout],
 ) -> bool:
     """Whether no grid that was not kept can win: heat takes pace and gives none, so what is slower without it is too.
 
@@ -132,7 +133,7 @@ def _covered(
     if len(tally.best) < tally.wanted or tally.wanted >= MOST_WANTED:
         return True
     slowest_s = max(cost.step.total_s for _, cost in priced)
-    return min(one.cost.step.total_s for one in placed) <= slowest_s
+    return min(one.cost.step.total_s for one in placed.values()) <= slowest_s
 
 
 def _without_slow_nodes(
@@ -148,12 +149,15 @@ def _without_slow_nodes(
 
 
 def _placed(
-    request: PlanRequest, pricings: Sequence[Pricing], priced: Sequence[tuple[Layout, LayoutCost]]
-) -> list[PlacedLayout]:
+    request: PlanRequest,
+    pricings: Sequence[Pricing],
+    priced: Sequence[tuple[Layout, LayoutCost]],
+    known: Mapping[Layout, PlacedLayout],
+) -> dict[Layout, PlacedLayout]:
     """Place the layouts where heat or the cluster's devices make a difference, else leave their ranks in order."""
     if by_device(request):
-        return place_all(request, pricings, priced)
-    return [PlacedLayout(layout=layout, cost=cost) for layout, cost in priced]
+        return place_all(request, pricings, priced, known)
+    return {layout: PlacedLayout(layout=layout, cost=cost) for layout, cost in priced}
 
 
 def by_device(request: PlanRequest) -> bool:

@@ -1,6 +1,7 @@
 """The layouts of a search with heat: which of them are placed, and which split their layers anew."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from costmodels.layout import Layout
 from costmodels.pricing import Pricing
@@ -11,8 +12,11 @@ from planner.request import Objective, PlanRequest
 
 
 def place_all(
-    request: PlanRequest, pricings: Sequence[Pricing], priced: Sequence[tuple[Layout, LayoutCost]]
-) -> list[PlacedLayout]:
+    request: PlanRequest,
+    pricings: Sequence[Pricing],
+    priced: Sequence[tuple[Layout, LayoutCost]],
+    known: Mapping[Layout, PlacedLayout] = MappingProxyType({}),
+) -> dict[Layout, PlacedLayout]:
     """Place the layouts that a search without heat found.
 
     Heat takes pace and gives none, so a layout whose step without heat is no faster than the best with heat cannot win:
@@ -26,14 +30,16 @@ def place_all(
         One per island.
     priced : sequence of (Layout, LayoutCost)
         Layouts with their prices without heat.
+    known : mapping
+        What has been placed already, by the layout given.
 
     Returns
     -------
-    list of PlacedLayout
-        In the order of the prices without heat. The best of them is never worse than any of the layouts given, with its
-        ranks in order.
+    dict of PlacedLayout
+        By the layout given, in the order of the prices without heat. The best of them is never worse than any of the
+        layouts given, with its ranks in order.
     """
-    placed: list[PlacedLayout] = []
+    placed: dict[Layout, PlacedLayout] = {}
     values: list[float] = []
     by_time = request.objective is Objective.TIME
     for layout, cost in sorted(priced, key=lambda pair: objective_value(request, *pair)):
@@ -41,7 +47,8 @@ def place_all(
         if by_time and len(values) >= request.top and cool >= sorted(values)[request.top - 1]:
             break
         may_win = not values or not by_time or cool < min(values)
-        found = (place_with_splits if may_win else place_layout)(request, pricings, layout)
-        placed.append(found)
+        place = place_with_splits if may_win else place_layout
+        found = known.get(layout) or place(request, pricings, layout)
+        placed[layout] = found
         values.append(objective_value(request, found.layout, found.cost))
     return placed
