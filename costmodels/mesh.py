@@ -140,7 +140,7 @@ def place(group: Group, tiers: tuple[Tier, ...]) -> PlacedGroup:
     PlacedGroup
         With ``members`` and ``domains`` of shape (S, T).
     """
-    found = [_placement(group, tier.gpus) for tier in tiers]
+    found = [_listed_placement(group, tier) if tier.domain_of else _placement(group, tier.gpus) for tier in tiers]
     return PlacedGroup(
         size=group.size,
         stride=group.stride,
@@ -234,3 +234,24 @@ def _realised_offsets(keys: Ints, gpus: int) -> Bools:
         rows = few[blocks[few, 0] > number]
         realised[rows] |= (offset - number * block[rows]) % gpus < stride[rows]
     return realised
+
+
+def _listed_placement(group: Group, tier: Tier) -> tuple[Ints, Ints]:
+    """As :func:`_placement`, for a tier that lists the domain of every block of ranks: by counting."""
+    keys, inverse = np.unique(np.stack([group.size, group.stride, group.ranks], axis=1), axis=0, return_inverse=True)
+    domain = np.repeat(np.array(tier.domain_of), tier.block)
+    _, domain = np.unique(domain, return_inverse=True)
+    counts = [_listed_counts(domain, *(int(number) for number in key)) for key in keys]
+    fewest, most = np.array(counts, dtype=np.int64).reshape(-1, 2).T
+    return fewest[inverse.reshape(-1)], most[inverse.reshape(-1)]
+
+
+def _listed_counts(domain: Ints, size: int, stride: int, ranks: int) -> tuple[int, int]:
+    """Fewest members in a touched domain and most domains touched of groups of one size and stride."""
+    if size == 1:
+        return 1, 1
+    of_member = domain[:ranks].reshape(-1, size, stride).swapaxes(1, 2).reshape(-1, size)
+    domains = int(domain.max()) + 1
+    of_group = np.arange(len(of_member))[:, None] * domains + of_member
+    held = np.bincount(of_group.reshape(-1), minlength=len(of_member) * domains).reshape(-1, domains)
+    return int(held[held > 0].min()), int((held > 0).sum(axis=1).max())

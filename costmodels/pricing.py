@@ -34,6 +34,7 @@ class Pricing:
     island: Island
     constants: Constants = field(default_factory=Constants)
     clock: float = 1.0
+    nodes: tuple[int, ...] = ()
 
     @property
     def accelerator(self) -> Accelerator:
@@ -43,7 +44,7 @@ class Pricing:
     @property
     def tiers(self) -> tuple[Tier, ...]:
         """The island's bandwidth hierarchy."""
-        return island_tiers(self.island)
+        return island_tiers(self.island, self.nodes)
 
     @property
     def power_limit_w(self) -> float:

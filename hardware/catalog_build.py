@@ -118,6 +118,8 @@ def build_fabric(value: object, where: str) -> tuple[FabricTier, ...]:
     for number, table in enumerate(require_tables(value, where), start=1):
         place = f"{where} {number}"
         values: dict[str, Any] = read_table(table, FABRIC_TIER, place)
+        if values.get("groups"):
+            values.setdefault("nodes", max(values["groups"]))
         _require(values, ("nodes",), FABRIC_TIER, place)
         tiers.append(FabricTier(**{"name": f"tier {number}", **values}))
     return tuple(tiers)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from hardware.cluster import Accelerator, Cluster, FabricShape, FabricTier, Island, NodeType, ScaleUp
 from hardware.errors import InputError
@@ -46,8 +46,35 @@ def check_island(island: Island, where: str) -> None:
             where=where,
         )
     _check_fabric(island.fabric, where)
+    _check_allocation(island, where)
     _check_devices(island, where)
     _check_rack(island, where)
+
+
+def _check_allocation(island: Island, where: str) -> None:
+    """Groups of unlike sizes hold every node once and lie inside those of the next tier; every host has a name."""
+    inner: set[int] = set()
+    for tier in island.fabric:
+        ends = set(accumulate(tier.groups))
+        if tier.groups and (min(tier.groups) < 1 or sum(tier.groups) != island.nodes):
+            raise InputError(
+                f"groups of {tier.name} hold {sum(tier.groups)} of {island.nodes} nodes",
+                allowed="nodes of each group in order, from 1, that add up to all",
+                where=where,
+            )
+        if tier.groups and max(tier.groups) != tier.nodes:
+            raise InputError(
+                f"nodes = {tier.nodes} and groups of up to {max(tier.groups)} in {tier.name}",
+                allowed="the largest group, or no nodes at all",
+                where=where,
+            )
+        if inner and ends and not ends <= inner:
+            raise InputError(f"groups of {tier.name} cut those below", allowed="whole groups below", where=where)
+        inner = ends or inner
+    if island.hosts and (len(island.hosts) != island.nodes or len(set(island.hosts)) != island.nodes):
+        raise InputError(
+            f"{len(set(island.hosts))} names of {island.nodes} hosts", allowed="one for each node, or none", where=where
+        )
 
 
 def _check_rack(island: Island, where: str) -> None:
@@ -190,9 +217,10 @@ def _check_fabric(fabric: Iterable[FabricTier], where: str) -> None:
                 where=where,
             )
     sizes = [tier.nodes for tier in tiers if tier.nodes]
-    if any(outer <= inner for inner, outer in pairwise(sizes)):
+    even = not any(tier.groups for tier in tiers)
+    if any(outer < inner or (outer == inner and even) for inner, outer in pairwise(sizes)):
         raise InputError(f"fabric sizes {sizes} do not rise", allowed="tiers from the leaf outwards", where=where)
-    if any(outer % inner for inner, outer in pairwise(sizes)):
+    if even and any(outer % inner for inner, outer in pairwise(sizes)):
         raise InputError(
             f"fabric sizes {sizes} do not nest", allowed="multiples of the size of the tier before", where=where
         )

@@ -261,12 +261,14 @@ def quoted(text: str) -> str:
     return '"' + "".join(escaped) + '"'
 
 
-_SOURCES: Final = Field(
-    key="sources",
-    attr="sources",
-    read=_sources,
-    write=lambda value: "[" + ", ".join(quoted(str(text)) for text in as_rows(value)) + "]",
-)
+def _texts(key: str, attr: str) -> Field:
+    def write(value: object) -> str:
+        return "[" + ", ".join(quoted(str(text)) for text in as_rows(value)) + "]"
+
+    return Field(key=key, attr=attr, read=_sources, write=write)
+
+
+_SOURCES: Final = _texts("sources", "sources")
 PEAK_TYPES: Final = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "vector")
 
 ACCELERATOR: Final = (
@@ -346,6 +348,7 @@ FABRIC_TIER: Final = (
     _whole("nodes", "nodes", 0, 1_000_000),
     _number("oversubscription", "oversubscription", _ONE, "1", "1000"),
     _number("latency_us", "latency_s", _MICRO, "0", "1e6"),
+    _axes("groups", "groups"),
 )
 DEVICE: Final = (
     _whole("node", "node", 0, 1_000_000),
@@ -359,6 +362,7 @@ ISLAND: Final = (
     _whole("nodes", "nodes", 1, 1_000_000),
     _numbers("inlets_c", "inlets_c", "-40", "100"),
     _number("rack_power_cap_w", "rack_power_cap_w", _ONE, "0", "1e9"),
+    _texts("hosts", "hosts"),
 )
 CLUSTER: Final = (
     _text("name", "name"),

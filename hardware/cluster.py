@@ -4,8 +4,10 @@ All quantities are SI (bytes, bytes per second and direction, seconds, watts, de
 catalogue files are converted once, in :mod:`hardware.catalog`.
 """
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import accumulate
 
 
 class LinkKind(StrEnum):
@@ -193,13 +195,21 @@ class FabricTier:
     """One switch tier of the scale-out network: ``nodes`` share a switch (group) of this tier.
 
     ``oversubscription`` is downlink over uplink capacity of the group (1.0: full bisection). The last tier of an
-    island spans it whole and may state 0 nodes for "all".
+    island spans it whole and may state 0 nodes for "all". Where an allocation takes unlike parts of the groups,
+    ``groups`` lists the nodes of each in the order of the nodes, and ``nodes`` is the largest.
     """
 
     name: str
     nodes: int
     oversubscription: float = 1.0
     latency_s: float = 0.0  # added to the adapter's latency when a path climbs to this tier
+    groups: tuple[int, ...] = ()
+
+    def group_of(self, node: int) -> int:
+        """Return the group of a node."""
+        if not self.groups:
+            return node // self.nodes if self.nodes else 0
+        return bisect_right(tuple(accumulate(self.groups)), node)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,6 +235,7 @@ class Island:
 
     ``inlets_c`` states the inlet temperature of every node; empty: as the node's cooling has it.
     ``rack_power_cap_w`` limits the nodes of each rack (``cooling.rack_nodes`` of them) together; 0.0 means none.
+    ``hosts`` names the nodes, where an allocation states them.
     """
 
     node: NodeType
@@ -233,6 +244,7 @@ class Island:
     devices: tuple[DeviceState, ...] = ()
     inlets_c: tuple[float, ...] = ()
     rack_power_cap_w: float = 0.0
+    hosts: tuple[str, ...] = ()
 
     @property
     def gpus(self) -> int:
@@ -267,3 +279,9 @@ class Cluster:
     def nodes(self) -> int:
         """Nodes of all islands."""
         return sum(island.nodes for island in self.islands)
+
+    @property
+    def host_names(self) -> tuple[str, ...]:
+        """Names of all nodes in order: those that are stated, else ``node0``, ``node1``, ..."""
+        stated = [name for island in self.islands for name in (island.hosts or (None,) * island.nodes)]
+        return tuple(name or f"node{number}" for number, name in enumerate(stated))

@@ -4,7 +4,7 @@ Collective costs need no more of the topology than this: for each tier, how many
 and what one accelerator can send and at what latency when a transfer has to cross to the next domain of the tier below.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hardware.cluster import FabricShape, Island, LinkKind, NodeType, ScaleUp
 
@@ -15,7 +15,9 @@ class Tier:
 
     ``gpus`` is the number of accelerators in one domain of this tier; ``bytes_per_s`` the share of one accelerator
     (per direction) when all accelerators of the domain cross this tier together; ``pair_bytes_per_s`` what one
-    accelerator reaches alone. ``links`` and ``axes`` are those of :class:`hardware.cluster.ScaleUp`.
+    accelerator reaches alone. ``links`` and ``axes`` are those of :class:`hardware.cluster.ScaleUp`. Ranks fill domains
+    in order, unless ``domain_of`` lists the domain of each ``block`` of consecutive ranks; ``gpus`` is the largest
+    then.
     """
 
     name: str
@@ -28,21 +30,46 @@ class Tier:
     in_network_reduction: bool = False
     links: tuple[tuple[int, int, int], ...] = ()
     axes: tuple[int, ...] = ()
+    block: int = 0
+    domain_of: tuple[int, ...] = ()
 
 
-def island_tiers(island: Island) -> tuple[Tier, ...]:
+def island_tiers(island: Island, nodes: tuple[int, ...] = ()) -> tuple[Tier, ...]:
     """Tiers of an island from the fast domain outwards; the last one spans every accelerator.
 
     Parameters
     ----------
     island : Island
         Nodes of one type behind one network.
+    nodes : tuple of int
+        Node of every block of as many ranks as a node has accelerators; empty: in order.
 
     Returns
     -------
     tuple of Tier
         At least one tier; ``gpus`` rises strictly. Oversubscription multiplies from tier to tier.
     """
+    tiers = _tiers_in_order(island)
+    uneven = any(tier.groups for tier in island.fabric)
+    moved = bool(nodes) and nodes != tuple(range(len(nodes)))
+    return tuple(_listed(tier, island, nodes) for tier in tiers) if uneven or moved else tiers
+
+
+def _listed(tier: Tier, island: Island, nodes: tuple[int, ...]) -> Tier:
+    """Return a tier with the domain of every node's block of ranks; tiers inside nodes and that of all stay."""
+    per_node = island.node.gpus
+    if tier.gpus <= per_node or tier.gpus >= island.gpus:
+        return tier
+    level = next((level for level in island.fabric if level.name == tier.name), None)
+    order = nodes or range(island.nodes)
+    if tier.name != "scale-up" and level is not None:
+        domains = tuple(level.group_of(node) for node in order)
+    else:
+        domains = tuple(node * per_node // tier.gpus for node in order)
+    return replace(tier, block=per_node, domain_of=domains)
+
+
+def _tiers_in_order(island: Island) -> tuple[Tier, ...]:
     node = island.node
     tiers = [_fabric_tier("scale-up", node.scale_up, min(node.scale_up.domain_gpus, island.gpus))]
     if node.node_fabric is not None and node.gpus > tiers[-1].gpus:

@@ -13,10 +13,12 @@ A vertex is a tuple that starts with its kind: ``("gpu", island, node, index)``,
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from hardware.cluster import Cluster, FabricShape, Island, NodeType, ScaleUp
+from hardware.cluster import Cluster, FabricShape, FabricTier, Island, NodeType, ScaleUp
 from hardware.errors import InputError
 from hardware.tiers import reachable_nic_bytes_per_s
 
@@ -276,22 +278,18 @@ def _node_edges(node: NodeType) -> Iterator[Edge]:
         yield place, ("nic", nic), _link("pcie", math.inf)
 
 
-def _levels(island: Island) -> list[tuple[str, int, float, float]]:
-    """Return tiers of the network: name, nodes of a group, oversubscription towards the next, latency."""
-    levels = [
-        (tier.name, tier.nodes or island.nodes, tier.oversubscription, tier.latency_s)
-        for tier in island.fabric
-        if tier.nodes == 0 or tier.nodes < island.nodes
-    ]
-    if not levels or levels[-1][1] < island.nodes:
+def _levels(island: Island) -> list[FabricTier]:
+    """Return tiers of the network; the outermost spans all nodes."""
+    levels = [tier for tier in island.fabric if tier.nodes == 0 or tier.nodes < island.nodes]
+    if not levels or 0 < levels[-1].nodes < island.nodes:
         wider = [tier for tier in island.fabric if tier.nodes >= island.nodes]
         name, latency = (wider[0].name, wider[0].latency_s) if wider else ("network", 0.0)
-        levels.append((name, island.nodes, 1.0, latency))
+        levels.append(FabricTier(name=name, nodes=0, latency_s=latency))
     return levels
 
 
 def _group(number: int, level: int, place: int, island: Island) -> Vertex:
-    return ("tier", number, level, place // _levels(island)[level][1])
+    return ("tier", number, level, _levels(island)[level].group_of(place))
 
 
 def _network_root(number: int, island: Island) -> Vertex:
@@ -301,9 +299,10 @@ def _network_root(number: int, island: Island) -> Vertex:
 def _tier_edges(number: int, island: Island) -> Iterator[Edge]:
     levels = _levels(island)
     rate = reachable_nic_bytes_per_s(island.node)
-    for level in range(len(levels) - 1):
-        size, rate = levels[level][1], rate / levels[level][2]
-        for group, first in enumerate(range(0, island.nodes, size)):
-            nodes = min(size, island.nodes - first)
-            link = _link(island.node.nics.kind, nodes * rate, levels[level + 1][3] / 2.0)
-            yield ("tier", number, level, group), _group(number, level + 1, first, island), link
+    for level, (tier, outer) in enumerate(pairwise(levels)):
+        rate /= tier.oversubscription
+        groups = Counter(tier.group_of(node) for node in range(island.nodes))
+        firsts = {tier.group_of(node): node for node in reversed(range(island.nodes))}
+        for group, nodes in groups.items():
+            link = _link(island.node.nics.kind, nodes * rate, outer.latency_s / 2.0)
+            yield ("tier", number, level, group), _group(number, level + 1, firsts[group], island), link

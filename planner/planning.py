@@ -18,7 +18,7 @@ from planner.infeasible import explain_infeasible
 from planner.islands import IslandSearch
 from planner.mixed_bounds import mixed_bound_s
 from planner.objective import check_objective, objective_value
-from planner.placement import PlacedLayout, in_order, place_all, place_layout, placed_as_given, rank_places
+from planner.placement import PlacedLayout, in_order, place_all, place_layout, place_nodes, placed_as_given, rank_places
 from planner.plan_report import PlanReport, RankedLayout, SearchProof
 from planner.profile_use import profile_notes
 from planner.refine import best_of_grid
@@ -154,10 +154,10 @@ def _placed(
     priced: Sequence[tuple[Layout, LayoutCost]],
     known: Mapping[Layout, PlacedLayout],
 ) -> dict[Layout, PlacedLayout]:
-    """Place the layouts where heat or the cluster's devices make a difference, else leave their ranks in order."""
+    """Place the layouts by the pace of their accelerators where that counts, else by the network's."""
     if by_device(request):
         return place_all(request, pricings, priced, known)
-    return {layout: PlacedLayout(layout=layout, cost=cost) for layout, cost in priced}
+    return {layout: place_nodes(pricings, layout, cost) for layout, cost in priced}
 
 
 def by_device(request: PlanRequest) -> bool:
@@ -225,14 +225,15 @@ def estimate(
     constants : Constants, optional
         Of the cost models; default: those that ship.
     placement : Placement, optional
-        Where its ranks run; default: where heat or single accelerators count as well as launchers allow, else in order.
+        Where its ranks run; default: as well as launchers allow, by heat and single accelerators where they count, else
+        by the network.
     """
     pricings = pricings_of(request, constants)
     if placement is not None:
         return as_ranked(request, pricings, placed_as_given(pricings, layout, placement))
     if by_device(request):
         return as_ranked(request, pricings, place_layout(request, pricings, layout))
-    return as_ranked(request, pricings, PlacedLayout(layout=layout, cost=price_layout(pricings, layout)))
+    return as_ranked(request, pricings, place_nodes(pricings, layout, price_layout(pricings, layout)))
 
 
 def as_ranked(

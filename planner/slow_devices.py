@@ -1,5 +1,6 @@
 """Which accelerators are slower than their like, and clusters without the nodes that hold them."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -8,7 +9,7 @@ import numpy as np
 
 from costmodels.heat import device_arrays
 from costmodels.pricing import Pricing
-from hardware.cluster import Cluster, Island
+from hardware.cluster import Cluster, FabricTier, Island
 
 SLOW: Final = 0.97
 """Pace of a device over the median of its island below which it counts as slow."""
@@ -85,4 +86,14 @@ def without_nodes(island: Island, left_out: set[int]) -> Island:
     place = {node: number for number, node in enumerate(kept)}
     devices = (replace(device, node=place[device.node]) for device in island.devices if device.node in place)
     inlets = tuple(island.inlets_c[node] for node in kept if node < len(island.inlets_c))
-    return replace(island, nodes=len(kept), devices=tuple(devices), inlets_c=inlets)
+    hosts = tuple(island.hosts[node] for node in kept if node < len(island.hosts))
+    fabric = tuple(_with_nodes(tier, kept) for tier in island.fabric)
+    return replace(island, nodes=len(kept), devices=tuple(devices), inlets_c=inlets, hosts=hosts, fabric=fabric)
+
+
+def _with_nodes(tier: FabricTier, kept: Sequence[int]) -> FabricTier:
+    """A tier whose groups of unlike sizes hold some of their nodes; groups of one size stay as they are."""
+    if not tier.groups:
+        return tier
+    groups = tuple(Counter(tier.group_of(node) for node in kept).values())
+    return replace(tier, groups=groups, nodes=max(groups))

@@ -42,7 +42,7 @@ OPTIONS = {
     "sweep": {"--output", "--workers", "--resume"},
     "validate": {"--profile", "--json"},
     "calibrate": {"--output", "--nccl-tests", "--gemm", "--accelerator", "--cluster"},
-    "import topology": {"--output", "--accelerator", "--node", "--nodes", "--name"},
+    "import topology": {"--output", "--accelerator", "--node", "--nodes", "--name", "--hosts"},
     "import nccl-tests": {"--output", "--cluster", "--accelerator"},
     "import telemetry": {"--output", "--cluster", "--accelerator"},
     "catalog models": {"--json"},

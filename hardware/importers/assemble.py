@@ -8,6 +8,7 @@ from hardware import catalog
 from hardware.catalog_build import NodePreset
 from hardware.cluster import Cluster, FabricShape, FabricTier, Host, Island, LinkKind, Nics, NodeType
 from hardware.errors import InputError
+from hardware.importers.allocation import allocated
 from hardware.importers.devices import UNKNOWN
 from hardware.importers.facts import Adapter, Groups, NetworkFacts, NodeFacts, TierFacts
 from hardware.importers.scale_up import fabric_of
@@ -25,6 +26,7 @@ class Wishes:
     node: str = ""
     nodes: int = 0
     name: str = ""
+    hosts: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +64,10 @@ def build_island(node: NodeFacts | None, network: NetworkFacts | None, wishes: W
     """
     stated: list[str] = []
     assumed: list[str] = []
+    if wishes.hosts:
+        if network is None:
+            raise InputError("--hosts without a file that names hosts", allowed="a network file such as topology.conf")
+        network = allocated(network, wishes.hosts)
     count = _node_count(network, wishes, copies, stated, assumed)
     preset = _base(node, network, wishes, stated, assumed)
     built = preset.node
@@ -74,17 +80,18 @@ def build_island(node: NodeFacts | None, network: NetworkFacts | None, wishes: W
     fabric = preset.fabric
     if network is not None:
         built = _with_network_facts(built, network, stated, assumed)
-        fabric = _tiers(network, count, preset, stated, assumed) or fabric
+        fabric = _tiers(network, count, preset, stated, assumed, exact=bool(wishes.hosts)) or fabric
         built = _with_domains(built, network, stated, assumed)
     elif count > 1:
         assumed.append(f"fabric: that of {preset.node.name}")
     if count > 1 and not built.nics.count:
         built = replace(built, nics=preset.node.nics)
         assumed.append(f"nics: those of {preset.node.name}, for no file lists adapters")
+    hosts = network.hosts if network is not None and wishes.hosts else ()
     where = "; ".join(facts.where for facts in (node, network) if facts is not None)
     sources = (*(f"stated in {where}: {text}" for text in stated), *(f"assumed: {text}" for text in assumed))
     return Built(
-        island=Island(node=replace(built, sources=sources), nodes=count, fabric=fabric),
+        island=Island(node=replace(built, sources=sources), nodes=count, fabric=fabric, hosts=hosts),
         stated=tuple(stated),
         assumed=tuple(assumed),
     )
@@ -338,9 +345,9 @@ def _with_network_facts(node: NodeType, network: NetworkFacts, stated: list[str]
 
 
 def _tiers(
-    network: NetworkFacts, nodes: int, preset: NodePreset, stated: list[str], assumed: list[str]
+    network: NetworkFacts, nodes: int, preset: NodePreset, stated: list[str], assumed: list[str], *, exact: bool
 ) -> tuple[FabricTier, ...]:
-    """Return the tiers of a network; sizes are made even and nested, as a cluster file wants them."""
+    """Return the tiers of a network; sizes are made even and nested unless ``exact``, for hosts in order of groups."""
     found = list(network.tiers)
     if not found and network.domains and len(network.domains) > 1:
         found = [TierFacts(name="block", groups=network.domains)]
@@ -353,7 +360,10 @@ def _tiers(
         size, groups = size * -(-groups // count), count
         text = f"{count} {tier.name} groups of {sizes[0]}" + (f" to {sizes[-1]}" if sizes[0] != sizes[-1] else "")
         stated.append(f"fabric: {text} nodes")
-        if sizes[0] != sizes[-1]:
+        each = tuple(len(group) for group in tier.groups) if exact and count > 1 else ()
+        if each:
+            size = sizes[-1]
+        elif sizes[0] != sizes[-1]:
             assumed.append(f"fabric.{tier.name}: {size} nodes a group, for a cluster file has even groups")
         like = usual.get(tier.name)
         ratio = tier.oversubscription or 1.0
@@ -365,7 +375,13 @@ def _tiers(
         latency = like.latency_s if like else 0.0
         assumed.append(f"fabric.{tier.name}.latency_us = {latency * 1e6:g}")
         tiers.append(
-            FabricTier(name=tier.name, nodes=0 if count == 1 else size, oversubscription=ratio, latency_s=latency)
+            FabricTier(
+                name=tier.name,
+                nodes=0 if count == 1 else size,
+                oversubscription=ratio,
+                latency_s=latency,
+                groups=each,
+            )
         )
     if tiers and tiers[-1].nodes:
         tiers.append(FabricTier(name="top", nodes=0))

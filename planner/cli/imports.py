@@ -14,7 +14,7 @@ import_app = typer.Typer(
 
 
 @import_app.command("topology")
-def import_topology(
+def import_topology(  # noqa: PLR0913, PLR0917 - the flags are the command line's contract
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Topology files of one cluster.")],
     output: ClusterFile = None,
     accelerator: ImportAccelerator = "",
@@ -23,13 +23,16 @@ def import_topology(
     ] = "",
     nodes: Annotated[int, typer.Option("--nodes", help="Number of nodes; 0: as the files say.", min=0)] = 0,
     name: Annotated[str, typer.Option("--name", help="Name of the cluster; default: of the first file.")] = "",
+    hosts: Annotated[
+        str, typer.Option("--hosts", help="Only these hosts of the network, as a scheduler lists them: n[001-004,017].")
+    ] = "",
 ) -> None:
     """Read topology files: nvidia-smi, rocm-smi, NCCL XML, SLURM, ibnetdiscover, ibstat, topograph, NetQ."""
 
     def run() -> int:
         from planner import commands  # noqa: PLC0415
 
-        wishes = commands.Wishes(accelerator=accelerator, node=node, nodes=nodes, name=name)
+        wishes = commands.Wishes(accelerator=accelerator, node=node, nodes=nodes, name=name, hosts=hosts)
         return commands.import_topology(files, wishes, output)
 
     leave(run)

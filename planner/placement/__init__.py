@@ -2,13 +2,17 @@
 
 from planner.placement.choose import place_all
 from planner.placement.joint import PlacedLayout, place_layout, place_with_splits, placed_as_given
+from planner.placement.nodes import node_orders, nodes_of, place_nodes
 from planner.placement.order import in_order, placement_of, rank_places
 
 __all__ = [
     "PlacedLayout",
     "in_order",
+    "node_orders",
+    "nodes_of",
     "place_all",
     "place_layout",
+    "place_nodes",
     "place_with_splits",
     "placed_as_given",
     "placement_of",

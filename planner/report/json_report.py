@@ -82,6 +82,7 @@ def request_to_json(request: PlanRequest) -> Json:
         "nodes": request.cluster.nodes,
         "precision": request.job.precision.name,
         "software": request.job.software.name,
+        **({"hosts": list(request.cluster.host_names)} if any(i.hosts for i in request.cluster.islands) else {}),
     }
     return out
 

@@ -73,14 +73,15 @@ def launch_of(request: PlanRequest, ranked: RankedLayout, target: Target) -> Lau
     if target.format == "json":
         text = write_layout(ranked.layout)
         return LaunchFiles(title=title, text=text, files=MappingProxyType({"layout.json": text}))
+    hosts = target.hosts or (request.cluster.host_names if any(i.hosts for i in request.cluster.islands) else ())
     exporter = EXPORTERS.get(target.format)
     if exporter is not None:
         export = exporter(
             request.model,
             request.job,
             ranked.layout,
-            site_of(request.cluster, ranked.layout.gpus, target.hosts),
-            placement=_on_hosts(ranked.placement, target.hosts),
+            site_of(request.cluster, ranked.layout.gpus, hosts),
+            placement=_on_hosts(ranked.placement, hosts),
             version=target.version,
         )
         return LaunchFiles(

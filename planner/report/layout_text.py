@@ -133,8 +133,9 @@ def _placement_rows(ranked: RankedLayout) -> list[tuple[str, str]]:
     """Say that ranks are placed otherwise than in order."""
     if not ranked.placement:
         return []
-    text = f"{len(ranked.placement):,} ranks by coolness; plan export writes who runs where"
+    text = "nodes in another order, for the network; plan export writes who runs where"
     if ranked.in_order:
+        text = f"{len(ranked.placement):,} ranks by coolness; plan export writes who runs where"
         saved = 1.0 - ranked.cost.step.total_s / ranked.in_order.step_time_s
         gap = f"hottest to coolest GPU {ranked.cost.power.gap_c:.0f} C, not {ranked.in_order.gap_c:.0f}"
         text += f"; in order {seconds(ranked.in_order.step_time_s)} ({percent(saved)} saved, {gap})"

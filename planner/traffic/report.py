@@ -16,6 +16,7 @@ from costmodels.shared_links import pair_speeds
 from costmodels.step import StepTimes, price_steps
 from hardware.sharing import binding_link, nic_sharing
 from hardware.tiers import Tier
+from planner.placement.nodes import nodes_of
 from planner.plan_report import RankedLayout
 from planner.planning import pricings_of
 from planner.request import PlanRequest
@@ -120,8 +121,10 @@ def traffic_of(request: PlanRequest, ranked: RankedLayout, constants: Constants 
     Traffic
         Of a rank of the stage that takes longest.
     """
-    pricings = pricings_of(request, constants)
     layout, cost = ranked.layout, ranked.cost
+    pricings = pricings_of(request, constants)
+    if len(pricings) == 1 and ranked.placement:
+        pricings = (replace(pricings[0], nodes=nodes_of(ranked, pricings[0].island.node.gpus)),)
     stage = int(np.argmax(cost.stage_times_s))
     pricing = pricings[layout.stages[stage].island]
     calls = step_calls(pricing, layout, stage)
