@@ -259,15 +259,19 @@ def check(question: LaunchQuestion, json_out: str | None) -> int:
     return DONE if report.judged.legal else INFEASIBLE
 
 
-def sweep(path: Path, folder: Path, *, workers: int, resume: bool) -> int:
+def sweep(path: Path, folder: Path, *, workers: int, scheduler: str, resume: bool) -> int:
     """Answer a grid of questions and write the table."""
     from planner.report.sweep_text import print_sweep, sweep_progress  # noqa: PLC0415
     from planner.sweep import run_sweep  # noqa: PLC0415
     from planner.sweep_file import read_sweep  # noqa: PLC0415
 
+    if scheduler and workers > 1:
+        raise InputError("--workers with --scheduler: its workers do the work", allowed="one of them")
     file = read_sweep(path)
     with sweep_progress(file.title, len(file.questions)) as progress:
-        result = run_sweep(file.questions, folder, workers=workers, resume=resume, progress=progress)
+        result = run_sweep(
+            file.questions, folder, workers=workers, scheduler=scheduler, resume=resume, progress=progress
+        )
     print_sweep(text_console(), file.title, result)
     return DONE
 

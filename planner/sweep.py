@@ -28,6 +28,7 @@ from planner.report.json_report import SCHEMA, report_to_json
 from planner.report.json_text import json_text
 from planner.report.version import version
 
+SCHEDULER_PATIENCE_S: Final = 10
 POINTS: Final = "points"
 TABLE: Final = "results.csv"
 COLUMNS: Final = (
@@ -61,6 +62,7 @@ def run_sweep(
     folder: Path,
     *,
     workers: int = 1,
+    scheduler: str = "",
     resume: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> SweepResult:
@@ -74,6 +76,8 @@ def run_sweep(
         Created if needed; holds ``results.csv`` and ``points/``.
     workers : int
         Processes; 1 works in this one.
+    scheduler : str
+        Address of a Dask scheduler whose workers answer instead; empty for none.
     resume : bool
         Keep the points that are there, if the same planner made them for the same question and files.
     progress : callable
@@ -86,7 +90,7 @@ def run_sweep(
     Raises
     ------
     InputError
-        The folder cannot be written, or a worker died.
+        The folder cannot be written, a worker died, or no scheduler answers.
     KeyboardInterrupt
         Interrupted; finished points are kept, the table is not written.
     """
@@ -102,7 +106,7 @@ def run_sweep(
     todo = [number for number in range(len(questions)) if number not in data]
     jobs = [(questions[number], paths[number]) for number in todo]
     try:
-        for index, answer in _answers(jobs, workers):
+        for index, answer in _scheduled(jobs, scheduler) if scheduler else _answers(jobs, workers):
             data[todo[index]] = answer
             if progress is not None:
                 progress(len(data), len(questions))
@@ -116,7 +120,17 @@ def run_sweep(
 
 
 def answer_point(question: Question, path: Path) -> Data:
-    """Answer one question and leave its file; a user's mistake becomes a reason, not an exception."""
+    """Answer one question and leave its file."""
+    return _left(path, answer_text(question))
+
+
+def _left(path: Path, text: str) -> Data:
+    write_whole(path, text)
+    return _parsed(text)
+
+
+def answer_text(question: Question) -> str:
+    """Answer one question as the text of its file; a user's mistake becomes a reason, not an exception."""
     head = {"schema": SCHEMA, "planner": version(), "key": _key(question), "question": asdict(question)}
     try:
         data = {**head, **report_to_json(plan(request_of(question)))}
@@ -126,9 +140,7 @@ def answer_point(question: Question, path: Path) -> Data:
         if os.environ.get("PLAN_TRACEBACK"):
             raise
         data = {**head, "error": f"a defect of the planner: {type(error).__name__}: {error}"}
-    text = json_text(data)
-    write_whole(path, text)
-    return _parsed(text)
+    return json_text(data)
 
 
 def row_of(question: Question, data: Data, report: str) -> Row:
@@ -267,6 +279,34 @@ def _answers(jobs: Sequence[tuple[Question, Path]], workers: int) -> Iterator[tu
             raise InputError(what, allowed="--resume with fewer --workers") from error
         raise
     pool.shutdown()
+
+
+def _scheduled(jobs: Sequence[tuple[Question, Path]], address: str) -> Iterator[tuple[int, Data]]:
+    """Answers of the workers of a Dask scheduler; files of models and clusters must be where they are here."""
+    try:
+        import distributed  # noqa: PLC0415 - an extra that only this needs
+    except ImportError:
+        raise InputError(
+            "--scheduler needs the package distributed", allowed="pip install 'parallelism-planner[scheduler]'"
+        ) from None
+    try:
+        client = distributed.Client(address, timeout=SCHEDULER_PATIENCE_S)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"--scheduler {address}: no scheduler answers ({error})",
+            allowed="the address of a Dask scheduler, such as tcp://host:8786",
+        ) from error
+    futures = {client.submit(answer_text, question, pure=False): number for number, (question, _) in enumerate(jobs)}
+    try:
+        for future in distributed.as_completed(list(futures)):
+            number = futures[future]
+            yield number, _left(jobs[number][1], future.result())
+    except (distributed.KilledWorker, OSError) as error:
+        what = f"workers of the scheduler died ({error}); the points that were finished are kept"
+        raise InputError(what, allowed="--resume, with workers that live") from error
+    finally:
+        client.cancel(list(futures))
+        client.close()
 
 
 def _quiet_interrupt() -> None:

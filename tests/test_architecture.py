@@ -17,6 +17,7 @@ MIDDLE = ("sweep", "sweep_file", "export", "report")  # inside planner, above th
 DOORS = ("cli", "commands", "__main__")  # inside planner, above everything
 
 OUTSIDE_LIBRARIES = {
+    "distributed": ("planner.sweep",),
     "ortools": ("planner.intra_op",),
     "typer": ("planner.cli",),
     "click": ("planner.cli",),

@@ -39,7 +39,7 @@ OPTIONS = {
     "traffic": {"--rank", "--scaling", "--json"},
     "export": {"--rank", "--to", "--framework-version", "--hosts", "--output"},
     "check": {"--framework", "--framework-version", "--world-size", "--args-file", "--model", "--cluster", "--json"},
-    "sweep": {"--output", "--workers", "--resume"},
+    "sweep": {"--output", "--workers", "--scheduler", "--resume"},
     "validate": {"--profile", "--json"},
     "calibrate": {"--output", "--nccl-tests", "--gemm", "--accelerator", "--cluster"},
     "import topology": {"--output", "--accelerator", "--node", "--nodes", "--name", "--hosts"},

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 from dataclasses import replace
 from pathlib import Path
 
@@ -223,3 +224,49 @@ def test_the_printed_table_numbers_its_reasons(tmp_path):
     assert text.count("error [1]") == 2
     assert text.count("error [2]") == 1
     assert text.count("model 'none_a' is not known") == 1
+
+
+class _Future:
+    def __init__(self, value):
+        self.result = lambda: value
+
+
+class _Client:
+    """Does at once what a scheduler's workers would do."""
+
+    def __init__(self, address, **_):
+        if address == "tcp://nobody:1":
+            raise OSError("timed out")
+
+    def submit(self, work, question, **_):
+        return _Future(work(question))
+
+    def cancel(self, futures):
+        self.cancelled = futures
+
+    def close(self):
+        self.closed = True
+
+
+def scheduled(monkeypatch):
+    module = types.ModuleType("distributed")
+    module.Client, module.KilledWorker = _Client, type("KilledWorker", (Exception,), {})
+    module.as_completed = reversed
+    monkeypatch.setitem(sys.modules, "distributed", module)
+
+
+def test_workers_of_a_scheduler_give_the_same_table(tmp_path, monkeypatch):
+    here = run_sweep([HOPELESS, WRONG], tmp_path / "here")
+    scheduled(monkeypatch)
+    there = run_sweep([HOPELESS, WRONG], tmp_path / "there", scheduler="tcp://head:8786")
+    assert there.rows == here.rows
+    assert (tmp_path / "there" / "results.csv").read_bytes() == (tmp_path / "here" / "results.csv").read_bytes()
+
+
+def test_a_scheduler_that_is_not_there_is_said(tmp_path, monkeypatch):
+    scheduled(monkeypatch)
+    with pytest.raises(InputError, match="--scheduler tcp://nobody:1: no scheduler answers"):
+        run_sweep([WRONG], tmp_path, scheduler="tcp://nobody:1")
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(InputError, match="needs the package distributed"):
+        run_sweep([WRONG], tmp_path, scheduler="tcp://head:8786")

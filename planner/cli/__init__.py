@@ -289,6 +289,9 @@ def sweep(
     file: Annotated[Path, typer.Argument(metavar="SWEEP.toml", help="Grid of models, clusters and jobs.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for results.csv and the reports.")],
     workers: Annotated[int, typer.Option("--workers", min=1, max=1024, help="Processes.")] = 1,
+    scheduler: Annotated[
+        str, typer.Option("--scheduler", help="Address of a Dask scheduler whose workers answer, tcp://host:8786.")
+    ] = "",
     resume: Annotated[bool, typer.Option("--resume", help="Keep the points that are already there.")] = False,
 ) -> None:
     """Plan a grid of cluster designs and write a CSV."""
@@ -296,7 +299,7 @@ def sweep(
     def run() -> int:
         from planner import commands  # noqa: PLC0415
 
-        return commands.sweep(file, output, workers=workers, resume=resume)
+        return commands.sweep(file, output, workers=workers, scheduler=scheduler, resume=resume)
 
     leave(run)
 
