@@ -1,11 +1,13 @@
 """Compare predictions with measured runs and write the page of errors.
 
-    python benchmarks/accuracy.py RUNS.csv... [--groups GROUPS.csv] [--reasons REASONS.toml] [--out docs/accuracy.md]
+    python benchmarks/accuracy.py RUNS.csv... [--groups GROUPS.csv] [--orderings ORDERINGS.csv]
+        [--reasons REASONS.toml] [--out docs/accuracy.md]
 
 Every row is predicted from what its source states. Rows whose model FLOP utilisation is under 5 % are troubled runs and
 are left out; ``ultrascale`` (one framework on one network) stands in its own line and not in the total. A ranking group
 holds layouts measured on the same model, accelerators and batch: Spearman's coefficient compares the two orders, the
-regret is what the layout that the model puts first loses against the best one.
+regret is what the layout that the model puts first loses against the best one. A comparison says which of two runs
+trains more tokens per second and accelerator; it counts when both runs are priced.
 """
 
 import argparse
@@ -15,6 +17,7 @@ import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +57,24 @@ class Ranking:
     size: int
     spearman: float
     regret: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Two measured runs of which a table says that the first is faster; gains in tokens per second and accelerator."""
+
+    id: str
+    source: str
+    kind: str
+    faster: str
+    slower: str
+    measured: float
+    predicted: float
+
+    @property
+    def right(self) -> bool:
+        """Whether the model says the same."""
+        return self.predicted > 1.0
 
 
 def family(run: MeasuredRun) -> str:
@@ -118,6 +139,51 @@ def rankings(predictions: Iterable[Prediction], path: Path) -> list[Ranking]:
             if found is not None and found.step_time_s and found.run.step_time_s:
                 groups[row["group"]].append((found.step_time_s, found.run.step_time_s))
     return [_ranking(name, np.array(pairs)) for name, pairs in groups.items() if len(pairs) >= LEAST_GROUP]
+
+
+def comparisons(predictions: Iterable[Prediction], path: Path) -> list[Comparison]:
+    """Judge the comparisons of a table (``runs_ids``: faster;slower) of which both runs are predicted."""
+    by_id = {prediction.run.id: prediction for prediction in predictions}
+    found = []
+    with path.open(newline="", encoding="utf-8") as handle:
+        for row in csv.DictReader(handle):
+            pair = [by_id.get(name) for name in (row["runs_ids"] or "").split(";")]
+            sure = [p for p in pair if p is not None and p.step_time_s and p.run.step_time_s and p.run.grid]
+            if len(sure) != 2:
+                continue
+            measured, predicted = (
+                _speed(sure[0], measured=which) / _speed(sure[1], measured=which) for which in (True, False)
+            )
+            names = {name: row[name] for name in ("id", "source", "kind", "faster", "slower")}
+            found.append(Comparison(**names, measured=measured, predicted=predicted))
+    return found
+
+
+def _speed(prediction: Prediction, *, measured: bool) -> float:
+    """Tokens per second and accelerator."""
+    grid, seconds = prediction.run.grid, prediction.run.step_time_s if measured else prediction.step_time_s
+    tokens = float(grid.global_batch * grid.seq) if grid else 0.0
+    return tokens / ((seconds or 1.0) * (prediction.run.number("n_gpus") or 1.0))
+
+
+def comparison_lines(found: Sequence[Comparison]) -> list[str]:
+    """Count what comes out right by how far the runs lie apart, and list what fails although they lie far apart."""
+    lines = ["| faster by | comparisons | right |", "|---|---|---|"]
+    clear = [item for item in found if item.measured > 1.0]
+    bounds = (1.0, 1.02, 1.05, 1.1, 1.25, float("inf"))
+    for low, high in pairwise(bounds):
+        mine = [item for item in clear if low < item.measured <= high]
+        title = (
+            f"{_percent(low - 1.0)} to {_percent(high - 1.0)}" if high < float("inf") else f"over {_percent(low - 1.0)}"
+        )
+        lines.append(f"| {title} | {len(mine)} | {sum(item.right for item in mine)} |")
+    lines += [f"| all | {len(clear)} | {sum(item.right for item in clear)} |", ""]
+    if len(clear) < len(found):
+        lines += [f"{len(found) - len(clear)} more compare runs whose tables say the opposite, or differ in more.", ""]
+    wrong = sorted((item for item in clear if not item.right), key=lambda item: -item.measured)
+    lines += ["| comparison that fails | measured | predicted |", "|---|---|---|"]
+    lines += [f"| {w.faster} over {w.slower} ({w.id}) | {w.measured:.2f} | {w.predicted:.2f} |" for w in wrong[:WORST]]
+    return [*lines, ""]
 
 
 def _ranking(name: str, pairs: np.typing.NDArray[np.float64]) -> Ranking:
@@ -188,17 +254,23 @@ def verdict_lines(predictions: Iterable[Prediction]) -> list[str]:
 
 
 def coverage_lines(predictions: Sequence[Prediction]) -> list[str]:
-    """State how many timed runs were priced, and why others were not."""
+    """State how many timed runs were priced, how many of those that state a full layout, and why others were not."""
     healthy = [
         p for p in predictions if p.run.step_time_s and p.run.status == "ok" and (p.run.number("mfu") or 5.0) >= 5.0
     ]
-    priced = sum(p.step_time_s is not None for p in healthy)
+    full = [p for p in healthy if "not stated" not in (p.run.skipped or "")]
     lines = [
-        f"{priced} of {len(healthy)} timed runs are priced ({_percent(priced / max(1, len(healthy)))}). Others:",
+        f"{_priced(healthy)} timed runs are priced, {_priced(full)} of those that state GPUs, batch, sequence,",
+        "tensor and pipeline parallelism and micro-batch. Others:",
         "",
     ]
     reasons = Counter(re.sub(r"[\d'].*", "..", p.skipped or "") for p in healthy if p.skipped)
     return [*lines, *(f"- {number}: {reason}" for reason, number in reasons.most_common(12)), ""]
+
+
+def _priced(predictions: Sequence[Prediction]) -> str:
+    count = sum(p.step_time_s is not None for p in predictions)
+    return f"{count} of {len(predictions)} ({_percent(count / max(1, len(predictions)))})"
 
 
 def worst_lines(pairs: Sequence[tuple[Prediction, float]], reasons: dict[str, str]) -> list[str]:
@@ -219,7 +291,9 @@ def worst_lines(pairs: Sequence[tuple[Prediction, float]], reasons: dict[str, st
     return [*lines, ""]
 
 
-def page(predictions: Sequence[Prediction], groups: Path | None, reasons: dict[str, str]) -> str:
+def page(
+    predictions: Sequence[Prediction], groups: Path | None, reasons: dict[str, str], orderings: Path | None = None
+) -> str:
     """Return the whole page as Markdown."""
     pairs = timed(predictions)
     scored = [pair for pair in pairs if family(pair[0].run) != APART]
@@ -244,6 +318,8 @@ def page(predictions: Sequence[Prediction], groups: Path | None, reasons: dict[s
     ]
     if groups is not None:
         parts += ["## Ranking", "", *ranking_lines(rankings(predictions, groups))]
+    if orderings is not None:
+        parts += ["## Comparisons", "", *comparison_lines(comparisons(predictions, orderings))]
     parts += ["## Peak memory", ""]
     parts += table("study", [errors("all", [r for _, r in peaks]), *grouped(peaks, family)]) if peaks else []
     parts += ["## Out of memory", "", *verdict_lines(predictions), "## Coverage", "", *coverage_lines(predictions)]
@@ -255,11 +331,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--groups", type=Path)
+    parser.add_argument("--orderings", type=Path)
     parser.add_argument("--reasons", type=Path, default=Path(__file__).with_name("accuracy_reasons.toml"))
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     reasons = tomllib.loads(options.reasons.read_text(encoding="utf-8")) if options.reasons.is_file() else {}
-    text = page(validate(options.runs), options.groups, reasons)
+    text = page(validate(options.runs), options.groups, reasons, options.orderings)
     if options.out:
         options.out.write_text(text, encoding="utf-8")
     else:

@@ -1,6 +1,6 @@
 """Fit the constants of training steps to measured runs, with whole studies held out.
 
-    python benchmarks/fit_step.py RUNS.csv... [--folds 4] [--most 12] [--only NAME...]
+    python benchmarks/fit_step.py RUNS.csv... [--folds 4] [--most 12] [--only NAME...] [--all-studies]
 
 Kernels in training run below their isolated timings: the power limit follows the whole step, transfers and other
 kernels share the memory, operands do not come from a warm cache. Each constant below is one number per accelerator
@@ -84,12 +84,12 @@ def _shared(name: str, matters: Callable[[Row], bool] = _always) -> Constant:
     )
 
 
-def _overlap(name: str) -> Constant:
+def _overlap(name: str, matters: Callable[[Row], bool] = _always) -> Constant:
     return Constant(
         name=name,
         value=lambda constants: float(getattr(constants.overlap, name)),
         put=lambda constants, value: replace(constants, overlap=replace(constants.overlap, **{name: value})),
-        matters=_always,
+        matters=matters,
     )
 
 
@@ -147,10 +147,14 @@ CONSTANTS = (
     _of_generation("blackwell-ultra", "scan"),
     _training("volta", "bf16"),
     _training("turing", "bf16"),
+    _training("ada", "bf16"),
+    _of_generation("ampere", "host"),
     _overlap("contention"),
     _overlap("step_exchange"),
     _overlap("user_buffer_contention"),
     _overlap("window_share"),
+    _overlap("slice_s", lambda row: row.asked.job.software.sliced_states),
+    _overlap("receive_stall_s", lambda row: row.asked.job.software.allocating_receives),
     _shared("dispatch_s"),
     _shared("script_dispatch_s", lambda row: row.asked.job.software.scripted),
     _shared("compiled_dispatch_s", lambda row: row.asked.job.software.compiled),
@@ -171,14 +175,14 @@ def study(run: MeasuredRun) -> str:
     return re.split(r"[-_]", run.id)[0].rstrip("0123456789")
 
 
-def usable_rows(paths: Sequence[Path], most: int) -> list[Row]:
+def usable_rows(paths: Sequence[Path], most: int, apart: Sequence[str] = APART) -> list[Row]:
     """Read healthy timed runs that can be priced, thinned evenly to ``most`` per study, hardware and format."""
     groups: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
     efficiency = Constants().efficiency
     for run in (run for path in paths for run in read_runs(path)):
         troubled = (run.number("mfu") or LEAST_MFU) < LEAST_MFU
         name = study(run)
-        if run.skipped or not run.step_time_s or run.status != "ok" or troubled or name in APART:
+        if run.skipped or not run.step_time_s or run.status != "ok" or troubled or name in apart:
             continue
         try:
             asked = question_of(run)
@@ -293,9 +297,10 @@ def main() -> None:
     parser.add_argument("--folds", type=int, default=4)
     parser.add_argument("--most", type=int, default=12)
     parser.add_argument("--only", nargs="+")
+    parser.add_argument("--all-studies", action="store_true", help="also the study that stands apart")
     options = parser.parse_args()
     chosen = [item for item in CONSTANTS if not options.only or item.name in options.only]
-    rows = usable_rows(options.runs, options.most)
+    rows = usable_rows(options.runs, options.most, () if options.all_studies else APART)
     model = Fit(rows, chosen)
     report("shipped", model.errors(np.ones(len(chosen)), rows))
     best = model.solve(rows)
