@@ -1,6 +1,6 @@
 """Judge the recipes that Megatron-Bridge ships: legal, fits on its own machine, beside the planner's own best layout.
 
-    python benchmarks/recipes.py RECIPES.json [--out docs/recipes.md] [--only TEXT] [--seconds 20] [--no-search]
+    python benchmarks/recipes.py RECIPES.json [--out docs/recipes.md] [--only TEXT] [--seconds 20] [--workers 2]
 
 RECIPES.json holds, under ``recipes``, the settings of recipes as the package builds them: name, Hugging Face model,
 degrees, batch, split, recompute, sharding. A recipe's name states its machine, GPUs and number format. Each is read as
@@ -18,6 +18,7 @@ import time
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -122,7 +123,7 @@ class Answer:
     best: tuple[str, LayoutCost] | None = None
     differences: tuple[str, ...] = ()
     trouble: str = ""
-    request: PlanRequest | None = field(default=None, compare=False)
+    request: PlanRequest | None = field(default=None, compare=False, repr=False)
 
     @property
     def ratio(self) -> float:
@@ -221,6 +222,12 @@ def answered(recipe: Recipe, found: dict[tuple[object, ...], Any], seconds: floa
         return Answer(recipe=recipe, judged=judged, trouble=str(error))
     answer = Answer(recipe=recipe, judged=judged, cost=cost, request=request)
     return _with_best(answer, request, found, seconds) if seconds else answer
+
+
+def answered_all(recipes: Sequence[Recipe], seconds: float) -> list[Answer]:
+    """Answer recipes that share searches."""
+    found: dict[tuple[object, ...], Any] = {}
+    return [answered(recipe, found, seconds) for recipe in recipes]
 
 
 def _with_best(answer: Answer, request: PlanRequest, found: dict[tuple[object, ...], Any], seconds: float) -> Answer:
@@ -334,15 +341,20 @@ def main() -> int:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--only", default="", help="recipes whose name holds this")
     parser.add_argument("--seconds", type=float, default=20.0, help="limit of a search")
+    parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--no-search", action="store_true", help="judge and price only")
     options = parser.parse_args()
     notes = tomllib.loads(Path(__file__).with_name("recipes_notes.toml").read_text(encoding="utf-8"))
     chosen = [recipe for recipe in recipes_in(options.recipes, notes) if options.only in recipe.name]
-    answers, found, started = [], {}, time.monotonic()
-    for number, recipe in enumerate(chosen, start=1):
-        answers.append(answered(recipe, found, 0.0 if options.no_search else options.seconds))
-        if number % 20 == 0:
-            sys.stderr.write(f"{number} of {len(chosen)}, {time.monotonic() - started:.0f} s\n")
+    groups: dict[tuple[object, ...], list[Recipe]] = {}
+    for recipe in chosen:  # those that share a search go together
+        groups.setdefault((recipe.model and recipe.model.name, recipe.cluster, recipe.gpus), []).append(recipe)
+    seconds = 0.0 if options.no_search else options.seconds
+    answers, started = [], time.monotonic()
+    with ProcessPoolExecutor(max_workers=options.workers) as pool:
+        for part in pool.map(answered_all, groups.values(), [seconds] * len(groups)):
+            answers += part
+            sys.stderr.write(f"{len(answers)} of {len(chosen)}, {time.monotonic() - started:.0f} s\n")
     text = page(answers, notes)
     if options.out:
         options.out.write_text(text, encoding="utf-8")
