@@ -13,8 +13,8 @@ from hardware.importers.assemble import Wishes
 from planner.calibrate.inputs import Inputs
 from planner.explicit import ExplicitLayout, layout_of
 from planner.plan_report import PlanReport, RankedLayout
-from planner.question import LaunchQuestion, Question, question_of, request_of
-from planner.report.console import text_console, working, write_stdout
+from planner.question import LaunchQuestion, PortQuestion, Question, question_of, request_of
+from planner.report.console import show, text_console, working, write_stdout
 from planner.report.files import check_name, check_places, write_whole
 from planner.report.json_report import SCHEMA, layout_to_json, report_to_json, request_to_json, violations_to_json
 from planner.report.json_text import json_text
@@ -32,6 +32,7 @@ __all__ = [
     "Inputs",
     "LaunchQuestion",
     "Outputs",
+    "PortQuestion",
     "Question",
     "Target",
     "Wishes",
@@ -45,6 +46,7 @@ __all__ = [
     "import_telemetry",
     "import_topology",
     "pins",
+    "port",
     "rebalance",
     "search",
     "sweep",
@@ -119,6 +121,23 @@ def rebalance(path: Path, rank: int, telemetry: Sequence[str], outputs: Outputs)
     written = outputs.write_json(report_to_json(proposed) | {"rebalance": told}) + _write_views(proposed, outputs)
     print_rebalance(text_console(json_on_stdout=outputs.json == STDOUT), request, (running, change), written)
     return DONE
+
+
+def port(question: PortQuestion, outputs: Outputs) -> int:
+    """Carry a recipe to another machine, and search there."""
+    from planner.porting import port as carried_to  # noqa: PLC0415
+    from planner.report.porting_text import port_sections, port_to_json, recipe_in  # noqa: PLC0415
+    from planner.report.search_text import print_search  # noqa: PLC0415
+
+    outputs.check(str(question.file), question.model, question.cluster)
+    recipe = recipe_in(question)
+    with working(f"carrying {recipe.name} to {question.cluster}"):
+        found = carried_to(recipe, question)
+    written = outputs.write_json(report_to_json(found.report) | {"port": port_to_json(found)})
+    console = text_console(json_on_stdout=outputs.json == STDOUT)
+    show(console, *port_sections(found))
+    print_search(console, found.report, outputs.json or "", written + _write_views(found.report, outputs))
+    return DONE if found.report.layouts else INFEASIBLE
 
 
 def _write_views(report: PlanReport, outputs: Outputs) -> list[str]:

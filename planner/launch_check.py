@@ -137,17 +137,29 @@ def _bare(cluster: str) -> bool:
     return not is_file and ":" not in cluster and canonical(cluster) not in map(canonical, fixed_cluster_names())
 
 
+def cluster_of(name: str, gpus: int) -> Cluster:
+    """Return a cluster; a preset without a number of nodes gets as many nodes as the GPUs need.
+
+    Raises
+    ------
+    InputError
+        The cluster is not known.
+    """
+    found = find_cluster(f"{name}:1" if _bare(name) else name)
+    if _bare(name) and found.gpus < gpus:
+        found = find_cluster(f"{name}:{-(-gpus // found.gpus)}")
+    return found
+
+
 def cluster_for(name: str, world: int) -> Cluster:
-    """Return a cluster that holds a job; a preset without a number of nodes gets as many as the job needs.
+    """Return a cluster that holds a job, see :func:`cluster_of`.
 
     Raises
     ------
     InputError
         The cluster is not known, or has fewer GPUs than the job.
     """
-    found = find_cluster(f"{name}:1" if _bare(name) else name)
-    if _bare(name) and found.gpus < world:
-        found = find_cluster(f"{name}:{-(-world // found.gpus)}")
+    found = cluster_of(name, world)
     if found.gpus < world:
         raise InputError(
             f"{found.name} has {found.gpus} GPUs, the launch uses {world}",

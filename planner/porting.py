@@ -5,12 +5,13 @@ from typing import Final
 
 from costmodels.layout import Layout
 from costmodels.results import MemoryUse, Verdict
+from costmodels.workload import presets
 from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
-from planner.launch_check import cluster_for, layout_of_proposal, read_launch
+from planner.launch_check import cluster_of, layout_of_proposal, read_launch
 from planner.plan_report import PlanReport, RankedLayout
 from planner.planning import estimate, plan
-from planner.question import LaunchQuestion, job_of
+from planner.question import LaunchQuestion, PortQuestion, job_of
 from planner.remedies import Remedy, remedies
 from planner.request import Framework, PlanRequest
 from planner.rules.nearest import nearest_legal
@@ -83,7 +84,7 @@ def recipe_of_launch(question: LaunchQuestion) -> Recipe:
         raise InputError(f"the launch cannot be carried: {first}", allowed=allowed, where=question_name(question))
     return Recipe(
         name=question_name(question),
-        model=judged.model,
+        model=_preset_like(judged.model),
         layout=judged.layout,
         global_batch=judged.proposal.global_batch,
         seq=judged.proposal.seq,
@@ -92,24 +93,30 @@ def recipe_of_launch(question: LaunchQuestion) -> Recipe:
     )
 
 
+def _preset_like(model: ModelSpec) -> ModelSpec:
+    """The preset of the same sizes, so that a report names a model that can be found again; else the model itself."""
+    facts = replace(facts_of(model), max_positions=0)
+    for name in presets.names():
+        preset = presets.find(name)
+        if preset is not None and replace(facts_of(preset), max_positions=0) == facts:
+            return preset
+    return model
+
+
 def question_name(question: LaunchQuestion) -> str:
     """File of a launch, for messages."""
     return str(question.file) if question.file else "the given arguments"
 
 
-def port(recipe: Recipe, cluster: str, *, global_batch: int = 0, limits: PlanRequest | None = None) -> Port:
+def port(recipe: Recipe, question: PortQuestion) -> Port:
     """Carry a recipe to another machine.
 
     Parameters
     ----------
     recipe : Recipe
         Where to start.
-    cluster : str
-        Name or file of the machine; a preset without a number of nodes has as many GPUs as the recipe.
-    global_batch : int
-        Samples a step; 0: the recipe's.
-    limits : PlanRequest, optional
-        Objective, count and time limit of the search; default: those of a plain search.
+    question : PortQuestion
+        The machine (a preset without a number of nodes has as many GPUs as the recipe), the batch and the search.
 
     Returns
     -------
@@ -120,11 +127,17 @@ def port(recipe: Recipe, cluster: str, *, global_batch: int = 0, limits: PlanReq
     InputError
         The machine is not known.
     """
-    machine = cluster_for(cluster, 1 if ":" in cluster else recipe.layout.gpus)
-    job = job_of(recipe.framework, recipe.precision, global_batch=global_batch or recipe.global_batch, seq=recipe.seq)
-    request = PlanRequest(model=recipe.model, cluster=machine, job=job, framework=recipe.framework)
-    if limits is not None:
-        request = replace(request, objective=limits.objective, top=limits.top, time_limit_s=limits.time_limit_s)
+    machine = cluster_of(question.cluster, recipe.layout.gpus)
+    batch, seq = question.global_batch or recipe.global_batch, question.seq or recipe.seq
+    request = PlanRequest(
+        model=recipe.model,
+        cluster=machine,
+        job=job_of(recipe.framework, recipe.precision, global_batch=batch, seq=seq),
+        framework=recipe.framework,
+        top=question.top,
+        time_limit_s=question.time_limit_s,
+        words=(("model", recipe.model.name), ("cluster", machine.name), ("precision", recipe.precision)),
+    )
     carried, forced = carry(recipe, request)
     report = plan(request)
     further = _further(carried, report) if carried is not None else ()

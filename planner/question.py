@@ -110,6 +110,35 @@ class LaunchQuestion:
     cluster: str = ""
 
 
+@dataclass(frozen=True, kw_only=True)
+class PortQuestion:
+    """A recipe to carry to another machine, in the user's words.
+
+    Attributes
+    ----------
+    file : Path
+        A launch of any framework, a saved report, or the layout of an export (``layout.json``).
+    rank : int
+        Which layout of a report.
+    model, cluster : str
+        Model, where the file names none; the machine to carry it to.
+    framework : str
+        Whose launch it is, and for whom is searched.
+    global_batch, seq : int
+        0: as the file says.
+    """
+
+    file: Path
+    rank: int = 1
+    model: str = ""
+    cluster: str
+    framework: str = "megatron"
+    global_batch: int = 0
+    seq: int = 0
+    top: int = 10
+    time_limit_s: float = 60.0
+
+
 def request_of(question: Question) -> PlanRequest:
     """Look up the names of a question and check its numbers.
 

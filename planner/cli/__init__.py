@@ -118,9 +118,22 @@ def search(  # noqa: PLR0913, PLR0917 - the flags are the command line's contrac
         from planner import commands  # noqa: PLC0415 - keeps help fast
 
         outputs = commands.Outputs(json=json_out, html=html, trace=trace)
-        if start is not None:
+        if start is not None and (telemetry or not (model or cluster)):
             _refuse_with_start(model, cluster, global_batch)
             return commands.rebalance(start, rank, tuple(map(str, telemetry or ())), outputs)
+        if start is not None:
+            begin = commands.PortQuestion(
+                file=start,
+                rank=rank,
+                model=(model or "") if cluster else "",
+                cluster=cluster or model or "",
+                framework=framework.value,
+                global_batch=global_batch or 0,
+                seq=seq or 0,
+                top=top,
+                time_limit_s=time_limit,
+            )
+            return commands.port(begin, outputs)
         if model is None or cluster is None or global_batch is None:
             raise InputError(
                 "MODEL, CLUSTER or --global-batch is missing",
@@ -151,8 +164,8 @@ def search(  # noqa: PLR0913, PLR0917 - the flags are the command line's contrac
 def _refuse_with_start(*given: object) -> None:
     if any(value is not None for value in given):
         raise InputError(
-            "--from with MODEL, CLUSTER or --global-batch: the saved report states them",
-            allowed="--from REPORT.json with --telemetry FILE",
+            "--from and --telemetry with MODEL, CLUSTER or --global-batch: the saved report states them",
+            allowed="--from REPORT.json with --telemetry FILE; CLUSTER --from LAUNCH carries a recipe over",
         )
 
 

@@ -77,7 +77,8 @@ TelemetryFiles = Annotated[
     typer.Option("--telemetry", help="Series of nvidia-smi, DCGM or rocm-smi of this cluster under load; repeatable."),
 ]
 StartFile = Annotated[
-    Path | None, typer.Option("--from", help="A saved report whose layout runs now: place layers and ranks anew.")
+    Path | None,
+    typer.Option("--from", help="With CLUSTER: carry this launch or report there. Alone: place a running report anew."),
 ]
 StartRank = Annotated[int, typer.Option("--rank", min=1, help="Which layout of --from.")]
 GlobalBatch = Annotated[int, typer.Option("--global-batch", help="Sequences (or samples) per optimizer step.", min=1)]

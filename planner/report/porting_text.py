@@ -1,14 +1,96 @@
 """A recipe on another machine, as text and as JSON."""
 
+import json
+from pathlib import Path
+
 from rich.console import RenderableType
 from rich.text import Text
 
+from costmodels.workload import presets
+from hardware.errors import InputError
+from hardware.text_file import read_text_file
+from planner.export.layout_json import read_layout
 from planner.plan_report import RankedLayout
-from planner.porting import Port
+from planner.porting import Port, Recipe, recipe_of_launch
+from planner.question import LaunchQuestion, PortQuestion
 from planner.report.console import section
+from planner.report.json_reader import read_report
 from planner.report.json_report import Json, layout_to_json
 from planner.report.layout_text import bullets
 from planner.report.words import gib, layout_text, seconds
+from planner.request import Framework
+
+
+def recipe_in(question: PortQuestion) -> Recipe:
+    """Read the recipe that a port starts from.
+
+    Parameters
+    ----------
+    question : PortQuestion
+        Names a saved report, the layout of an export, or a launch of any framework.
+
+    Raises
+    ------
+    InputError
+        The file is none of these, or does not say enough.
+    """
+    kind = _json_kind(question.file)
+    if kind == "report":
+        return _recipe_of_report(question)
+    if kind == "layout":
+        return _recipe_of_layout(question)
+    return recipe_of_launch(
+        LaunchQuestion(framework=question.framework, file=question.file, model=question.model, cluster=question.cluster)
+    )
+
+
+def _json_kind(path: Path) -> str:
+    """Which of the planner's own files a path names: a report, a layout, or neither."""
+    if path.suffix.lower() != ".json":
+        return ""
+    try:
+        content = json.loads(read_text_file(path, allowed="a launch, a saved report or a layout"))
+    except (ValueError, RecursionError):
+        return ""
+    if not isinstance(content, dict):
+        return ""
+    if "request" in content and ("layouts" in content or "layout" in content):
+        return "report"
+    return "layout" if "stages" in content and "schedule" in content else ""
+
+
+def _recipe_of_report(question: PortQuestion) -> Recipe:
+    report = read_report(question.file)
+    if not 1 <= question.rank <= len(report.layouts):
+        raise InputError(f"--rank {question.rank}", allowed=f"1 to {len(report.layouts)}", where=str(question.file))
+    request = report.request
+    return Recipe(
+        name=f"{question.file.name}, rank {question.rank}",
+        model=request.model,
+        layout=report.layouts[question.rank - 1].layout,
+        global_batch=request.job.global_batch,
+        seq=request.job.seq,
+        precision=request.job.precision.name,
+        framework=request.framework,
+    )
+
+
+def _recipe_of_layout(question: PortQuestion) -> Recipe:
+    if not question.model or not question.seq:
+        raise InputError(
+            "a layout names neither model nor sequence", allowed="plan search MODEL CLUSTER --from layout.json --seq S"
+        )
+    text = read_text_file(question.file, allowed="a layout that plan export wrote")
+    layout = read_layout(text, str(question.file))
+    return Recipe(
+        name=question.file.name,
+        model=presets.model(question.model),
+        layout=layout,
+        global_batch=layout.micro_batch * layout.num_microbatches * layout.first.dp,
+        seq=question.seq,
+        precision="bf16",
+        framework=Framework(question.framework),
+    )
 
 
 def port_to_json(port: Port) -> Json:

@@ -1,0 +1,101 @@
+"""Recipes carried to another machine: what is forced, by which rule or memory, and what the fastest changes further."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from planner.cli import app
+from planner.porting import Recipe, carry, port, recipe_of_launch
+from planner.question import LaunchQuestion, PortQuestion, Question, request_of
+from planner.report.porting_text import recipe_in
+
+RUN = CliRunner()
+SMALL = (
+    "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention "
+    "--num-query-groups 8 --seq-length 8192 --max-position-embeddings 8192 --vocab-size 128256 --swiglu "
+    "--normalization RMSNorm --disable-bias-linear --position-embedding-type rope "
+    "--untie-embeddings-and-output-weights --bf16 --use-distributed-optimizer --global-batch-size 64 "
+    "--micro-batch-size 2 --tensor-model-parallel-size 2 --sequence-parallel"
+)
+
+
+def recipe(world: int = 16, more: str = "") -> Recipe:
+    words = tuple(f"{SMALL} {more}".split())
+    return recipe_of_launch(LaunchQuestion(framework="megatron", arguments=words, world=world))
+
+
+def request(cluster: str):
+    return request_of(Question(model="llama3_8b", cluster=cluster, global_batch=64, seq=8192))
+
+
+def test_arguments_are_recognised_as_a_preset():
+    assert recipe().model.name == "llama3_8b"
+
+
+def test_on_the_same_machine_nothing_is_forced():
+    carried, changes = carry(recipe(), request("dgx-h100:2"))
+    assert changes == ()
+    assert carried.layout == recipe().layout
+
+
+def test_replicas_follow_the_gpus():
+    carried, changes = carry(recipe(), request("dgx-h200:1"))
+    assert changes[0].what == "dp 8 -> 4"
+    assert "8 GPUs instead of 16" in changes[0].why
+    assert carried.layout.first.dp == 4
+    assert carried.layout.first.tp == 2
+
+
+def test_a_smaller_device_forces_changes_of_memory_and_says_so():
+    start = recipe(world=8, more="--micro-batch-size 4")
+    before, none = carry(start, request("dgx-h200:1"))
+    assert (before.cost.heaviest.verdict.value == "oom", none) == (False, ())
+    carried, changes = carry(start, request("dgx-a100-40:1"))
+    assert changes
+    assert all("usable" in change.why for change in changes)
+    assert carried.cost.heaviest.verdict.value != "oom"
+
+
+def test_degrees_that_do_not_cover_the_gpus_name_the_rule():
+    start = recipe(world=16, more="--pipeline-model-parallel-size 4 --context-parallel-size 2")
+    carried, changes = carry(start, request("dgx-h100:1"))
+    assert any("(world-grid)" in change.why for change in changes)
+    assert carried is None or carried.layout.gpus == 8
+
+
+def test_a_port_compares_with_the_fastest():
+    found = port(recipe(), PortQuestion(file=None, cluster="dgx-h100:1", top=1, time_limit_s=5.0))
+    assert found.report.layouts
+    assert found.carried.cost.step.total_s >= 0.999 * found.report.layouts[0].cost.step.total_s
+    assert found.further
+
+
+@pytest.fixture
+def saved(tmp_path):
+    file = tmp_path / "one.json"
+    words = ["estimate", "llama3_8b", "dgx-h200:2", "--global-batch", "64", "--seq", "8192", "--tp", "2"]
+    assert RUN.invoke(app, [*words, "--json", str(file)]).exit_code == 0
+    return file
+
+
+def test_a_saved_report_is_carried_by_the_command(saved, tmp_path):
+    out = tmp_path / "port.json"
+    words = ["search", "dgx-h100:1", "--from", str(saved), "--top", "1", "--json", str(out)]
+    result = RUN.invoke(app, words)
+    assert result.exit_code == 0, result.output
+    assert "What must change, and why" in result.stdout
+    told = json.loads(out.read_text())
+    assert told["port"]["forced"][0]["change"] == "dp 8 -> 4"
+    assert RUN.invoke(app, ["export", str(out), "--to", "megatron"]).exit_code == 0
+
+
+def test_an_exported_layout_is_carried_with_its_model(saved, tmp_path):
+    folder = tmp_path / "launch"
+    assert RUN.invoke(app, ["export", str(saved), "--to", "json", "-o", str(folder)]).exit_code == 0
+    layout = folder / "layout.json"
+    found = recipe_in(PortQuestion(file=layout, model="llama3_8b", cluster="dgx-h100", seq=8192))
+    assert found.global_batch == 64
+    result = RUN.invoke(app, ["search", "dgx-h100:1", "--from", str(layout)])
+    assert result.exit_code == 2
+    assert "names neither model nor sequence" in result.output
