@@ -1,6 +1,8 @@
-"""Write the outputs in README.md anew: a block behind ``<!-- output of: COMMAND -->`` becomes what that prints.
+"""Write the outputs in README.md and docs/questions.md anew.
 
-With ``--check`` nothing is written; the exit code says whether something would change.
+A block behind ``<!-- output of: COMMAND -->`` becomes what that prints; behind ``<!-- parts "A" "B" of: COMMAND -->`` those of
+its parts that begin with these words. Commands of a page run in order in one folder with the examples in it. With
+``--check`` nothing is written; the exit code says whether something would change.
 """
 
 import os
@@ -11,34 +13,59 @@ import sys
 import tempfile
 from pathlib import Path
 
-README = Path(__file__).parents[1] / "README.md"
-BLOCK = re.compile(r"(<!-- output of: (?P<command>plan [^>]*?) -->\n```text\n)(?P<output>.*?)(```)", re.DOTALL)
+ROOT = Path(__file__).parents[1]
+PAGES = (ROOT / "README.md", ROOT / "docs" / "questions.md")
+BLOCK = re.compile(
+    r"(?P<head><!-- (?:output|parts (?P<parts>[^>]*?)) of: (?P<command>plan [^>]*?) -->\n```text\n)(?P<output>.*?)```",
+    re.DOTALL,
+)
 # What depends on the machine: how long the search took, and a price that is given up after a few seconds.
 UNSTABLE = re.compile(r"; \d+\.\d s$|^  constraint .*\n", re.MULTILINE)
+DONE = (0, 3)  # 3: the answer is that nothing is feasible, or that a launch is not legal
 
 
 def printed(command: str, folder: str) -> str:
     """Return what a command prints when it is piped."""
     words = [sys.executable, "-m", "planner", *shlex.split(command)[1:]]
     environment = {**os.environ, "COLUMNS": "100"}
-    result = subprocess.run(words, capture_output=True, text=True, cwd=folder, env=environment, check=True)
+    result = subprocess.run(words, capture_output=True, text=True, cwd=folder, env=environment, check=False)
+    if result.returncode not in DONE:
+        raise SystemExit(f"{command}: exit code {result.returncode}\n{result.stderr}")
     return result.stdout
+
+
+def chosen(text: str, parts: str | None) -> str:
+    """Those parts of an output (blank lines stand between them) that begin with the quoted words; all without any."""
+    if not parts:
+        return text
+    wanted = tuple(shlex.split(parts))
+    kept = [part for part in text.strip("\n").split("\n\n") if part.lstrip().startswith(wanted)]
+    if len(kept) < len(wanted):
+        raise SystemExit(f"parts {wanted}: only {[part.splitlines()[0] for part in kept]} are printed")
+    return "\n\n".join(kept) + "\n"
 
 
 def refreshed(text: str) -> str:
     """Return the text with every output anew. Commands run in order in one empty folder."""
     with tempfile.TemporaryDirectory() as folder:
-        return BLOCK.sub(lambda found: f"{found[1]}{printed(found['command'], folder)}{found[4]}", text)
+        (Path(folder) / "examples").symlink_to(ROOT / "examples")
+        return BLOCK.sub(
+            lambda found: f"{found['head']}{chosen(printed(found['command'], folder), found['parts'])}```", text
+        )
 
 
 def main() -> int:
-    """Refresh or check the page."""
-    before = README.read_text(encoding="utf-8")
-    after = refreshed(before)
-    if "--check" in sys.argv[1:]:
-        return int(UNSTABLE.sub("", before) != UNSTABLE.sub("", after))
-    README.write_text(after, encoding="utf-8")
-    return 0
+    """Refresh or check the pages."""
+    changed = 0
+    for page in PAGES:
+        before = page.read_text(encoding="utf-8")
+        after = refreshed(before)
+        if "--check" not in sys.argv[1:]:
+            page.write_text(after, encoding="utf-8")
+        elif UNSTABLE.sub("", before) != UNSTABLE.sub("", after):
+            changed += 1
+            print(f"{page.relative_to(ROOT)} would change")
+    return int(changed > 0)
 
 
 if __name__ == "__main__":

@@ -122,17 +122,8 @@ def search(  # noqa: PLR0913, PLR0917 - the flags are the command line's contrac
             _refuse_with_start(model, cluster, global_batch)
             return commands.rebalance(start, rank, tuple(map(str, telemetry or ())), outputs)
         if start is not None:
-            begin = commands.PortQuestion(
-                file=start,
-                rank=rank,
-                model=(model or "") if cluster else "",
-                cluster=cluster or model or "",
-                framework=framework.value,
-                global_batch=global_batch or 0,
-                seq=seq or 0,
-                top=top,
-                time_limit_s=time_limit,
-            )
+            told = {"framework": framework.value, "global_batch": global_batch or 0, "seq": seq or 0, "rank": rank}
+            begin = commands.port_question(start, (model, cluster), top=top, time_limit_s=time_limit, **told)
             return commands.port(begin, outputs)
         if model is None or cluster is None or global_batch is None:
             raise InputError(
