@@ -1,6 +1,6 @@
 """Write the outputs in README.md and docs/questions.md anew.
 
-A block behind ``<!-- output of: COMMAND -->`` becomes what that prints; behind ``<!-- parts "A" "B" of: COMMAND -->`` those of
+A block behind ``<!-- output of: COMMAND -->`` becomes what that prints; behind ``<!-- parts "A" "B" of: COMMAND -->``
 its parts that begin with these words. Commands of a page run in order in one folder with the examples in it. With
 ``--check`` nothing is written; the exit code says whether something would change.
 """

@@ -6,7 +6,7 @@ Errors of the user are raised as :class:`hardware.errors.InputError`; the comman
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from hardware.errors import InputError
 from hardware.importers.assemble import Wishes
@@ -47,7 +47,6 @@ __all__ = [
     "import_topology",
     "pins",
     "port",
-    "port_question",
     "rebalance",
     "search",
     "sweep",
@@ -122,13 +121,6 @@ def rebalance(path: Path, rank: int, telemetry: Sequence[str], outputs: Outputs)
     written = outputs.write_json(report_to_json(proposed) | {"rebalance": told}) + _write_views(proposed, outputs)
     print_rebalance(text_console(json_on_stdout=outputs.json == STDOUT), request, (running, change), written)
     return DONE
-
-
-def port_question(file: Path, names: tuple[str | None, str | None], **told: Any) -> PortQuestion:
-    """Return a recipe to carry over; of MODEL and CLUSTER the last one that is given is the machine."""
-    first, second = names
-    model, cluster = (first or "", second) if second else ("", first or "")
-    return PortQuestion(file=file, model=model, cluster=cluster, **told)
 
 
 def port(question: PortQuestion, outputs: Outputs) -> int:

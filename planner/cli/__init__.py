@@ -7,7 +7,7 @@ Exit codes: 0 done; 2 the input is wrong; 3 nothing feasible; 130 interrupted.
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -118,13 +118,15 @@ def search(  # noqa: PLR0913, PLR0917 - the flags are the command line's contrac
         from planner import commands  # noqa: PLC0415 - keeps help fast
 
         outputs = commands.Outputs(json=json_out, html=html, trace=trace)
-        if start is not None and (telemetry or not (model or cluster)):
-            _refuse_with_start(model, cluster, global_batch)
-            return commands.rebalance(start, rank, tuple(map(str, telemetry or ())), outputs)
         if start is not None:
-            told = {"framework": framework.value, "global_batch": global_batch or 0, "seq": seq or 0, "rank": rank}
-            begin = commands.port_question(start, (model, cluster), top=top, time_limit_s=time_limit, **told)
-            return commands.port(begin, outputs)
+            told: dict[str, Any] = {
+                "framework": framework.value,
+                "global_batch": global_batch or 0,
+                "seq": seq or 0,
+                "rank": rank,
+            }
+            told |= {"top": top, "time_limit_s": time_limit}
+            return _started(start, (model, cluster), told, telemetry, outputs)
         if model is None or cluster is None or global_batch is None:
             raise InputError(
                 "MODEL, CLUSTER or --global-batch is missing",
@@ -152,12 +154,26 @@ def search(  # noqa: PLR0913, PLR0917 - the flags are the command line's contrac
     leave(run)
 
 
-def _refuse_with_start(*given: object) -> None:
-    if any(value is not None for value in given):
-        raise InputError(
-            "--from and --telemetry with MODEL, CLUSTER or --global-batch: the saved report states them",
-            allowed="--from REPORT.json with --telemetry FILE; CLUSTER --from LAUNCH carries a recipe over",
-        )
+def _started(
+    start: Path,
+    names: tuple[str | None, str | None],
+    told: dict[str, Any],
+    telemetry: list[Path] | None,
+    outputs: Any,
+) -> int:
+    """Place a running report anew, or carry a recipe to the machine that is named last."""
+    from planner import commands  # noqa: PLC0415 - keeps help fast
+
+    first, second = names
+    if telemetry or not (first or second):
+        if first or second or told["global_batch"]:
+            raise InputError(
+                "--from and --telemetry with MODEL, CLUSTER or --global-batch: the saved report states them",
+                allowed="--from REPORT.json with --telemetry FILE; CLUSTER --from LAUNCH carries a recipe over",
+            )
+        return commands.rebalance(start, told["rank"], tuple(map(str, telemetry or ())), outputs)
+    model, cluster = (first or "", second) if second else ("", first or "")
+    return commands.port(commands.PortQuestion(file=start, model=model, cluster=cluster, **told), outputs)
 
 
 @app.command()
