@@ -119,13 +119,7 @@ def search(  # noqa: PLR0913, PLR0917 - the flags are the command line's contrac
 
         outputs = commands.Outputs(json=json_out, html=html, trace=trace)
         if start is not None:
-            told: dict[str, Any] = {
-                "framework": framework.value,
-                "global_batch": global_batch or 0,
-                "seq": seq or 0,
-                "rank": rank,
-            }
-            told |= {"top": top, "time_limit_s": time_limit}
+            told = (framework.value, global_batch or 0, seq or 0, rank, top, time_limit)
             return _started(start, (model, cluster), told, telemetry, outputs)
         if model is None or cluster is None or global_batch is None:
             raise InputError(
@@ -157,7 +151,7 @@ def search(  # noqa: PLR0913, PLR0917 - the flags are the command line's contrac
 def _started(
     start: Path,
     names: tuple[str | None, str | None],
-    told: dict[str, Any],
+    told: tuple[Any, ...],
     telemetry: list[Path] | None,
     outputs: Any,
 ) -> int:
@@ -165,15 +159,16 @@ def _started(
     from planner import commands  # noqa: PLC0415 - keeps help fast
 
     first, second = names
+    asked = dict(zip(("framework", "global_batch", "seq", "rank", "top", "time_limit_s"), told, strict=True))
     if telemetry or not (first or second):
-        if first or second or told["global_batch"]:
+        if first or second or asked["global_batch"]:
             raise InputError(
                 "--from and --telemetry with MODEL, CLUSTER or --global-batch: the saved report states them",
                 allowed="--from REPORT.json with --telemetry FILE; CLUSTER --from LAUNCH carries a recipe over",
             )
-        return commands.rebalance(start, told["rank"], tuple(map(str, telemetry or ())), outputs)
+        return commands.rebalance(start, asked["rank"], tuple(map(str, telemetry or ())), outputs)
     model, cluster = (first or "", second) if second else ("", first or "")
-    return commands.port(commands.PortQuestion(file=start, model=model, cluster=cluster, **told), outputs)
+    return commands.port(commands.PortQuestion(file=start, model=model, cluster=cluster, **asked), outputs)
 
 
 @app.command()
