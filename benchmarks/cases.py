@@ -263,6 +263,19 @@ CHECKS: dict[str, Callable[..., Outcome]] = {
 }
 
 
+def _priced_text(case: Mapping[str, Any]) -> str:
+    """Prices of the variants of a report that states no check: step, memory, verdict, or why there is none."""
+    told = []
+    for name, prediction in priced(case).items():
+        if prediction.cost is None:
+            told.append(f"{name} not priced ({prediction.skipped})")
+        else:
+            use = prediction.cost.heaviest
+            size = f"{use.total_bytes / 2**30:.0f} of {use.usable_bytes / 2**30:.0f} GiB {use.verdict.value}"
+            told.append(f"{name} {size}, {prediction.cost.step.total_s:.3g} s")
+    return f"Priced: {'; '.join(told)}." if told else ""
+
+
 def page(cases: list[dict[str, Any]], notes: Mapping[str, Any]) -> str:
     """Write the page."""
     told = {case["id"]: outcomes(case) for case in cases}
@@ -290,7 +303,8 @@ def page(cases: list[dict[str, Any]], notes: Mapping[str, Any]) -> str:
         found, note = told[case["id"]], notes.get(case["id"], {})
         wrong = [f"{outcome.asks}: {outcome.told}" for outcome in found if not outcome.agrees]
         share = f"{len(found) - len(wrong)} of {len(found)}" if found else ""
-        answer = " ".join([note.get("answer", ""), *(f"Differs: {text}." for text in wrong)]).strip()
+        prices = [] if found else [_priced_text(case)]
+        answer = " ".join([note.get("answer", ""), *prices, *(f"Differs: {text}." for text in wrong)]).strip()
         lines.append(f"| {case['id']} | {note.get('title', case['model'])} | {share} | {answer.replace('|', ' ')} |")
     return "\n".join(lines) + "\n"
 
