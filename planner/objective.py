@@ -1,5 +1,6 @@
 """What layouts are ranked by: seconds, joules or money of one optimizer step."""
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -47,6 +48,50 @@ def step_cost(request: PlanRequest, layout: Layout, cost: LayoutCost) -> float:
     tokens = cost.tokens_per_s * cost.step.total_s
     rent = cost.step.total_s / SECONDS_PER_HOUR * _rent_per_hour(request, layout)
     return rent + float(_electricity(request, np.asarray(cost.power.node_energy_j_per_token * tokens)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCost:
+    """What a run of many tokens takes.
+
+    ``gpu_j`` is drawn by accelerators, ``building_j`` by whole nodes times the power usage effectiveness;
+    ``electricity`` and ``money`` (rent too) are in the currency of the cluster, 0.0 where it states no price.
+    """
+
+    tokens: float
+    seconds: float
+    gpu_j: float
+    building_j: float
+    electricity: float
+    money: float
+
+
+def run_cost(request: PlanRequest, layout: Layout, cost: LayoutCost, tokens: float) -> RunCost:
+    """Energy and money of a run without failures.
+
+    Parameters
+    ----------
+    request : PlanRequest
+        States prices and power usage effectiveness.
+    layout, cost : Layout, LayoutCost
+        What runs.
+    tokens : float
+        Tokens (or samples) of the run.
+
+    Returns
+    -------
+    RunCost
+    """
+    steps = tokens / (cost.tokens_per_s * cost.step.total_s)
+    nodes_j = cost.power.node_energy_j_per_token * tokens
+    return RunCost(
+        tokens=tokens,
+        seconds=tokens / cost.tokens_per_s,
+        gpu_j=cost.power.energy_j_per_token * tokens,
+        building_j=nodes_j * request.cluster.pue,
+        electricity=float(_electricity(request, np.asarray(nodes_j))),
+        money=steps * step_cost(request, layout, cost),
+    )
 
 
 def _nodes_used(request: PlanRequest, layout: Layout) -> list[tuple[NodeType, int]]:

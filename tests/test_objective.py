@@ -8,7 +8,7 @@ import pytest
 from costmodels.node_power import node_w
 from hardware.catalog import cluster
 from hardware.errors import InputError
-from planner.objective import objective_value, objective_values, step_cost, step_energy_j
+from planner.objective import objective_value, objective_values, run_cost, step_cost, step_energy_j
 from planner.planning import plan
 from planner.question import Question, request_of
 from planner.request import Objective
@@ -58,3 +58,15 @@ def test_ranking_follows_the_objective(objective):
 def test_a_cluster_without_prices_cannot_be_ranked_by_cost():
     with pytest.raises(InputError, match="states no price"):
         plan(replace(request(), objective=Objective.COST, cluster=cluster("dgx-a100:2")))
+
+
+def test_a_run_is_its_steps(by_time):
+    best = by_time.layouts[0]
+    asked = priced(by_time.request, rent=20.0, power=0.10)
+    tokens = 1000.0 * 64 * 1024
+    run = run_cost(asked, best.layout, best.cost, tokens)
+    assert run.seconds == pytest.approx(1000.0 * best.cost.step.total_s)
+    assert run.gpu_j == pytest.approx(1000.0 * step_energy_j(best.cost))
+    assert run.money == pytest.approx(1000.0 * step_cost(asked, best.layout, best.cost))
+    assert run.electricity == pytest.approx(run.building_j / 3.6e6 * 0.10)
+    assert run.building_j > 1.25 * run.gpu_j

@@ -13,6 +13,7 @@ from costmodels.layout import Layout, Recompute, Stage, Strategy
 from costmodels.results import LayoutCost, MemoryUse, SlotState
 from costmodels.workload.counts import parameter_count
 from hardware.cluster import Cluster
+from planner.objective import JOULES_PER_KWH, run_cost
 from planner.plan_report import PlanReport, RankedLayout, RankPlace, SearchProof
 from planner.question import question_of
 from planner.report.traffic_json import traffic_to_json
@@ -26,6 +27,8 @@ SCHEMA: Final = 1
 MOST_PLACES: Final = 4096
 """GPUs up to which the identity placement is written out; beyond, an empty list stands for it."""
 HZ_PER_MHZ: Final = 1e6
+TRILLION: Final = 1e12
+SECONDS_PER_DAY: Final = 86400.0
 
 _WHERE_SET: Final = ("fixed", "profile", "telemetry")  # written in a form of their own
 
@@ -131,6 +134,7 @@ def layout_to_json(ranked: RankedLayout, request: PlanRequest, rank: int = 1) ->
         **_throughput(layout, cost),
         "memory": _memory(layout, cost),
         "power": _power(cost),
+        "per_trillion_tokens": _run(ranked, request),
         "goodput": _goodput(ranked, request),
         "placement": [asdict(place) for place in places(ranked, request.cluster)],
         **({"in_order": asdict(ranked.in_order)} if ranked.in_order else {}),
@@ -288,6 +292,19 @@ def _power(cost: LayoutCost) -> Json:
         "gap_c": power.gap_c,
         "node_energy_j_per_token": power.node_energy_j_per_token,
         "slots": [_slot(slot) for slot in power.slots],
+    }
+
+
+def _run(ranked: RankedLayout, request: PlanRequest) -> Json:
+    """What a trillion tokens (or samples) take, failures apart."""
+    run = run_cost(request, ranked.layout, ranked.cost, TRILLION)
+    return {
+        "days": run.seconds / SECONDS_PER_DAY,
+        "gpu_kwh": run.gpu_j / JOULES_PER_KWH,
+        "building_kwh": run.building_j / JOULES_PER_KWH,
+        "electricity_cost": run.electricity,
+        "cost": run.money,
+        "currency": request.cluster.currency,
     }
 
 

@@ -14,6 +14,7 @@ from costmodels.layout import Layout
 from costmodels.results import Evidence, LayoutCost, MemoryUse, Moment, StepTime, Verdict
 from costmodels.workload.counts import parameter_count
 from planner.calibrate.profile import MachineProfile
+from planner.objective import JOULES_PER_KWH, run_cost
 from planner.plan_report import RankedLayout
 from planner.report.console import Bars, section
 from planner.report.ranking import STYLES, ruled_table
@@ -85,6 +86,7 @@ def facts(title: str, ranked: RankedLayout, request: PlanRequest) -> RenderableT
         ("layers", _layers_line(layout)),
         ("memory", memory_words(cost.heaviest, cost)),
         *power_rows(cost, _noun(request)),
+        *_run_rows(ranked, request),
         *_placement_rows(ranked),
         ("long runs", _goodput_words(request, layout)),
         *evidence_rows(ranked.evidence, request),
@@ -92,6 +94,15 @@ def facts(title: str, ranked: RankedLayout, request: PlanRequest) -> RenderableT
     if layout.gpus < request.cluster.gpus:
         rows.insert(1, ("GPUs", f"{layout.gpus:,} of {request.cluster.gpus:,}; the others stay idle"))
     return section(f"{title}: {layout_text(layout)}", labelled(rows))
+
+
+def _run_rows(ranked: RankedLayout, request: PlanRequest) -> list[tuple[str, str]]:
+    """Say what a billion tokens cost, where the cluster states prices."""
+    run = run_cost(request, ranked.layout, ranked.cost, 1e9)
+    if run.money <= 0.0:
+        return []
+    energy = f"{digits(run.building_j / JOULES_PER_KWH)} kWh with hosts, fans and PUE {request.cluster.pue:g}"
+    return [("cost", f"{digits(run.money)} {request.cluster.currency} a billion {_noun(request)}s; {energy}")]
 
 
 def evidence_rows(evidence: Evidence, request: PlanRequest) -> list[tuple[str, str]]:
