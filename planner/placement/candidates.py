@@ -21,6 +21,7 @@ from planner.placement.patterns import Gpus, NodeSlots, listed_whole, patterns
 
 MOST_CANDIDATES: Final = 512
 """Placements of a layout that are priced together; where there are no more, all are."""
+MOST_CELLS: Final = 262_144  # placements times accelerators that are priced together
 MOST_PATTERNS: Final = 24  # of a node, in the rounds that follow where there are more placements
 
 
@@ -47,6 +48,12 @@ class Board:
     slots: tuple[NodeSlots, ...]
     loads: tuple[float, ...]
     coolness: tuple[int, ...]
+
+    @property
+    def most(self) -> int:
+        """Placements that are priced together."""
+        accelerators = len(self.kinds) * len(self.slots[0].coolness)
+        return min(MOST_CANDIDATES, max(MOST_CELLS // accelerators, 2))
 
     def groups(self, block: int) -> tuple[int, ...]:
         """Ranks of each stage of a block."""
@@ -117,7 +124,7 @@ def every_placement(board: Board) -> tuple[Placement, ...] | None:
     found: dict[tuple[object, ...], Placement] = {}
     for nodes in _node_orders(board):
         ways = [board.patterns(block, node) for block, node in enumerate(nodes)]
-        if len(found) + prod(len(way) for way in ways) > MOST_CANDIDATES:
+        if len(found) + prod(len(way) for way in ways) > board.most:
             return None
         for gpus in product(*ways):
             found.setdefault((nodes, gpus), Placement(nodes=nodes, gpus=gpus))
@@ -153,7 +160,7 @@ def first_placements(board: Board) -> tuple[Placement, ...]:
         for index in range(max(map(len, ways))):
             gpus = tuple(way[min(index, len(way) - 1)] for way in ways)
             found[Placement(nodes=nodes, gpus=gpus)] = None
-    return tuple(islice(found, MOST_CANDIDATES))
+    return tuple(islice(found, board.most))
 
 
 def near(board: Board, placement: Placement) -> tuple[Placement, ...]:
@@ -165,7 +172,7 @@ def near(board: Board, placement: Placement) -> tuple[Placement, ...]:
     for nodes in _other_nodes(board, placement.nodes):
         found[Placement(nodes=nodes, gpus=placement.gpus)] = None
     found.pop(placement, None)
-    return tuple(islice(found, MOST_CANDIDATES))
+    return tuple(islice(found, board.most))
 
 
 def _with_gpus(placement: Placement, block: int, gpus: Gpus) -> Placement:
