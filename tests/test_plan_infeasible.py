@@ -10,6 +10,7 @@ from costmodels.memory import usable_memory
 from planner import plan
 from planner.changes import batches, choices, more_nodes, shorter, without_choices
 from planner.plan_report import PlanReport
+from planner.report.words import layout_text
 from planner.smallest import smallest_layout
 
 
@@ -47,9 +48,11 @@ def test_the_change_makes_it_feasible(words, change):
 def test_shorter_sequences_are_named_beside_more_nodes():
     request = small("llama3_8b", layers=(6,), gpus=2, memory_gib=24.0, seq=8192)
     why = plan(request).infeasible
-    assert why.nearest_change == "2 nodes (4 GPUs): TP2 DP2 fits; or sequences of 2,048 tokens: TP2 fits"
-    shortened = replace(request, job=replace(request.job, seq=2048), top=1)
-    assert plan(shortened).layouts
+    named = re.fullmatch(r"2 nodes \(4 GPUs\): (.+) fits; or sequences of 2,048 tokens: (.+) fits", why.nearest_change)
+    shortened = replace(request, job=replace(request.job, seq=2048))
+    for changed, layout in zip((why.remedy, shortened), named.groups(), strict=True):
+        best = layout_text(plan(replace(changed, top=1)).layouts[0].layout)
+        assert layout.split() == [degree for degree in best.split() if not degree.endswith("1")]
 
 
 def test_fewer_nodes_than_named_do_not_do():
