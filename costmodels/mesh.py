@@ -10,6 +10,7 @@ Ranks fill domains (nodes, racks, pods) in order, so rank ``r`` lies in domain `
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 import numpy as np
 
@@ -239,18 +240,18 @@ def _realised_offsets(keys: Ints, gpus: int) -> Bools:
 def _listed_placement(group: Group, tier: Tier) -> tuple[Ints, Ints]:
     """As :func:`_placement`, for a tier that lists the domain of every block of ranks: by counting."""
     keys, inverse = np.unique(np.stack([group.size, group.stride, group.ranks], axis=1), axis=0, return_inverse=True)
-    domain = np.repeat(np.array(tier.domain_of), tier.block)
-    _, domain = np.unique(domain, return_inverse=True)
-    counts = [_listed_counts(domain, *(int(number) for number in key)) for key in keys]
+    counts = [_listed_counts(tier.domain_of, tier.block, *(int(number) for number in key)) for key in keys]
     fewest, most = np.array(counts, dtype=np.int64).reshape(-1, 2).T
     return fewest[inverse.reshape(-1)], most[inverse.reshape(-1)]
 
 
-def _listed_counts(domain: Ints, size: int, stride: int, ranks: int) -> tuple[int, int]:
+@lru_cache(maxsize=4096)
+def _listed_counts(domain_of: tuple[int, ...], block: int, size: int, stride: int, ranks: int) -> tuple[int, int]:
     """Fewest members in a touched domain and most domains touched of groups of one size and stride."""
     if size == 1:
         return 1, 1
-    of_member = domain[:ranks].reshape(-1, size, stride).swapaxes(1, 2).reshape(-1, size)
+    _, domain = np.unique(np.repeat(np.array(domain_of), block)[:ranks], return_inverse=True)
+    of_member = domain.reshape(-1, size, stride).swapaxes(1, 2).reshape(-1, size)
     domains = int(domain.max()) + 1
     of_group = np.arange(len(of_member))[:, None] * domains + of_member
     held = np.bincount(of_group.reshape(-1), minlength=len(of_member) * domains).reshape(-1, domains)

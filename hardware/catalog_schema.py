@@ -349,6 +349,7 @@ FABRIC_TIER: Final = (
     _number("oversubscription", "oversubscription", _ONE, "1", "1000"),
     _number("latency_us", "latency_s", _MICRO, "0", "1e6"),
     _axes("groups", "groups"),
+    _whole("rails", "rails", 1, 1024),
 )
 DEVICE: Final = (
     _whole("node", "node", 0, 1_000_000),

@@ -196,7 +196,8 @@ class FabricTier:
 
     ``oversubscription`` is downlink over uplink capacity of the group (1.0: full bisection). The last tier of an
     island spans it whole and may state 0 nodes for "all". Where an allocation takes unlike parts of the groups,
-    ``groups`` lists the nodes of each in the order of the nodes, and ``nodes`` is the largest.
+    ``groups`` lists the nodes of each in the order of the nodes, and ``nodes`` is the largest. ``rails`` counts the
+    switches of a group that each serve their own adapters of every node.
     """
 
     name: str
@@ -204,6 +205,7 @@ class FabricTier:
     oversubscription: float = 1.0
     latency_s: float = 0.0  # added to the adapter's latency when a path climbs to this tier
     groups: tuple[int, ...] = ()
+    rails: int = 1
 
     def group_of(self, node: int) -> int:
         """Return the group of a node."""

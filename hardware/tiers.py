@@ -5,6 +5,7 @@ and what one accelerator can send and at what latency when a transfer has to cro
 """
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from hardware.cluster import FabricShape, Island, LinkKind, NodeType, ScaleUp
 
@@ -34,6 +35,7 @@ class Tier:
     domain_of: tuple[int, ...] = ()
 
 
+@lru_cache(maxsize=64)
 def island_tiers(island: Island, nodes: tuple[int, ...] = ()) -> tuple[Tier, ...]:
     """Tiers of an island from the fast domain outwards; the last one spans every accelerator.
 

@@ -6,6 +6,7 @@ summary cannot: how much flows between two given sets of accelerators. networkx 
 A vertex is a tuple that starts with its kind: ``("gpu", island, node, index)``, ``("switch", island, domain)``,
 ``("tree up", island, domain)`` and ``("tree down", ...)`` (a PCIe tree), ``("pcie", island, node, k)``,
 ``("numa", island, node, k)``, ``("host", island, node)``, ``("nic", island, node, k)``,
+``("rail", island, group, k)`` (a leaf switch that serves some adapters of each node),
 ``("tier", island, level, group)``, ``("core",)``. Edges are directed, with ``bytes_per_s`` (absent: no limit known),
 ``latency_s`` and ``kind``.
 """
@@ -193,14 +194,29 @@ def _island_edges(number: int, island: Island) -> Iterator[Edge]:
     if node.node_fabric is not None:
         yield from _fabric_edges(number, "bridge", gpus, node.node_fabric)
     template = list(_node_edges(node))
+    rate = reachable_nic_bytes_per_s(node) / max(node.nics.count, 1)
+    link = _link(node.nics.kind, rate, node.nics.latency_s / 2.0)  # one adapter at either end
+    leaf, count = _levels(island)[0], node.nics.count
+    rails = min(leaf.rails, count)
     for place in range(island.nodes):
         for start, end, data in template:
             yield _placed(start, number, place), _placed(end, number, place), data
-        for nic in range(node.nics.count):
-            rate = reachable_nic_bytes_per_s(node) / node.nics.count
-            link = _link(node.nics.kind, rate, node.nics.latency_s / 2.0)  # one adapter at either end
-            yield ("nic", number, place, nic), _group(number, 0, place, island), link
+        group = leaf.group_of(place)
+        for nic in range(count):
+            home = ("rail", number, group, nic * rails // count) if rails > 1 else ("tier", number, 0, group)
+            yield ("nic", number, place, nic), home, link
+    if rails > 1:
+        yield from _rail_edges(number, island, rails)
     yield from _tier_edges(number, island)
+
+
+def _rail_edges(number: int, island: Island, rails: int) -> Iterator[Edge]:
+    """Leaf switches of each group, one for every rail; what crosses rails meets at the group's vertex, the spines."""
+    leaf, kind = _levels(island)[0], island.node.nics.kind
+    each = reachable_nic_bytes_per_s(island.node) / rails
+    for group, nodes in Counter(leaf.group_of(node) for node in range(island.nodes)).items():
+        link = _link(kind, nodes * each)
+        yield from ((("rail", number, group, rail), ("tier", number, 0, group), link) for rail in range(rails))
 
 
 def _placed(vertex: Vertex, number: int, place: int) -> Vertex:

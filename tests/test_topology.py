@@ -99,6 +99,19 @@ def test_oversubscribed_leaves() -> None:
     assert bisection_bytes_per_s(Cluster(name="c", islands=(island,))) == pytest.approx(2 * 400e9 / 4.0)
 
 
+def test_rails_are_switches_of_their_own() -> None:
+    leaf = FabricTier(name="leaf", nodes=2, oversubscription=2.0, rails=8)
+    island = replace(catalog.cluster("dgx-h100:4").islands[0], fabric=(leaf, FabricTier(name="spine", nodes=0)))
+    machine = Cluster(name="c", islands=(island,))
+    graph, gpus = cluster_graph(machine), gpu_vertices(machine)
+    assert {vertex for vertex in graph if vertex[0] == "rail"} == {
+        ("rail", 0, group, rail) for group in range(2) for rail in range(8)
+    }
+    assert graph.has_edge(("nic", 0, 1, 3), ("rail", 0, 0, 3))
+    assert bytes_per_s_between(graph, gpus[:8], gpus[8:16]) == pytest.approx(400e9)
+    assert bisection_bytes_per_s(machine) == pytest.approx(2 * 400e9 / 2.0)
+
+
 def test_islands_meet_in_the_core() -> None:
     first, second = (catalog.cluster(spec).islands[0] for spec in ("dgx-h100:4", "dgx-a100:2"))
     machine = Cluster(name="c", islands=(first, second), inter_island_bytes_per_s=10e9)

@@ -67,10 +67,12 @@ def route_of(group: PlacedGroup, tiers: tuple[Tier, ...], constants: NetworkCons
     together = group.within(0)
     crossings = []
     for index in range(1, len(tiers)):
+        parts = group.parts(index - 1).astype(np.float64)
+        if not (parts > 1.0).any():  # nobody leaves a domain of this size, nor one of the next
+            break
         tier = tiers[index]
         link = constants.link(tier)
         inside = group.within(index - 1).astype(np.float64)
-        parts = group.parts(index - 1).astype(np.float64)
         outer = group.parts(index).astype(np.float64)
         crossings.append(
             Crossing(
