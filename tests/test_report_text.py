@@ -120,8 +120,8 @@ def test_idle_gpus_are_said():
 
 
 def test_a_placement_is_said():
-    assert "64 ranks by coolness" in search_text(100, samples.placed_report())
-    assert "by coolness" not in search_text()
+    assert "nodes in another order, for the network" in search_text(100, samples.placed_report())
+    assert "placement" not in search_text()
 
 
 def test_models_without_tokens_count_samples():
