@@ -43,21 +43,21 @@ def test_every_run_of_the_table_is_priced(predictions):
 def test_step_time(predictions):
     found = sizes(predictions)
     assert len(found) > 200
-    assert np.median(found) < 0.075
-    assert np.quantile(found, 0.9) < 0.28
+    assert np.median(found) < 0.070
+    assert np.quantile(found, 0.9) < 0.26
 
 
 def test_step_time_of_vendors_tables(predictions):
     found = sizes(filter(numbered, predictions))
     assert len(found) > 80
-    assert np.median(found) < 0.055
-    assert np.quantile(found, 0.9) < 0.19
+    assert np.median(found) < 0.052
+    assert np.quantile(found, 0.9) < 0.18
 
 
 def test_step_time_of_mixtures_of_experts(predictions):
     found = sizes(filter(is_moe, predictions))
     assert len(found) > 40
-    assert np.median(found) < 0.075
+    assert np.median(found) < 0.065
 
 
 @pytest.mark.parametrize("hardware", ["A100", "H100", "B200", "GB200", "GB300"])

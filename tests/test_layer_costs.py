@@ -7,9 +7,10 @@ import pytest
 
 from costmodels.job import Software, TrainingJob
 from costmodels.layer_costs import Work, part_weights, price_parts, repeated_s
-from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Strategy
+from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Layout, Stage, Strategy, StrategyRun
 from costmodels.overlap import exposed_s
 from costmodels.precision import precision
+from costmodels.price import price_layout
 from costmodels.pricing import Pricing
 from costmodels.table import StrategyTable, table_of
 from costmodels.workload import presets
@@ -89,3 +90,37 @@ def test_overlap_pays() -> None:
 
 def replace_software(asked: Pricing, **changes: bool) -> Pricing:
     return replace(asked, job=replace(asked.job, software=replace(asked.job.software, **changes)))
+
+
+def test_gradients_accumulated_apart_take_a_pass_over_all_parameters() -> None:
+    fused, apart = (price_parts(pricing(separate_accumulation=on), rows()) for on in (False, True))
+    one = fused.dense_parameters[:, 0]  # tp 1
+    added_s = (apart.backward_s[Work.MEMORY] - fused.backward_s[Work.MEMORY])[:, 0]
+    accelerator = pricing().accelerator
+    ideal_s = (2.0 + 4.0 + 4.0) * one / accelerator.memory_bytes_per_s  # gradient read, fp32 sum read and written
+    assert (added_s >= ideal_s).all()
+    assert (added_s <= 2.0 * ideal_s + 1e-5).all()
+
+
+def layout_of(*, pp: int, dp: int, zero: int = 0, micro_batch: int = 1) -> Layout:
+    strategy = Strategy(dp=dp, zero=zero)
+    stage = Stage(layers_per_chunk=(32 // pp,), strategies=(StrategyRun(strategy=strategy, count=32 // pp),))
+    return Layout(stages=(stage,) * pp, micro_batch=micro_batch, num_microbatches=64 // (dp * micro_batch))
+
+
+def test_shards_cut_one_by_one_cost_the_host_time_for_each_tensor_and_rank() -> None:
+    layout = layout_of(pp=1, dp=8, zero=1)
+    whole, sliced = (price_layout([pricing(sliced_states=on)], layout).step for on in (False, True))
+    tensors = 32 * 6 + 3  # two norms and four products a layer; embedding, norm, head
+    slice_s = pricing().constants.overlap.slice_s
+    gained = dict(sliced.details)["weight_gather"] - dict(whole.details)["weight_gather"]
+    assert gained == pytest.approx(8 * tensors * slice_s, rel=0.1)
+
+
+def test_receives_that_allocate_stall_when_the_memory_is_full() -> None:
+    roomy, full = layout_of(pp=8, dp=1), layout_of(pp=2, dp=4, micro_batch=4)
+    for layout, stalls in ((roomy, False), (full, True)):
+        plain, waiting = (price_layout([pricing(allocating_receives=on)], layout).step for on in (False, True))
+        details = dict(waiting.details)
+        assert ("memory_stall" in details) is stalls
+        assert waiting.total_s == pytest.approx(plain.total_s + details.get("memory_stall", 0.0))
