@@ -12,11 +12,12 @@ from costmodels.heat import HeatProblem, device_arrays, heat_problem, identity_m
 from costmodels.layout import Layout
 from costmodels.placement import Placement, identity, ranks_of_stages, stage_map
 from costmodels.price import price_layout, price_layout_with_heat
-from hardware.cluster import Cluster, DeviceState
+from hardware.cluster import Cluster, DeviceState, FabricTier
 from hardware.errors import InputError
 from planner.explicit import ExplicitLayout, layout_of
 from planner.placement import place_layout, place_with_splits, placement_of, rank_places
 from planner.placement.candidates import board_of, every_placement
+from planner.placement.joint import network_minds
 from planner.placement.patterns import NodeSlots, patterns
 from planner.plan_report import RankPlace
 from planner.planning import estimate, plan, pricings_of
@@ -269,3 +270,21 @@ def test_a_search_with_heat_keeps_grids_until_none_left_can_win(monkeypatch: pyt
     report = plan(base)
     assert seen[:2] == [2, 4]
     assert report.layouts[0].cost.power.limited_by == "heat"
+
+
+@pytest.mark.parametrize("leaf", [0, 2])
+def test_nodes_move_only_as_far_as_the_network_allows(leaf: int) -> None:
+    """Four nodes, hot and cool in turn: below one switch heat orders them; below two, the price counts the network."""
+    base = hot(4, 2, (30.0, 50.0, 30.0, 50.0))
+    (island,) = base.cluster.islands
+    tiers = (
+        FabricTier(name="leaf", nodes=leaf, oversubscription=1.0),
+        FabricTier(name="spine", nodes=0, oversubscription=8.0),
+    )
+    request = replace(
+        base, cluster=replace(base.cluster, islands=(replace(island, fabric=tiers if leaf else tiers[1:]),))
+    )
+    placed = place_layout(request, pricings_of(request), layout(request, "10,6,10,6", tp=2))
+    assert network_minds(request.cluster.islands[0]) == (leaf == 2)
+    assert placed.in_order is not None
+    assert placed.cost.step.total_s <= placed.in_order.step.total_s * (1.0 + 1e-9)

@@ -6,7 +6,7 @@ problem for the partitioner, whose splits are placed in turn. The identity place
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -18,8 +18,9 @@ from costmodels.price import memory_of, placed_cost
 from costmodels.pricing import Pricing
 from costmodels.results import LayoutCost, Verdict
 from costmodels.table import Floats
+from hardware.cluster import Island
 from planner.expand import splits_freely
-from planner.objective import objective_values
+from planner.objective import objective_value, objective_values
 from planner.placement.candidates import Board, board_of, every_placement, first_placements, near
 from planner.request import PlanRequest
 from planner.rules import check_layout
@@ -92,7 +93,7 @@ def place_layout(request: PlanRequest, pricings: Sequence[Pricing], layout: Layo
     if len(problem.heats) > 1 or layout.gpus > MOST_GPUS:
         cost = placed_cost(problem, settle(problem, identity_maps(problem)), 0)
         return PlacedLayout(layout=layout, cost=cost)
-    return _placed(_best(request, problem))
+    return _placed(request, _best(request, problem))
 
 
 def placed_as_given(pricings: Sequence[Pricing], layout: Layout, placement: Placement) -> PlacedLayout:
@@ -126,19 +127,52 @@ def place_with_splits(request: PlanRequest, pricings: Sequence[Pricing], layout:
         found = [_best(request, heat_problem(pricings, other, problem)) for other in others]
         better = min(found, key=lambda priced: priced.value, default=best)
         if better.value >= best.value * (1.0 - SAME):
-            return _placed(best)
+            return _placed(request, best)
         best = better
 
 
-def _placed(priced: _Priced) -> PlacedLayout:
-    in_order = placed_cost(priced.problem, priced.settled, 0)
+def _placed(request: PlanRequest, priced: _Priced) -> PlacedLayout:
+    """The best of the placements with its price: on the network too, where the order of nodes matters there."""
+    problem, order = priced.problem, priced.placements[priced.best].nodes
+    in_order = placed_cost(problem, priced.settled, 0)
+    best, cost = priced.best, in_order
+    if order != priced.placements[0].nodes and network_minds(problem.step.pricings[problem.heats[0].island].island):
+        moved = _on_network(priced)
+        if objective_value(request, problem.layout, moved) < priced.values[0]:
+            cost = moved
+        else:  # heat gains less than the network loses: nodes stay in order
+            stay = [
+                row for row, placement in enumerate(priced.placements) if placement.nodes == priced.placements[0].nodes
+            ]
+            best = stay[int(np.argmin(priced.values[stay]))]
+            cost = placed_cost(problem, priced.settled, best)
+    elif best:
+        cost = placed_cost(problem, priced.settled, best)
     return PlacedLayout(
-        layout=priced.problem.layout,
-        placement=priced.placements[priced.best],
-        cost=in_order if not priced.best else placed_cost(priced.problem, priced.settled, priced.best),
+        layout=problem.layout,
+        cost=cost,
+        placement=priced.placements[best],
         in_order=in_order,
         complete=priced.complete,
     )
+
+
+def network_minds(island: Island) -> bool:
+    """Whether the order of nodes matters to the network: several switches, or racks of one fast domain."""
+    node = island.node
+    rack = node.gpus < node.scale_up.domain_gpus < island.gpus
+    return rack or any(len({tier.group_of(each) for each in range(island.nodes)}) > 1 for tier in island.fabric)
+
+
+def _on_network(priced: _Priced) -> LayoutCost:
+    """Price of the best placement with its nodes where they are."""
+    placement, problem = priced.placements[priced.best], priced.problem
+    (heat,) = problem.heats
+    pricings = list(problem.step.pricings)
+    rest = [node for node in range(pricings[heat.island].island.nodes) if node not in placement.nodes]
+    pricings[heat.island] = replace(pricings[heat.island], nodes=(*placement.nodes, *rest))
+    moved = heat_problem(pricings, problem.layout)
+    return placed_cost(moved, settle(moved, placed_maps(moved, (placement,))), 0)
 
 
 def _best(request: PlanRequest, problem: HeatProblem) -> _Priced:
