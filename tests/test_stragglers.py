@@ -66,7 +66,9 @@ def test_a_slow_device_stretches_the_step_by_what_its_stage_computes() -> None:
         for devices in ((), (DeviceState(node=1, gpu=5, speed=0.5),))
     )
     assert healthy.total_s < slow.total_s <= 2.0 * healthy.total_s  # exchanges and host time do not double
-    assert slow.compute_s > 1.5 * healthy.compute_s
+    before, after = dict(healthy.details), dict(slow.details)
+    assert after["gemm"] > 1.9 * before["gemm"]
+    assert after["launch"] < before["launch"]  # a slower device waits less for its host
 
 
 def test_what_slow_devices_cost_and_what_helps() -> None:
