@@ -297,17 +297,19 @@ def _note_lines(answers: Sequence[Answer], notes: Mapping[str, Any]) -> list[str
     """What stands out, each with its reason; a row without a reason says so."""
     standing = []
     for answer in answers:
-        what = answer.trouble
+        what, kind = answer.trouble, ""
         if answer.judged is not None and not answer.judged.legal:
             what = "; ".join(violation.message for violation in answer.judged.violations)
         elif answer.cost is not None and not _fits(answer):
             use = answer.cost.heaviest
             what = f"does not fit: {gib(use.total_bytes):.1f} of {gib(use.usable_bytes):.1f} GiB on stage {use.stage}"
-        elif answer.ratio > LEVEL:
-            what = f"the planner's own layout is slower: {answer.ratio:.3f}"
+        elif answer.ratio > LEVEL and answer.cost is not None:
+            kind = f"slower than a {answer.cost.heaviest.verdict.value} one"
+            what = f"the planner's own layout is {100 * (answer.ratio - 1):.1f} % slower"
         if what:
             name = answer.recipe.name
-            why = next((note["why"] for note in notes["note"] if re.search(note["recipes"], name)), "not explained")
+            of_kind = (note for note in notes["note"] if note.get("kind", "") == kind)
+            why = next((note["why"] for note in of_kind if re.search(note["recipes"], name)), "not explained")
             standing.append(f"- `{name}`: {what}. {why}")
     return ["## What stands out", "", *standing, "", "## All recipes"] if standing else ["## All recipes"]
 
@@ -339,13 +341,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipes", type=Path)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--only", default="", help="recipes whose name holds this")
+    parser.add_argument("--only", default="", help="recipes whose names match this pattern")
     parser.add_argument("--seconds", type=float, default=20.0, help="limit of a search")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--no-search", action="store_true", help="judge and price only")
     options = parser.parse_args()
     notes = tomllib.loads(Path(__file__).with_name("recipes_notes.toml").read_text(encoding="utf-8"))
-    chosen = [recipe for recipe in recipes_in(options.recipes, notes) if options.only in recipe.name]
+    chosen = [recipe for recipe in recipes_in(options.recipes, notes) if re.search(options.only, recipe.name)]
     groups: dict[tuple[object, ...], list[Recipe]] = {}
     for recipe in chosen:  # those that share a search go together
         groups.setdefault((recipe.model and recipe.model.name, recipe.cluster, recipe.gpus), []).append(recipe)

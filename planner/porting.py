@@ -10,10 +10,10 @@ from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
 from planner.launch_check import cluster_of, layout_of_proposal, read_launch
 from planner.plan_report import PlanReport, RankedLayout
-from planner.planning import estimate, plan
+from planner.planning import estimate, plan, why_slower
 from planner.question import LaunchQuestion, PortQuestion, job_of
 from planner.remedies import Remedy, remedies
-from planner.request import Framework, PlanRequest
+from planner.request import Framework, Objective, PlanRequest
 from planner.rules.nearest import nearest_legal
 from planner.rules.proposal import Proposal, facts_of, proposals_of
 from planner.rules.verdict import Violation, check
@@ -139,9 +139,20 @@ def port(recipe: Recipe, question: PortQuestion) -> Port:
         words=(("model", recipe.model.name), ("cluster", machine.name), ("precision", recipe.precision)),
     )
     carried, forced = carry(recipe, request)
-    report = plan(request)
+    report = _with_carried(plan(request), carried)
     further = _further(carried, report) if carried is not None else ()
     return Port(recipe=recipe, carried=carried, forced=forced, further=further, report=report)
+
+
+def _with_carried(report: PlanReport, carried: RankedLayout | None) -> PlanReport:
+    """The report with the carried recipe first, where a search that ran out of time found nothing as fast."""
+    if carried is None or report.request.objective is not Objective.TIME:
+        return report
+    found = report.layouts
+    if found and found[0].cost.step.total_s <= carried.cost.step.total_s:
+        return report
+    others = [replace(found[0], why=why_slower(carried.cost, found[0].cost)), *found[1:]] if found else []
+    return replace(report, layouts=(carried, *others)[: report.request.top])
 
 
 def carry(recipe: Recipe, request: PlanRequest) -> tuple[RankedLayout | None, tuple[Change, ...]]:
