@@ -1,16 +1,14 @@
-"""Transfers that run at the same time and share adapters or uplinks: max-min fair rates, finish times, slowdowns.
+"""Transfers that run at the same time and share adapters or uplinks: max-min fair rates and finish times.
 
-Two forms of one model. On a small set of links, flows get max-min fair rates that change whenever one ends
-(:func:`max_min_rates`, :func:`finish_times_s`). On one shared link, the same in closed steps and vectorised over
-strategies (:func:`shared_finish_s`): the case of exchanges of one phase that leave a node through the same adapters,
-such as an expert all-to-all beside stage sends, or the gradient reduction beside the last backward pass.
+The general model, for any flows on any links: max-min fair rates that change whenever one ends. Prices use its closed
+forms for the two flows of a phase, :mod:`costmodels.shared_links`.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from costmodels.table import Bools, Floats
+from costmodels.table import Floats
 
 _EPSILON = 1e-12
 
@@ -87,57 +85,3 @@ def finish_times_s(flows: tuple[Flow, ...], capacities_bytes_per_s: Floats) -> F
         finish[running[ended]] = now
         running = running[~ended]
     return finish
-
-
-def shared_finish_s(alone_s: Floats, demand: Floats) -> Floats:
-    """Seconds until each of several transfers ends when they start together on one shared link.
-
-    Parameters
-    ----------
-    alone_s : array, shape (F, S)
-        Duration of each transfer alone [s]; 0.0 for one that does not take place.
-    demand : array, shape (F, S)
-        Share of the link that each takes when alone, within [0, 1] (0: it does not touch the link).
-
-    Returns
-    -------
-    array, shape (F, S)
-        Finish times [s]; as long as the demands sum to no more than 1, ``alone_s``. Else shares are max-min fair, until
-        the next transfer ends.
-    """
-    left = np.array(alone_s, dtype=np.float64)
-    finish = np.zeros_like(left)
-    now = np.zeros(left.shape[1:])
-    for _ in range(len(left)):
-        running = left > 0.0
-        speed = _link_speeds(np.where(running, demand, 0.0))
-        times = np.where(running, left / speed, np.inf)
-        step = times.min(axis=0)
-        step = np.where(np.isfinite(step), step, 0.0)
-        now = now + step
-        ended = running & (times <= step * (1.0 + _EPSILON))
-        finish = np.where(ended, now, finish)
-        left = np.where(ended, 0.0, np.maximum(left - speed * step, 0.0))
-    return finish
-
-
-def slowdown(alone_s: Floats, demand: Floats) -> Floats:
-    """Factor by which one shared link stretches each transfer, shape (F, S), at least 1; see `shared_finish_s`."""
-    together = shared_finish_s(alone_s, demand)
-    factor: Floats = np.where(alone_s > 0.0, together / np.where(alone_s > 0.0, alone_s, 1.0), 1.0)
-    return factor
-
-
-def _link_speeds(demand: Floats) -> Floats:
-    """Speed of each transfer over its speed alone, under max-min fair shares of one link, shape (F, S)."""
-    share = np.zeros_like(demand)
-    waiting: Bools = demand > 0.0
-    free = np.ones(demand.shape[1:])
-    for _ in range(len(demand)):
-        level = free / np.maximum(waiting.sum(axis=0), 1)
-        content = waiting & (demand <= level + _EPSILON)
-        stuck = waiting & ~content.any(axis=0)
-        share = np.where(content, demand, np.where(stuck, level, share))
-        free = free - np.where(content, demand, 0.0).sum(axis=0)
-        waiting = waiting & ~content & ~stuck
-    return np.where(demand > 0.0, share / np.where(demand > 0.0, demand, 1.0), 1.0)

@@ -1,11 +1,20 @@
-"""Shared links: the definition of max-min fairness, a fluid simulation in small steps, and closed forms."""
+"""Flows on shared links: the definition of max-min fairness, and a fluid simulation in small steps."""
 
+from dataclasses import replace
+from itertools import pairwise
+
+import networkx as nx
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.contention import Flow, finish_times_s, max_min_rates, shared_finish_s, slowdown
+from costmodels.contention import Flow, finish_times_s, max_min_rates
+from costmodels.shared_links import pair_speeds
+from hardware import catalog
+from hardware.cluster import Cluster, FabricTier, Island
+from hardware.node_parts import with_gpus
+from hardware.topology import cluster_graph
 
 LINKS = 3
 
@@ -83,38 +92,37 @@ def test_finish_times_match_a_fluid_simulation(case: tuple[tuple[Flow, ...], np.
     assert finish_times_s(flows, capacities) == pytest.approx(fluid(flows, capacities), rel=0.03)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
-    st.lists(st.tuples(st.floats(0.1, 10.0), st.floats(0.05, 1.0)), min_size=1, max_size=4),
+    nodes_of_a_leaf=st.integers(1, 3),
+    leaves=st.integers(2, 3),
+    ratio=st.sampled_from([1.0, 2.0, 4.0]),
+    gpus=st.integers(1, 4),
+    shares=st.tuples(st.floats(0.1, 1.0), st.floats(0.1, 1.0)),
 )
-def test_one_shared_link_equals_the_general_model(transfers: list[tuple[float, float]]) -> None:
-    capacity = 7.0
-    flows = tuple(
-        Flow(volume_bytes=alone * share * capacity, links=(0,), limit_bytes_per_s=share * capacity)
-        for alone, share in transfers
-    )
-    general = finish_times_s(flows, np.array([capacity]))
-    alone = np.array([[alone] for alone, _ in transfers])
-    demand = np.array([[share] for _, share in transfers])
-    assert shared_finish_s(alone, demand)[:, 0] == pytest.approx(general, rel=1e-6)
-
-
-def test_two_equal_transfers_take_twice_as_long_and_unequal_ones_end_with_the_sum() -> None:
-    alone = np.array([[1.0, 1.0, 2.0], [1.0, 3.0, 0.0]])
-    full = np.ones_like(alone)
-    assert shared_finish_s(alone, full) == pytest.approx(np.array([[2.0, 2.0, 2.0], [2.0, 4.0, 0.0]]))
-    assert slowdown(alone, full) == pytest.approx(np.array([[2.0, 2.0, 1.0], [2.0, 4 / 3, 1.0]]))
-
-
-def test_transfers_that_fit_beside_each_other_do_not_slow_down() -> None:
-    alone, demand = np.array([[1.0], [5.0], [2.0]]), np.array([[0.4], [0.6], [0.0]])
-    assert slowdown(alone, demand) == pytest.approx(np.ones((3, 1)))
-
-
-def test_many_strategies_at_once_equal_one_by_one() -> None:
-    rng = np.random.default_rng(5)
-    alone, demand = rng.uniform(0, 3, (4, 50)) * (rng.uniform(size=(4, 50)) > 0.2), rng.uniform(0, 1, (4, 50))
-    together = shared_finish_s(alone, demand)
-    for column in range(50):
-        single = shared_finish_s(alone[:, [column]], demand[:, [column]])
-        assert together[:, column] == pytest.approx(single[:, 0])
+def test_two_transfers_of_every_rank_on_the_topology_graph_share_as_the_closed_form_says(
+    nodes_of_a_leaf: int, leaves: int, ratio: float, gpus: int, shares: tuple[float, float]
+) -> None:
+    """Every rank sends to its peer in the next node and in the next leaf at once, over one adapter that a node has."""
+    nodes = nodes_of_a_leaf * leaves
+    node = with_gpus(catalog.node_type("dgx-h100"), gpus)
+    node = replace(node, nics=replace(node.nics, count=1, gpu_bytes_per_s=0.0))
+    tiers = (FabricTier(name="leaf", nodes=nodes_of_a_leaf, oversubscription=ratio), FabricTier(name="spine", nodes=0))
+    island = Island(node=node, nodes=nodes, fabric=tiers)
+    graph = cluster_graph(Cluster(name="c", islands=(island,)))
+    links = {edge: number for number, edge in enumerate(graph.edges)}
+    rates = np.array([data.get("bytes_per_s", np.inf) for _, _, data in graph.edges(data=True)])
+    share = node.nics.bytes_per_s / gpus
+    slowest = share / ratio if nodes > nodes_of_a_leaf else share
+    flows = []
+    for limit in shares:  # both transfers go to the peer one leaf on, so that both cross adapters and uplinks
+        for place in range(nodes):
+            there = (place + nodes_of_a_leaf) % nodes
+            path = nx.shortest_path(graph, ("nic", 0, place, 0), ("nic", 0, there, 0))
+            used = tuple(links[edge] for edge in pairwise(path))
+            flows += [Flow(volume_bytes=1.0, links=used, limit_bytes_per_s=limit * slowest)] * gpus
+    found = max_min_rates(tuple(flows), rates).reshape(2, -1) / np.array([[limit * slowest] for limit in shares])
+    loads = [np.array([[limit * slowest / share], [limit]]) for limit in shares]
+    first, second = pair_speeds(*loads)
+    assert found[0] == pytest.approx(float(first[0]), rel=1e-6)
+    assert found[1] == pytest.approx(float(second[0]), rel=1e-6)
