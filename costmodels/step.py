@@ -351,7 +351,11 @@ def _state_times(
                 states_s[number][:, stages] += seconds
                 busy_s[number][: len(load), :, stages] += seconds * load
             optimizer[:, stages] += optimizer_step_s(
-                exchange.owned_parameters, pricing.job, pricing.accelerator, efficiency=pricing.constants.efficiency
+                exchange.owned_parameters,
+                pricing.job,
+                pricing.accelerator,
+                efficiency=pricing.constants.efficiency,
+                node=pricing.island.node,
             )
             buckets += np.where(held.dense + held.expert > 0.0, 1.0 / exchange.last_bucket_share, 0.0)
         last[:, stages] = 1.0 / np.maximum(buckets, 1.0)

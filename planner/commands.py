@@ -39,9 +39,11 @@ __all__ = [
     "calibrate",
     "catalog",
     "check",
+    "compare",
     "estimate",
     "explain",
     "export",
+    "fewest",
     "import_nccl_tests",
     "import_telemetry",
     "import_topology",
@@ -158,7 +160,9 @@ def _write_views(report: PlanReport, outputs: Outputs) -> list[str]:
 
 def estimate(question: Question, explicit: ExplicitLayout, outputs: Outputs, placement: str = "best") -> int:
     """Price one explicit layout, print it, say which rules it breaks."""
+    from costmodels.results import Verdict  # noqa: PLC0415
     from planner.planning import estimate as price  # noqa: PLC0415
+    from planner.remedies import remedies  # noqa: PLC0415
     from planner.report.estimate_text import print_estimate  # noqa: PLC0415
     from planner.report.placement_file import given_placement  # noqa: PLC0415
 
@@ -167,9 +171,10 @@ def estimate(question: Question, explicit: ExplicitLayout, outputs: Outputs, pla
     layout = layout_of(request, explicit)
     ranked = price(request, layout, placement=given_placement(placement, request, layout))
     broken = check_layout(ranked.layout, request.model, request.job, framework=request.framework)
+    changes = remedies(request, layout, ranked.cost) if ranked.cost.heaviest.verdict is Verdict.OOM else None
     written = outputs.write_json(_estimate_json(request, ranked, broken))
     console = text_console(json_on_stdout=outputs.json == STDOUT)
-    print_estimate(console, request, ranked, broken, written)
+    print_estimate(console, request, ranked, broken, changes, written)
     return DONE
 
 
@@ -188,21 +193,27 @@ def explain(path: Path, rank: int, measured_s: float | None = None) -> int:
     """Print where the time and the memory of a saved layout go, and where a measured step differs from it."""
     from planner.gap import explain_gap  # noqa: PLC0415
     from planner.heat_advice import heat_advice  # noqa: PLC0415
+    from planner.refused_savings import refused_savings  # noqa: PLC0415
     from planner.remedies import remedies, repriced  # noqa: PLC0415
-    from planner.report.explain_text import print_change, print_explanation  # noqa: PLC0415
+    from planner.report.explain_text import Surroundings, print_change, print_explanation  # noqa: PLC0415
     from planner.report.gap_text import print_gap  # noqa: PLC0415
     from planner.sensitivity import sensitivities  # noqa: PLC0415
+    from planner.what_if import what_ifs  # noqa: PLC0415
 
     saved, before = _saved(path, rank)
     with working("pricing changes"):
         report = repriced(saved, (rank, rank + 1))
         ranked = report.layouts[rank - 1]
         changes = remedies(report.request, ranked.layout, ranked.cost)
-        fabrics = sensitivities(report.request, ranked.layout)
+        around = Surroundings(
+            fabrics=sensitivities(report.request, ranked.layout),
+            what_ifs=what_ifs(report.request, ranked),
+            heat=heat_advice(report.request, ranked),
+            refused=refused_savings(report.request, ranked.layout),
+        )
         gap = None if measured_s is None else explain_gap(report.request, ranked.layout, measured_s)
-        heat = heat_advice(report.request, ranked)
     console = text_console()
-    print_explanation(console, report, rank, changes, fabrics, heat)
+    print_explanation(console, report, rank, changes, around)
     print_change(console, before, ranked)
     if gap is not None:
         print_gap(console, gap, ranked.evidence)
@@ -234,6 +245,37 @@ def traffic(path: Path, rank: int, *, scaling: bool, json_out: str | None) -> in
     outputs.write_json(data if curves is None else {**data, "scaling": scaling_to_json(curves)})
     print_traffic(text_console(json_on_stdout=json_out == STDOUT), report, rank, found, networks, curves)
     return DONE
+
+
+def fewest(question: Question, clusters: Sequence[str], outputs: Outputs) -> int:
+    """Find the smallest size of some machines that holds a job, and that with its optimizer in host memory."""
+    from planner.fewest import fewest as fewest_of  # noqa: PLC0415
+    from planner.fewest import in_host_memory  # noqa: PLC0415
+    from planner.launch_check import is_preset_alone  # noqa: PLC0415
+    from planner.report.compare_text import fewest_to_json, print_fewest  # noqa: PLC0415
+
+    outputs.check(question.model, *clusters)
+    kinds = [f"{name}:1" if is_preset_alone(name) else name for name in clusters]
+    requests = [request_of(replace(question, cluster=name)) for name in kinds]
+    with working("searching sizes"):
+        found = [(fewest_of(request), fewest_of(in_host_memory(request))) for request in requests]
+    outputs.write_json(fewest_to_json(requests[0], found))
+    print_fewest(text_console(json_on_stdout=outputs.json == STDOUT), requests[0], found)
+    return DONE if any(plain.first is not None for plain, _ in found) else INFEASIBLE
+
+
+def compare(question: Question, degree: str, outputs: Outputs) -> int:
+    """Search once for every value of a degree and print the best layouts side by side."""
+    from planner.compare import compare as compare_by  # noqa: PLC0415
+    from planner.report.compare_text import compared_to_json, print_compared  # noqa: PLC0415
+
+    outputs.check(question.model, question.cluster)
+    request = request_of(question)
+    with working(f"searching with each {degree}"):
+        rows = compare_by(request, degree)
+    outputs.write_json(compared_to_json(request, degree, rows))
+    print_compared(text_console(json_on_stdout=outputs.json == STDOUT), request, degree, rows)
+    return DONE if any(row.ranked is not None for row in rows) else INFEASIBLE
 
 
 def _saved(path: Path, rank: int) -> tuple[PlanReport, RankedLayout]:

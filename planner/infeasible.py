@@ -167,15 +167,19 @@ def _memory(request: PlanRequest, pricings: Sequence[Pricing], near: Smallest) -
 
 def states_bytes(request: PlanRequest) -> float:
     """Bytes of weights, gradients and optimizer states of the whole model, each kept once."""
+    return sum(size for _, size in states_parts(request))
+
+
+def states_parts(request: PlanRequest) -> tuple[tuple[str, float], ...]:
+    """Bytes of each kind of state of the whole model, each kept once, the largest first."""
     precision = request.job.precision
-    each = (
-        precision.weight_bytes
-        + precision.extra_weight_bytes
-        + (request.job.software.gradient_bytes or precision.gradient_bytes)
-        + precision.master_bytes
-        + request.job.optimizer_bytes
+    parameters = parameter_count(request.model).total
+    parts = (
+        ("weights", precision.weight_bytes + precision.extra_weight_bytes),
+        ("gradients", request.job.software.gradient_bytes or precision.gradient_bytes),
+        ("optimizer", precision.master_bytes + request.job.optimizer_bytes),
     )
-    return parameter_count(request.model).total * each
+    return tuple(sorted(((name, parameters * each) for name, each in parts), key=lambda part: (-part[1], part[0])))
 
 
 def _rules(request: PlanRequest, tally: Tally) -> str:

@@ -128,10 +128,10 @@ def _world(question: LaunchQuestion, text: LaunchText, framework: Framework) -> 
     told = question.world or stated_world(text, framework)
     if told:
         return told
-    return find_cluster(question.cluster).gpus if question.cluster and not _bare(question.cluster) else 1
+    return find_cluster(question.cluster).gpus if question.cluster and not is_preset_alone(question.cluster) else 1
 
 
-def _bare(cluster: str) -> bool:
+def is_preset_alone(cluster: str) -> bool:
     """Whether a cluster is a preset without a number of nodes."""
     is_file = cluster.casefold().endswith(".toml") or os.sep in cluster
     return not is_file and ":" not in cluster and canonical(cluster) not in map(canonical, fixed_cluster_names())
@@ -145,8 +145,8 @@ def cluster_of(name: str, gpus: int) -> Cluster:
     InputError
         The cluster is not known.
     """
-    found = find_cluster(f"{name}:1" if _bare(name) else name)
-    if _bare(name) and found.gpus < gpus:
+    found = find_cluster(f"{name}:1" if is_preset_alone(name) else name)
+    if is_preset_alone(name) and found.gpus < gpus:
         found = find_cluster(f"{name}:{-(-gpus // found.gpus)}")
     return found
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from costmodels.layout import Layout
 from costmodels.placement import Placement, identity
@@ -12,10 +13,12 @@ from planner.neighbours import neighbours
 from planner.placement import placement_of
 from planner.plan_report import PlanReport, RankedLayout
 from planner.planning import estimate
-from planner.request import PlanRequest
+from planner.request import Framework, PlanRequest
 
 LEAST_SAVING_BYTES = 64.0 * 2**20
 """Savings below it are within what allocators round."""
+OFFLOADING: Final = (Framework.MEGATRON, Framework.BRIDGE, Framework.DEEPSPEED)
+"""Frameworks whose optimizer runs in the host on a switch: ``--optimizer-cpu-offload``, ``offload_optimizer``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +31,8 @@ class Remedy:
         Seconds that a step takes more; negative when it becomes faster.
     saved_bytes : float
         Memory that the heaviest GPU holds less; negative when it holds more.
+    host_bytes_per_node : float
+        What the host of a node holds for its GPUs; 0.0 without offload.
     """
 
     change: str
@@ -35,6 +40,7 @@ class Remedy:
     cost: LayoutCost
     lost_s: float
     saved_bytes: float
+    host_bytes_per_node: float = 0.0
 
     @property
     def verdict(self) -> Verdict:
@@ -108,7 +114,7 @@ def remedies(request: PlanRequest, layout: Layout, cost: LayoutCost, constants: 
     Remedies
         Each ordered with an explicit tie-break, so that the same layout always gives the same list.
     """
-    found = []
+    found = _offloaded(request, layout, cost, constants)
     for neighbour in neighbours(request, layout, cost):
         try:
             price = estimate(request, neighbour.layout, constants).cost
@@ -129,3 +135,29 @@ def remedies(request: PlanRequest, layout: Layout, cost: LayoutCost, constants: 
         saving=tuple(sorted(saving, key=lambda remedy: (remedy.lost_s_per_byte, remedy.change))),
         faster=tuple(sorted(faster, key=lambda remedy: (remedy.lost_s, remedy.change))),
     )
+
+
+def _offloaded(request: PlanRequest, layout: Layout, cost: LayoutCost, constants: Constants | None) -> list[Remedy]:
+    """The same layout with the optimizer's states in host memory, for frameworks that have that."""
+    software = request.job.software
+    if request.framework not in OFFLOADING or software.optimizer_offload or software.state_offload:
+        return []
+    there = replace(request, job=replace(request.job, software=replace(software, optimizer_offload=True)))
+    price = estimate(there, layout, constants).cost
+    return [
+        Remedy(
+            change="optimizer states in host memory",
+            layout=layout,
+            cost=price,
+            lost_s=price.step.total_s - cost.step.total_s,
+            saved_bytes=cost.heaviest.total_bytes - price.heaviest.total_bytes,
+            host_bytes_per_node=host_bytes_per_node(request, layout, price),
+        )
+    ]
+
+
+def host_bytes_per_node(request: PlanRequest, layout: Layout, cost: LayoutCost) -> float:
+    """Return what the host of a node holds for the accelerators of a layout on it [B]."""
+    stage = cost.heaviest.stage
+    node = request.cluster.islands[layout.stages[stage].island].node
+    return max(use.host_bytes for use in cost.memory) * min(node.gpus, layout.gpus)

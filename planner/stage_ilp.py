@@ -167,7 +167,11 @@ class StageSolver:
         window = overlap.window_share * costs.backward_s.sum(axis=0).T
         reduce = np.maximum(exchange.reduce_s - (window if job.software.grad_overlap else 0.0), 0.0)
         optimizer = optimizer_step_s(
-            exchange.owned_parameters, job, self.pricing.accelerator, efficiency=self.pricing.constants.efficiency
+            exchange.owned_parameters,
+            job,
+            self.pricing.accelerator,
+            efficiency=self.pricing.constants.efficiency,
+            node=self.pricing.island.node,
         )
         return np.asarray((reduce + optimizer).T / self.shape.num_microbatches)
 

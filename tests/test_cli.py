@@ -35,6 +35,13 @@ OPTIONS = {
         "--dp", "--zero", "--micro-batch", "--layers-per-stage", "--sequence-parallel", "--no-sequence-parallel",
         "--schedule", "--recompute", "--power-cap", "--thermal", "--placement", "--profile", "--json",
     },
+    "fewest": {
+        "--global-batch", "--seq", "--precision", "--framework", "--recompute", "--fix", "--time-limit", "--json",
+    },
+    "compare": {
+        "--by", "--global-batch", "--seq", "--precision", "--framework", "--micro-batch", "--recompute", "--fix",
+        "--time-limit", "--json",
+    },
     "explain": {"--rank", "--measured-s"},
     "traffic": {"--rank", "--scaling", "--json"},
     "export": {"--rank", "--to", "--framework-version", "--hosts", "--output"},

@@ -13,7 +13,7 @@ from planner.question import Question, request_of
 from planner.remedies import Remedies, Remedy
 from planner.report.console import PIPED_WIDTH, console_on, show, text_console, working
 from planner.report.estimate_text import print_estimate
-from planner.report.explain_text import print_explanation
+from planner.report.explain_text import Surroundings, print_explanation
 from planner.report.layout_text import memory_words
 from planner.report.search_text import print_search, proof_words
 from planner.request import Objective
@@ -162,7 +162,7 @@ def remedies() -> Remedies:
 @pytest.mark.parametrize("width", [80, 100, 140])
 def test_explanation(width):
     fabrics = (Sensitivity(fabric="network", factor=0.5, step_s=10.5),)
-    text = printed(width, print_explanation, samples.report(), 1, remedies(), fabrics)
+    text = printed(width, print_explanation, samples.report(), 1, remedies(), Surroundings(fabrics=fabrics))
     assert all(len(line) <= width for line in text.splitlines())
     assert ESCAPE not in text
     words = " ".join(text.split())

@@ -1,12 +1,14 @@
 """Work bound by memory traffic: elementwise kernels, number-format casts, optimizer steps, chunked scans."""
 
+from typing import Final
+
 import numpy as np
 
 from costmodels.compute.machine import Machine, machine_of
 from costmodels.efficiency import Efficiency
 from costmodels.job import TrainingJob
 from costmodels.table import Floats
-from hardware.cluster import Accelerator
+from hardware.cluster import Accelerator, NodeType
 
 
 def traffic_s(traffic_bytes: Floats, machine: Machine, *, kernels: float = 1.0) -> Floats:
@@ -109,8 +111,48 @@ def accumulation_s(parameters: Floats, job: TrainingJob, accelerator: Accelerato
     return traffic_s(moved * np.asarray(parameters), machine_of(accelerator, efficiency))
 
 
+HOST_LINK_BYTES_PER_S: Final = 25e9
+"""Between an accelerator and its host where a machine does not state it: PCIe 4.0 x16 as copies reach it."""
+HOST_ADAM_PER_S: Final = 3.9e9
+"""Parameters that the processors of a node update in a second: 10e9 in 2.57 s on two Xeon 8168 (Ren et al.,
+"ZeRO-Offload", arXiv 2101.06840, table 4, CPU-Adam; 3.3e9 to 4.5e9 for 1e9 to 10e9 parameters). Newer processors are
+faster with their memory."""
+
+
+def host_optimizer_step_s(parameters: Floats, job: TrainingJob, node: NodeType) -> Floats:
+    """Time of an optimizer that runs in the host: gradients go down, processors update, weights come up.
+
+    Parameters
+    ----------
+    parameters : array
+        Parameters whose states the host holds for one rank.
+    job : TrainingJob
+        Precision and optimizer.
+    node : NodeType
+        Its accelerators share the processors.
+
+    Returns
+    -------
+    array
+        Seconds, nothing of them hidden.
+
+    References
+    ----------
+    Ren et al., "ZeRO-Offload: Democratizing Billion-Scale Model Training", arXiv 2101.06840, sections 4 and 5.
+    """
+    link = node.host.pcie_bytes_per_s_per_gpu or HOST_LINK_BYTES_PER_S
+    gradient = job.software.gradient_bytes or job.precision.gradient_bytes
+    copied_s = (gradient + job.precision.weight_bytes) / link
+    return np.asarray(parameters, dtype=np.float64) * (copied_s + node.gpus / HOST_ADAM_PER_S)
+
+
 def optimizer_step_s(
-    parameters: Floats, job: TrainingJob, accelerator: Accelerator, *, efficiency: Efficiency
+    parameters: Floats,
+    job: TrainingJob,
+    accelerator: Accelerator,
+    *,
+    efficiency: Efficiency,
+    node: NodeType | None = None,
 ) -> Floats:
     """Time of the optimizer over the parameters that one rank updates, with gradient clipping.
 
@@ -124,6 +166,8 @@ def optimizer_step_s(
         The accelerator.
     efficiency : Efficiency
         Constants of all generations.
+    node : NodeType, optional
+        Where an offloaded optimizer runs.
 
     Returns
     -------
@@ -131,6 +175,8 @@ def optimizer_step_s(
         Seconds. Traffic per parameter: gradients read for the norm and for the update, master weights and states read
         and written, the working copy written.
     """
+    if node is not None and (job.software.optimizer_offload or job.software.state_offload):
+        return host_optimizer_step_s(parameters, job, node)
     machine = machine_of(accelerator, efficiency)
     precision = job.precision
     gradient = job.software.gradient_bytes or precision.gradient_bytes

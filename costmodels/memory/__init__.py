@@ -1,7 +1,7 @@
 """What one rank of every pipeline stage holds, by component, and whether it fits."""
 
 from costmodels.memory.constants import MemoryConstants, default_memory
-from costmodels.memory.layer import LayerMemory, embedding_memory, head_memory, layer_memory, mtp_memory
+from costmodels.memory.layer import LayerMemory, embedding_memory, head_memory, layer_memory, logits_bytes, mtp_memory
 from costmodels.memory.layout import stage_memory
 from costmodels.memory.parts import ModelMemory, model_memory
 from costmodels.memory.peak import (
@@ -27,6 +27,7 @@ __all__ = [
     "embedding_memory",
     "head_memory",
     "layer_memory",
+    "logits_bytes",
     "model_memory",
     "moments",
     "mtp_memory",

@@ -268,6 +268,35 @@ def padded_rows(model: ModelSpec, table: StrategyTable) -> Floats:
     return np.ceil(model.vocab / multiple) * max(1, model.vocab_multiple)
 
 
+def logits_bytes(
+    model: ModelSpec, job: TrainingJob, table: StrategyTable, constants: MemoryConstants | None = None
+) -> tuple[Floats, Floats]:
+    """Size of the logits of one micro-batch on a rank of the stage with the head.
+
+    Parameters
+    ----------
+    model : ModelSpec
+        The model.
+    job : TrainingJob
+        Sequence length, precision, software.
+    table : StrategyTable
+        Strategies, shape (S,).
+    constants : MemoryConstants, optional
+        Default: :func:`costmodels.memory.constants.default_memory`.
+
+    Returns
+    -------
+    tuple of ndarray
+        One tensor of them in the precision of activations, and all that the loss holds of them at its peak: with
+        their fp32 copy, softmax and gradient. Shapes (S,), 0 for a model without a vocabulary [B].
+    """
+    scope = Scope(model=model, job=job, table=table, constants=constants or default_memory())
+    used = scope.constants
+    logits = _loss_columns(scope) * token_shares(job, table).tokens if model.vocab else np.zeros(len(table))
+    at_peak = used.fused_loss_bytes_per_logit if job.software.fused_loss else used.loss_bytes_per_logit
+    return logits * job.precision.activation_bytes, logits * at_peak
+
+
 def _mtp_ops(scope: Scope, fused: bool) -> Sequence[Op]:
     software = scope.job.software
     return mtp_ops(

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from hardware.errors import InputError
+from planner.cli.comparing import compare, fewest
 from planner.cli.imports import import_app
 from planner.cli.leaving import INTERRUPTED, leave
 from planner.cli.options import (
@@ -69,6 +70,8 @@ catalog_app = typer.Typer(
 )
 app.add_typer(catalog_app, name="catalog")
 app.add_typer(import_app, name="import")
+app.command("fewest")(fewest)
+app.command("compare")(compare)
 
 
 def _show_version(wanted: bool) -> None:

@@ -6,9 +6,12 @@ from rich.console import Console, RenderableType
 
 from planner.plan_report import RankedLayout
 from planner.profile_use import profile_notes
+from planner.remedies import Remedies
 from planner.report.console import bars, section, show
-from planner.report.layout_text import breakdown, bullets, facts, job_line, stages, strategies
+from planner.report.explain_text import saving_sections
+from planner.report.layout_text import breakdown, bullets, facts, job_line, strategies
 from planner.report.search_text import saved_lines
+from planner.report.stage_text import memory_sections, stage_sections
 from planner.request import PlanRequest
 from planner.rules import Violation
 
@@ -18,16 +21,19 @@ def print_estimate(
     request: PlanRequest,
     ranked: RankedLayout,
     broken: Sequence[Violation],
+    changes: Remedies | None = None,
     written: Sequence[str] = (),
 ) -> None:
-    """Print a priced layout, the rules that it breaks, and the files that were written."""
+    """Print a priced layout, the rules that it breaks, what saves memory where it needs to, and the files written."""
     show(
         console,
         job_line(request),
         facts("Estimate", ranked, request),
         breakdown(ranked.cost.step, bars(console)),
         *strategies(ranked),
-        *([section("Stages", stages(ranked))] if ranked.layout.pp > 1 else []),
+        *stage_sections(ranked, request),
+        *memory_sections(ranked, request),
+        *(saving_sections(changes) if changes is not None else ()),
         *_broken(request, broken),
         *_notes(request),
         *saved_lines(written),

@@ -1,7 +1,7 @@
 """What plan explain prints: the waterfall from peak to achieved, memory, what to change, why the next one is slower."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from rich.console import Console, RenderableType
@@ -11,16 +11,19 @@ from rich.text import Text
 from planner.explain import Crossing, TimeLoss, clock_share, crossings, differences, falls, waterfall
 from planner.heat_advice import HeatAdvice
 from planner.plan_report import PlanReport, RankedLayout
+from planner.refused_savings import Refused
 from planner.remedies import Remedies, Remedy
 from planner.report.console import NARROW, bars, section, show
 from planner.report.heat_text import heat_sections
-from planner.report.layout_text import facts, job_line, labelled, stages, strategies
+from planner.report.layout_text import bullets, facts, job_line, labelled, stages, strategies
 from planner.report.ranking import STYLES, ruled_table
+from planner.report.stage_text import stage_sections
 from planner.report.traffic_text import traffic_sections
 from planner.report.words import digits, gib, layout_text, percent, seconds
 from planner.request import PlanRequest
 from planner.sensitivity import Sensitivity
 from planner.traffic import traffic_of
+from planner.what_if import WhatIf
 
 MOST_REMEDIES: Final = 8
 FALL_BAR: Final = 22
@@ -29,13 +32,22 @@ SAME_PRICE: Final = 1e-6
 MOST_DIFFERENCES: Final = 6
 
 
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What is priced around a layout: fabrics, circumstances, accelerators, and savings that are refused."""
+
+    fabrics: Sequence[Sensitivity] = ()
+    what_ifs: Sequence[WhatIf] = ()
+    heat: HeatAdvice | None = None
+    refused: Sequence[Refused] = ()
+
+
 def print_explanation(
     console: Console,
     report: PlanReport,
     rank: int,
     changes: Remedies,
-    fabrics: Sequence[Sensitivity] = (),
-    heat: HeatAdvice | None = None,
+    more: Surroundings | None = None,
 ) -> None:
     """Print where the time and memory of one layout of a report go.
 
@@ -49,25 +61,25 @@ def print_explanation(
         From 1.
     changes : Remedies
         Priced neighbours of the layout.
-    fabrics : sequence of Sensitivity
-        The layout on slower and faster fabrics.
-    heat : HeatAdvice, optional
-        Its accelerators one by one, and other micro-batches.
+    more : Surroundings, optional
+        The layout on other fabrics and under other circumstances, its accelerators, what its framework refuses.
     """
     ranked = report.layouts[rank - 1]
+    more = more or Surroundings()
     show(
         console,
         job_line(report.request),
         facts(f"Rank {rank}", ranked, report.request),
         section("From peak to the step as it is", _waterfall(ranked, report.request, console)),
         *strategies(ranked),
-        section("Stages", stages(ranked)),
+        *(stage_sections(ranked, report.request) or [section("Stages", stages(ranked))]),
         section("Memory of the heaviest GPU", _memory(ranked)),
         *_groups(crossings(ranked, report.request.cluster)),
         *traffic_sections(traffic_of(report.request, ranked)),
-        *(heat_sections(heat) if heat else ()),
-        *_fabrics(ranked, fabrics),
-        *_saving(changes),
+        *(heat_sections(more.heat) if more.heat else ()),
+        *_fabrics(ranked, more.fabrics),
+        *_what_ifs(ranked, more.what_ifs),
+        *saving_sections(changes, more.refused),
         *_faster(changes),
         *_next_one(report, rank),
     )
@@ -143,11 +155,20 @@ def _fabrics(ranked: RankedLayout, found: Sequence[Sensitivity]) -> Sequence[Ren
     return (section("If a fabric were slower or faster", labelled(rows)),) if rows else ()
 
 
-def _saving(changes: Remedies) -> Sequence[RenderableType]:
-    if not changes.saving:
-        return (section("To save memory", Text("  no single change saves any")),)
+def _what_ifs(ranked: RankedLayout, found: Sequence[WhatIf]) -> Sequence[RenderableType]:
+    step_s = ranked.cost.step.total_s
+    rows = [(item.words, f"{seconds(item.step_s)}, {100.0 * (item.step_s / step_s - 1.0):+.1f} %") for item in found]
+    return (section("If circumstances were different", labelled(rows)),) if rows else ()
+
+
+def saving_sections(changes: Remedies, refused: Sequence[Refused] = ()) -> Sequence[RenderableType]:
+    """Return the changes that save memory, cheapest first, and those that the framework refuses."""
     title = "To save memory, in the order of time lost for each GiB"
-    return (section(title, _changes(changes.saving[:MOST_REMEDIES], by_memory=True)),)
+    body: RenderableType = Text("  no single change saves any")
+    if changes.saving:
+        body = _changes(changes.saving[:MOST_REMEDIES], by_memory=True)
+    lines = [f"{item.saving}: {item.message} ({item.rule})" for item in refused]
+    return (section(title, body), *((section("Refused here", bullets(lines)),) if lines else ()))
 
 
 def _faster(changes: Remedies) -> Sequence[RenderableType]:
@@ -166,7 +187,7 @@ def _changes(found: Sequence[Remedy], *, by_memory: bool) -> RenderableType:
         lost = remedy.lost_s / (remedy.cost.step.total_s - remedy.lost_s)
         saved = gib(remedy.saved_bytes)
         table.add_row(
-            remedy.change,
+            remedy.change + (f" ({gib(host):,.0f} GiB a node)" if (host := remedy.host_bytes_per_node) else ""),
             digits(remedy.cost.step.total_s),
             f"{100.0 * lost:+.1f} %",
             f"{gib(remedy.cost.heaviest.total_bytes):.1f}",

@@ -45,6 +45,7 @@ _NEARNESS: Final = MappingProxyType(
         "extrapolated": "far from the nearest measured run",
     }
 )
+TERA: Final = 1e12
 _SMALLEST_PART: Final = 0.0005  # of the step; parts below it are left out of the bars
 _SMALLEST_COMPONENT: Final = 0.005  # of the memory
 _VERDICTS: Final = MappingProxyType(
@@ -63,15 +64,16 @@ _PARTS: Final = (
 )
 
 
-def job_line(request: PlanRequest) -> Text:
-    """Say what was asked, in one or two lines."""
+def job_line(request: PlanRequest, *, machine: bool = True) -> Text:
+    """Say what was asked, in one or two lines, with the machine or without."""
     job, model, cluster = request.job, request.model, request.cluster
     kinds = ", ".join(f"{island.gpus:,} x {island.node.accelerator.name}" for island in cluster.islands)
     batch = count(job.global_batch, "sequence") + f" of {job.seq:,} tokens" if model.hidden else f"{job.global_batch:,}"
     parameters = f"{parameters_text(parameter_count(model).total)} parameters"
     pinned = "".join(f", {name}={value}" for name, value in request.fixed)
+    where = f" on {cluster.name} ({kinds})" if machine else ""
     return Text(
-        f"{model.name} ({parameters}, {count(model.layers, 'layer')}) on {cluster.name} ({kinds})\n"
+        f"{model.name} ({parameters}, {count(model.layers, 'layer')}){where}\n"
         f"batch {batch}, {job.precision.name}, for {request.framework}{pinned}"
     )
 
@@ -81,7 +83,7 @@ def facts(title: str, ranked: RankedLayout, request: PlanRequest) -> RenderableT
     layout, cost = ranked.layout, ranked.cost
     rows = [
         ("step", f"{seconds(cost.step.total_s)}{_interval(ranked.evidence)}; {_rate(cost, layout.gpus, request)}"),
-        ("grid", _grid_words(ranked)),
+        ("grid", _grid_words(ranked, request)),
         ("pipeline", _pipeline_words(ranked)),
         ("layers", _layers_line(layout)),
         ("memory", memory_words(cost.heaviest, cost)),
@@ -198,18 +200,22 @@ def _interval(evidence: Evidence) -> str:
 
 def _rate(cost: LayoutCost, gpus: int, request: PlanRequest) -> str:
     noun = f"{_noun(request)}s"
-    peak = request.job.precision.gemm
+    gemm = request.job.precision.gemm
     rate = f"{digits(cost.tokens_per_s)} {noun}/s, {digits(cost.tokens_per_s / gpus)} per GPU"
-    return f"{rate}; MFU {percent(cost.mfu)} of the dense {peak} peak"
+    peaks = {getattr(island.node.accelerator.peak, gemm) for island in request.cluster.islands}
+    of = f": {digits(cost.mfu * max(peaks) / TERA)} of {digits(max(peaks) / TERA)} TFLOP/s" if len(peaks) == 1 else ""
+    return f"{rate}; MFU {percent(cost.mfu)} of the dense {gemm} peak{of}"
 
 
-def _grid_words(ranked: RankedLayout) -> str:
+def _grid_words(ranked: RankedLayout, request: PlanRequest) -> str:
     layout = ranked.layout
     first = layout.first
     words = [f"{grids_text(layout)}, pp {layout.pp}"]
     words += ["sequence parallel"] if first.sequence_parallel else []
     if first.dp * first.cp > 1:
         words.append(f"ZeRO-{first.zero}" if first.zero else "no ZeRO")
+    if first.ep > 1:
+        words.append(f"{request.job.software.dispatcher} dispatcher")
     if not uniform(layout):
         words.append("layers differ: plan explain lists each")
     return "; ".join(words)

@@ -12,6 +12,7 @@ from planner.plan_report import PlanReport, SearchProof
 from planner.report.console import bars, section, show
 from planner.report.layout_text import breakdown, facts, job_line, labelled
 from planner.report.ranking import ranking
+from planner.report.stage_text import uneven_sections
 from planner.report.words import count, digits, layout_text, listed, percent, seconds
 from planner.request import Framework, Objective
 
@@ -54,6 +55,7 @@ def print_search(
             Text(_LEGEND, style="dim"),
         ),
         facts("Best", best, report.request),
+        *uneven_sections(best, report.request),
         *_proof(report),
         breakdown(best.cost.step, bars(console)),
         *_losses(report),

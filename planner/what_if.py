@@ -1,0 +1,97 @@
+"""What a layout's step would take under other circumstances: dispatchers, routing, power caps, one slow accelerator."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from costmodels.job import Dispatcher
+from costmodels.placement import identity
+from costmodels.pricing import Constants
+from hardware.cluster import DeviceState
+from planner.plan_report import RankedLayout
+from planner.planning import estimate
+from planner.request import PlanRequest
+
+IMBALANCES: Final = (1.2, 2.0)
+"""Tokens of the busiest expert rank over the mean: a balanced router with its spread, and one that is not balanced."""
+CAPS: Final = (0.9, 0.8, 0.6)
+"""Power caps as shares of the limit of the part."""
+SLOWER: Final = (0.025, 0.05, 0.10)
+"""By how much one accelerator is slower than its like."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhatIf:
+    """One circumstance in words, and the step time under it."""
+
+    words: str
+    step_s: float
+
+
+def what_ifs(request: PlanRequest, ranked: RankedLayout, constants: Constants | None = None) -> tuple[WhatIf, ...]:
+    """Price a layout under other circumstances, each alone.
+
+    Parameters
+    ----------
+    request : PlanRequest
+        Model, cluster, job.
+    ranked : RankedLayout
+        The layout with its price.
+    constants : Constants, optional
+        Of the cost models; default: those that ship.
+
+    Returns
+    -------
+    tuple of WhatIf
+        Dispatchers and routing for layouts that spread experts; caps where the part's power is modelled; one slow
+        accelerator in the slowest stage, ranks in order, where the layout has several.
+    """
+    asked = list(_dispatching(request, ranked)) + list(_capped(request, ranked))
+    found = [WhatIf(words=words, step_s=_step_s(changed, ranked, constants)) for words, changed in asked]
+    return (*found, *_slow(request, ranked, constants))
+
+
+def _step_s(request: PlanRequest, ranked: RankedLayout, constants: Constants | None) -> float:
+    return estimate(request, ranked.layout, constants).cost.step.total_s
+
+
+def _dispatching(request: PlanRequest, ranked: RankedLayout) -> Iterator[tuple[str, PlanRequest]]:
+    if ranked.layout.first.ep == 1:
+        return
+    software = request.job.software
+    for dispatcher in (Dispatcher.ALLTOALL, Dispatcher.DEEPEP, Dispatcher.HYBRIDEP):
+        if dispatcher is not software.dispatcher:
+            other = replace(software, dispatcher=dispatcher)
+            yield f"dispatcher {dispatcher}", replace(request, job=replace(request.job, software=other))
+    for imbalance in IMBALANCES if not software.capacity_factor else ():
+        other = replace(software, routing_imbalance=imbalance)
+        words = f"busiest expert rank gets {imbalance:g} times the mean"
+        yield words, replace(request, job=replace(request.job, software=other))
+
+
+def _capped(request: PlanRequest, ranked: RankedLayout) -> Iterator[tuple[str, PlanRequest]]:
+    part = request.cluster.islands[0].node.accelerator
+    if ranked.cost.power.gpu_w <= 0.0 or len(request.cluster.islands) > 1:
+        return
+    for share in CAPS:
+        cap_w = round(share * part.tdp_w)
+        lowest = max(1.0, part.min_power_limit_w)
+        if cap_w >= lowest and not 0.0 < request.job.power_cap_w <= cap_w:
+            yield (
+                f"GPUs capped at {cap_w} W ({share:.0%})",
+                replace(request, job=replace(request.job, power_cap_w=cap_w)),
+            )
+
+
+def _slow(request: PlanRequest, ranked: RankedLayout, constants: Constants | None) -> Iterator[WhatIf]:
+    layout, islands = ranked.layout, request.cluster.islands
+    if layout.gpus == 1 or len(islands) > 1 or any(island.devices for island in islands):
+        return
+    slowest = max(range(layout.pp), key=lambda stage: ranked.cost.stage_times_s[stage])
+    node, gpu = divmod(sum(stage.gpus for stage in layout.stages[:slowest]), islands[0].node.gpus)
+    places = identity(layout.gpus, islands[0].node.gpus)
+    for slower in SLOWER:
+        island = replace(islands[0], devices=(DeviceState(node=node, gpu=gpu, speed=1.0 - slower),))
+        changed = replace(request, cluster=replace(request.cluster, islands=(island,)))
+        cost = estimate(changed, layout, constants, places).cost
+        yield WhatIf(words=f"one GPU of {layout.gpus:,} {100.0 * slower:g} % slower", step_s=cost.step.total_s)

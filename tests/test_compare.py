@@ -1,0 +1,157 @@
+"""``plan fewest`` and ``plan compare``: sizes of machines, one degree over its values, and what surrounds a layout."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+from costmodels.compute.traffic import HOST_ADAM_PER_S, host_optimizer_step_s
+from costmodels.job import Dispatcher
+from costmodels.results import Verdict
+from hardware.catalog import cluster
+from hardware.errors import InputError
+from planner.cli import app
+from planner.compare import compare, gathered_bytes, logits_of, padded_seq
+from planner.explicit import ExplicitLayout, layout_of
+from planner.fewest import fewest, in_host_memory
+from planner.planning import estimate
+from planner.question import Question, request_of
+from planner.refused_savings import refused_savings
+from planner.remedies import remedies
+from planner.what_if import what_ifs
+
+RUN = CliRunner()
+
+
+def asked(model="llama32_1b", machine="dgx-h100:1", **more):
+    return request_of(Question(model=model, cluster=machine, **{"global_batch": 16, "seq": 2048, **more}))
+
+
+def priced(request, **explicit):
+    return estimate(request, layout_of(request, ExplicitLayout(**explicit)))
+
+
+def test_fewest_is_the_first_size_that_fits():
+    found = fewest(asked("llama3_8b", global_batch=8))
+    assert found.first is not None
+    assert found.safe is not None
+    assert found.first.ranked.layout.gpus == 2
+    assert found.below is not None
+    assert found.below.gpus == 1
+    assert found.below.decides == "states"
+    assert found.below.states_bytes == pytest.approx(18 * 8.03e9, rel=1e-3)
+    assert found.below.states[0][0] == "optimizer"
+
+
+def test_fewer_gpus_do_with_the_optimizer_in_host_memory():
+    request = in_host_memory(asked("llama3_8b", global_batch=8, recompute="full"))
+    found = fewest(request)
+    assert found.first is not None
+    assert found.first.ranked.layout.gpus == 1
+    assert found.first.ranked.cost.heaviest.host_bytes == pytest.approx(12 * 8.03e9, rel=0.01)
+
+
+def test_one_degree_over_its_values():
+    rows = compare(asked(fixed=("pp=1", "tp=2")), "cp")
+    assert [row.value for row in rows] == [1, 2, 4, 8]
+    assert [row.ranked is None for row in rows] == [False, False, False, True]
+    assert rows[3].why_not
+    assert all(row.ranked.layout.first.cp == row.value for row in rows if row.ranked)
+
+
+def test_lengths_are_padded_for_context_parallelism():
+    request = asked(seq=1001, fixed=("tp=2",))
+    assert padded_seq(request, 1) == 1002
+    assert padded_seq(request, 4) == 1008
+
+
+def test_a_degree_that_is_pinned_or_unknown_is_refused():
+    with pytest.raises(InputError, match="--by cp and --fix cp=2"):
+        compare(asked(fixed=("cp=2",)), "cp")
+    with pytest.raises(InputError, match="tp, pp, cp"):
+        compare(asked(), "heads")
+
+
+def test_zero_3_gathers_the_weights_twice_a_micro_batch():
+    request = asked()
+    whole = 2 * 2 * 1.236e9  # bf16, forward and backward
+    assert gathered_bytes(request, priced(request, zero=3)) == pytest.approx(whole, rel=0.05)
+    assert gathered_bytes(request, priced(request, zero=1)) == 0.0
+
+
+def test_logits_are_tokens_times_the_columns_of_a_rank():
+    request = asked(seq=9216)
+    tensor, at_peak = logits_of(request, layout_of(request, ExplicitLayout(tp=2)))
+    assert tensor == pytest.approx(9216 * 128256 / 2 * 2)
+    assert at_peak > 2 * tensor
+
+
+def test_an_optimizer_in_the_host_takes_transfers_and_processors():
+    request = asked()
+    node = cluster("dgx-h100:1").islands[0].node
+    one = host_optimizer_step_s(1e9, request.job, node)
+    assert one > node.gpus * 1e9 / HOST_ADAM_PER_S
+    offloaded = in_host_memory(request)
+    assert priced(offloaded).cost.step.total_s > priced(request).cost.step.total_s
+
+
+def test_remedies_name_the_host_memory_of_an_offloaded_optimizer():
+    request = asked("llama3_8b")
+    ranked = priced(request)
+    found = next(r for r in remedies(request, ranked.layout, ranked.cost).saving if "host memory" in r.change)
+    assert found.host_bytes_per_node == pytest.approx(12 * 8.03e9, rel=0.01)
+    assert found.lost_s > 0.0
+
+
+def test_what_a_framework_refuses_beside_a_pipeline():
+    request = asked("qwen3_30b_a3b", "dgx-h100:2")
+    layout = priced(request, pp=2, ep=8).layout
+    rules = {(found.saving, found.rule) for found in refused_savings(request, layout)}
+    assert ("activations of a layer in host memory", "megatron-offload-pp") in rules
+    assert any("full recompute with expert exchange" in saving for saving, _ in rules)
+    deepspeed = replace(asked(framework="deepspeed"), cluster=cluster("dgx-h100:1"))
+    pipeline = priced(deepspeed, pp=2).layout
+    assert {"ZeRO-2", "ZeRO-3"} <= {found.saving for found in refused_savings(deepspeed, pipeline)}
+
+
+def test_other_circumstances_are_slower_or_faster_as_they_must():
+    request = asked("qwen3_30b_a3b", "dgx-h100:2", seq=4096)
+    ranked = priced(request, pp=2, ep=8)
+    found = {item.words: item.step_s for item in what_ifs(request, ranked)}
+    now = ranked.cost.step.total_s
+    assert found[f"dispatcher {Dispatcher.HYBRIDEP}"] < now
+    assert (
+        now < found["busiest expert rank gets 1.2 times the mean"] < found["busiest expert rank gets 2 times the mean"]
+    )
+    assert now <= found["GPUs capped at 560 W (80%)"] <= found["GPUs capped at 420 W (60%)"]
+
+
+def test_one_slow_gpu_of_a_busy_layout_costs_at_most_what_it_is_slower():
+    request = asked("llama3_8b", seq=8192)
+    ranked = priced(request, tp=4, pp=2, micro_batch=1)
+    slower = next(item for item in what_ifs(request, ranked) if item.words.endswith("10 % slower"))
+    assert 1.02 < slower.step_s / ranked.cost.step.total_s < 1.12
+
+
+def test_the_commands_print_and_write(tmp_path):
+    file = tmp_path / "x.json"
+    words = ("llama32_1b", "dgx-h100", "dgx-a100:1", "--global-batch", "8", "--seq", "2048", "--json", str(file))
+    result = RUN.invoke(app, ["fewest", *words])
+    assert result.exit_code == 0, result.output
+    assert "The fewest GPUs that hold it" in result.output
+    told = json.loads(file.read_text())
+    assert [row["machine"] for row in told["machines"]] == ["dgx-h100", "dgx-a100"]
+    words = ("llama32_1b", "dgx-h100:1", "--by", "zero", "--global-batch", "8", "--seq", "2048", "--fix", "pp=1")
+    result = RUN.invoke(app, ["compare", *words, "--json", str(file)])
+    assert result.exit_code == 0, result.output
+    assert "weights that a GPU receives" in result.output
+    assert [row["value"] for row in json.loads(file.read_text())["values"]] == [0, 1, 2, 3]
+
+
+def test_an_estimate_that_does_not_fit_says_what_to_change():
+    words = ("llama3_8b", "dgx-h100:1", "--global-batch", "16", "--seq", "8192")
+    result = RUN.invoke(app, ["estimate", *words])
+    assert "To save memory, in the order of time lost for each GiB" in result.output
+    assert "one tensor of 1.96 GiB" in result.output
+    assert priced(asked("llama3_8b", seq=8192)).cost.heaviest.verdict is Verdict.OOM
