@@ -3,7 +3,7 @@
 Layouts that the rules refuse are written as arguments without asking the rules, and torchtitan must refuse them too,
 but for rules that it notices only when a model is built or a step runs, which needs GPUs.
 
-Usage: titan_plans.py [--plans N] [--seed S]
+Usage: titan_plans.py [--plans N] [--refused N] [--seed S]
 """
 
 import argparse
@@ -187,6 +187,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--plans", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--refused", type=int, default=0, help="layouts that the rules refuse to ask besides")
     options = parser.parse_args()
     rng = random.Random(options.seed)
     failures = 0
@@ -206,7 +207,7 @@ def main() -> int:
         if problem:
             failures += 1
             print(f"{plan[0].name} on {plan[1].gpus} GPUs: {problem}\n{plan[2].argument_text}\n")
-    drawn = [refused_launch(rng, MODELS[index % len(MODELS)]) for index in range(options.plans)]
+    drawn = [refused_launch(rng, MODELS[index % len(MODELS)]) for index in range(options.refused)]
     refused = [launch for launch in drawn if launch]
     cases = [{"name": one.name, "world_size": one.world, "rank": 0, "args": list(one.words)} for one in refused]
     lacking: Counter[str] = Counter()
