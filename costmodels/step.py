@@ -84,7 +84,8 @@ class StepTimes:
         pipeline_exchange = m * float(works[list(EXCHANGE_WORKS)].sum())
         optimizer, sync = float(self.optimizer_s[row]), float(self.sync_s[row])
         states = float(self.reduce_exposed_s[row] + self.gather_exposed_s[row])
-        bubble = float(self.makespan_s[row]) - pipeline_compute - pipeline_exchange
+        # One stage has no bubble; the difference of equal sums may fall below it by a rounding.
+        bubble = max(0.0, float(self.makespan_s[row]) - pipeline_compute - pipeline_exchange)
         details = [(work.name.lower(), m * float(works[work])) for work in Work]
         return StepTime(
             compute_s=pipeline_compute + optimizer,

@@ -57,12 +57,19 @@ def without_choices(request: PlanRequest) -> Change | None:
 
 
 def shorter(request: PlanRequest) -> Iterator[Change]:
-    """Yield the request with shorter sequences, each half as long as the one before."""
-    seq = request.job.seq
-    while request.model.hidden and seq % 2 == 0 and seq > SHORTEST_SEQ:
-        seq //= 2
-        job = replace(request.job, seq=seq)
-        yield Change(words=f"sequences of {seq:,} tokens", request=replace(request, job=job))
+    """Yield the request with shorter sequences, each half as long as the one before.
+
+    The first is the longest that the model has positions for where it has fewer, and a power of two for an odd length.
+    """
+    longest, seq = request.model.max_positions, request.job.seq
+    lengths = [longest] if 0 < longest < seq else []
+    seq = min(longest or seq, seq)
+    while request.model.hidden and seq > SHORTEST_SEQ:
+        seq = seq // 2 if seq % 2 == 0 else 1 << (seq.bit_length() - 1)
+        lengths.append(seq)
+    for length in lengths:
+        job = replace(request.job, seq=length)
+        yield Change(words=f"sequences of {length:,} tokens", request=replace(request, job=job))
 
 
 def _freed(request: PlanRequest) -> PlanRequest:

@@ -194,10 +194,11 @@ def _rules(request: PlanRequest, tally: Tally) -> str:
 
 def _tried(request: PlanRequest) -> str:
     """What was looked at in vain."""
-    own = ["single pins"] if request.fixed else []
-    own += ["recompute"] if request.recompute != "auto" else []
-    words = [*own, f"up to {2**DOUBLINGS} times as many nodes", "shorter sequences"]
-    return ", ".join(words[:-1]) + f" and {words[-1]}"
+    words = ["single pins"] if request.fixed else []
+    words += ["recompute"] if request.recompute != "auto" else []
+    words += [f"up to {2**DOUBLINGS} times as many nodes"]
+    words += ["shorter sequences"] if any(shorter(request)) else []
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 def in_short(layout: Layout) -> str:

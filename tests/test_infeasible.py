@@ -7,6 +7,7 @@ import pytest
 
 from hardware.catalog import cluster
 from planner import Question, plan, request_of
+from planner.changes import shorter
 
 
 def ask(**more):
@@ -44,3 +45,17 @@ def test_memory_that_is_missed_is_given_in_numbers(name):
     assert not report.layouts
     assert re.search(r"\d+(\.\d)? GiB", report.infeasible.constraint)
     assert " fits" in report.infeasible.nearest_change
+
+
+def test_a_sequence_longer_than_the_positions_is_cut_to_them():
+    request = ask(model="bert_large", cluster="dgx-h100:1", global_batch=8, seq=1000)
+    report = plan(request)
+    assert "max positions 512" in report.infeasible.constraint
+    assert report.infeasible.nearest_change.startswith("sequences of 512 tokens")
+
+
+def test_sequences_of_odd_length_are_shortened_too():
+    base = ask(model="llama3_8b", cluster="dgx-h100:1", global_batch=8)
+    lengths = [change.request.job.seq for change in shorter(replace(base, job=replace(base.job, seq=5001)))]
+    assert lengths == [4096, 2048, 1024, 512]
+    assert not any(shorter(replace(base, job=replace(base.job, seq=512))))

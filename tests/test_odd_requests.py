@@ -5,7 +5,9 @@ import warnings
 import numpy as np
 import pytest
 
+from costmodels.layer_costs import Work
 from costmodels.reliability import jitter_s
+from costmodels.step import StepTimes
 from costmodels.workload.files import read_model
 from hardware.errors import InputError
 from planner import Question, plan, request_of
@@ -41,3 +43,22 @@ def test_numbers_that_make_no_model_are_refused(tmp_path, text, field):
     path.write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=field):
         read_model(path)
+
+
+def test_one_stage_has_no_bubble_not_even_a_negative_one():
+    works = np.full((len(Work), 1), 0.1)
+    once = np.zeros(1)
+    times = StepTimes(
+        total_s=once,
+        makespan_s=np.array([3.0 * works.sum() - 1e-15]),
+        busiest=np.zeros(1, dtype=np.int64),
+        works_s=works,
+        stage_s=works.sum(axis=0)[None, :],
+        send_s=once,
+        reduce_exposed_s=once,
+        gather_exposed_s=once,
+        optimizer_s=once,
+        sync_s=once,
+        num_microbatches=3,
+    )
+    assert times.breakdown(0).bubble_s == 0.0

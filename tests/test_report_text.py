@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from costmodels.layout import FULL_RECOMPUTE, StrategyRun
-from costmodels.results import Verdict
+from costmodels.results import StepTime, Verdict
 from planner.explain import crossings, waterfall
 from planner.question import Question, request_of
 from planner.remedies import Remedies, Remedy
@@ -206,6 +206,31 @@ def test_layers_that_differ_are_listed():
     text = " ".join(printed(100, print_estimate, samples.request(), mixed, ()).split())
     assert "stage 0 11 x TP4 DP4 ZeRO1, recompute selective:mlp; 10 x TP4 DP4 ZeRO1, recompute full" in text
     assert "Layers in order" not in printed(100, print_estimate, samples.request(), base, ())
+
+
+def test_layouts_on_other_islands_are_told_apart():
+    request = samples.request()
+    two = replace(request.cluster, islands=request.cluster.islands * 2, inter_island_bytes_per_s=1e9)
+    first, second, *_ = samples.layouts()
+    stages = tuple(replace(stage, island=1) for stage in second.layout.stages)
+    other = replace(second, layout=replace(second.layout, stages=stages))
+    asked = replace(request, cluster=two)
+    text = search_text(100, replace(samples.report(), request=asked, layouts=(other, first)))
+    assert re.search(r"layout +island +mb", text)
+    assert f"stages 0 to {len(stages) - 1} on island 1 (h100-sxm-80gb)" in " ".join(text.split())
+    assert "island" not in search_text()
+
+
+def test_a_step_of_milliseconds_has_its_interval_in_them():
+    base = samples.layouts()[0]
+    step = StepTime(compute_s=8e-3, exposed_comm_s=1e-3, bubble_s=0.0, sync_s=0.0, io_s=0.0)
+    evidence = replace(base.evidence, low_s=8e-3, high_s=12e-3)
+    quick = replace(base, cost=replace(base.cost, step=step), evidence=evidence)
+    text = search_text(100, replace(samples.report(), layouts=(quick,)))
+    said = re.search(r"step +([\d.]+) ms \(likely ([\d.]+) to ([\d.]+)\)", text)
+    step_ms, low_ms, high_ms = map(float, said.groups())
+    assert low_ms < step_ms < high_ms
+    assert re.search(r"runs like it take [\d.]+ to [\d.]+ ms", text)
 
 
 def test_crossings_tell_inside_from_across():

@@ -9,6 +9,8 @@ from planner.report.words import (
     count,
     digits,
     grids_text,
+    interval,
+    islands_text,
     large,
     layers_text,
     layers_words,
@@ -41,6 +43,22 @@ def test_seconds_keep_four_digits_and_name_their_unit(value, text):
     assert seconds(value) == text
 
 
+@pytest.mark.parametrize(
+    ("low_s", "high_s", "text"),
+    [(14.21, 17.93, "14.21 to 17.93 s"), (0.0014, 0.00181, "1.400 to 1.810 ms"), (0.09, 0.12, "0.0900 to 0.120 s")],
+)
+def test_both_ends_of_an_interval_are_in_one_unit(low_s, high_s, text):
+    assert interval(low_s, high_s) == text
+
+
+def test_islands_are_listed_in_the_order_of_the_stages():
+    layout = samples.layouts()[0].layout
+    first, *others = layout.stages
+    assert islands_text(layout) == "0"
+    moved = replace(layout, stages=(first, *(replace(stage, island=1) for stage in others)))
+    assert islands_text(moved) == "0,1"
+
+
 @pytest.mark.parametrize(("value", "text"), [(70.55e9, "70.55G"), (999.0, "999.0"), (1.5e15, "1.500P")])
 def test_large_numbers_get_a_prefix(value, text):
     assert large(value) == text
@@ -54,6 +72,8 @@ def test_small_words():
     assert listed(["a", "b", "c"]) == "a, b and c"
     assert listed(["a"]) == "a"
     assert digits(0.5) == "0.500"
+    assert digits(0.0015312) == "0.00153"
+    assert digits(0.0279) == "0.0279"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from planner.gap import REPEATS, Gap, Suspect
 from planner.report.console import section, show
 from planner.report.layout_text import labelled
 from planner.report.ranking import ruled_table
-from planner.report.words import percent, seconds
+from planner.report.words import interval, percent, seconds
 
 CLEAR: Final = 0.5  # the share of the difference from which on one part is named alone
 LEAST_SHARE: Final = 0.02  # parts below it are left out
@@ -94,8 +94,8 @@ def print_gap(console: Console, gap: Gap, evidence: Evidence) -> None:
         return
     inside = evidence.low_s <= gap.measured_s <= evidence.high_s
     said = "inside" if inside else "outside"
-    interval = f"It is {said} the interval of the prediction, {seconds(evidence.low_s)} to {seconds(evidence.high_s)}."
-    show(console, section(title, Text(f"  {interval}")), _table(gap.suspects), *_verdict(gap))
+    sentence = f"It is {said} the interval of the prediction, {interval(evidence.low_s, evidence.high_s)}."
+    show(console, section(title, Text(f"  {sentence}")), _table(gap.suspects), *_verdict(gap))
 
 
 def _table(suspects: Sequence[Suspect]) -> RenderableType:

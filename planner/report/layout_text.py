@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import groupby
 from types import MappingProxyType
 from typing import Final
 
@@ -25,6 +26,7 @@ from planner.report.words import (
     duration,
     gib,
     grids_text,
+    interval,
     large,
     layers_words,
     layout_text,
@@ -82,7 +84,7 @@ def facts(title: str, ranked: RankedLayout, request: PlanRequest) -> RenderableT
     """Return the layout's facts as labelled lines under a title."""
     layout, cost = ranked.layout, ranked.cost
     rows = [
-        ("step", f"{seconds(cost.step.total_s)}{_interval(ranked.evidence)}; {_rate(cost, layout.gpus, request)}"),
+        ("step", f"{seconds(cost.step.total_s)}{_interval(ranked)}; {_rate(cost, layout.gpus, request)}"),
         ("grid", _grid_words(ranked, request)),
         ("pipeline", _pipeline_words(ranked)),
         ("layers", _layers_line(layout)),
@@ -95,6 +97,8 @@ def facts(title: str, ranked: RankedLayout, request: PlanRequest) -> RenderableT
     ]
     if layout.gpus < request.cluster.gpus:
         rows.insert(1, ("GPUs", f"{layout.gpus:,} of {request.cluster.gpus:,}; the others stay idle"))
+    if len(request.cluster.islands) > 1:
+        rows.insert(1, ("islands", _islands_words(layout, request)))
     return section(f"{title}: {layout_text(layout)}", labelled(rows))
 
 
@@ -140,6 +144,17 @@ def profile_words(profile: MachineProfile) -> str:
 def _layers_line(layout: Layout) -> str:
     total = f", {layout.layers} in all" if layout.pp > 1 else ""
     return f"{layers_words(layout)}{total}; recompute {recompute_text(layout)}"
+
+
+def _islands_words(layout: Layout, request: PlanRequest) -> str:
+    """Say which stages lie on which island, by the machines that it has."""
+    words, first = [], 0
+    for island, group in groupby(stage.island for stage in layout.stages):
+        last = first + len(list(group)) - 1
+        stages = f"stage {first}" if first == last else f"stages {first} to {last}"
+        words.append(f"{stages} on island {island} ({request.cluster.islands[island].node.accelerator.name})")
+        first = last + 1
+    return ", ".join(words)
 
 
 def _placement_rows(ranked: RankedLayout) -> list[tuple[str, str]]:
@@ -192,10 +207,12 @@ def bullets(lines: Sequence[str]) -> RenderableType:
     return table
 
 
-def _interval(evidence: Evidence) -> str:
+def _interval(ranked: RankedLayout) -> str:
+    """Return the interval of a step, with its unit where that is not the unit of the step beside it."""
+    evidence, unit = ranked.evidence, seconds(ranked.cost.step.total_s).split()[-1]
     if evidence.high_s <= 0.0:
         return ""
-    return f" (likely {digits(evidence.low_s)} to {digits(evidence.high_s)})"
+    return f" (likely {interval(evidence.low_s, evidence.high_s).removesuffix(f' {unit}')})"
 
 
 def _rate(cost: LayoutCost, gpus: int, request: PlanRequest) -> str:

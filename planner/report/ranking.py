@@ -14,7 +14,16 @@ from costmodels.layout import Layout
 from costmodels.results import Verdict
 from planner.plan_report import RankedLayout
 from planner.report.console import NARROW
-from planner.report.words import digits, layout_text, listed, memory_text, percent, recompute_text, stage_layers_text
+from planner.report.words import (
+    digits,
+    islands_text,
+    layout_text,
+    listed,
+    memory_text,
+    percent,
+    recompute_text,
+    stage_layers_text,
+)
 
 STYLES: Final = MappingProxyType({Verdict.FITS: "green", Verdict.RISKY: "yellow", Verdict.OOM: "red"})
 _SHORT_MODULES: Final = MappingProxyType(
@@ -32,16 +41,25 @@ class _Column:
     in_words: str = ""  # how to say it once for all rows; empty: the column always stands
     left: bool = False
     wide: bool = False  # left out of narrow tables
+    needed: Callable[[Sequence[RankedLayout]], bool] | None = None  # stands where the rows need it
+
+
+def _beyond_first(layouts: Sequence[RankedLayout]) -> bool:
+    """Whether islands tell the layouts apart; they then take the room of MFU, which mixes unlike peaks there."""
+    return any(stage.island for ranked in layouts for stage in ranked.layout.stages)
 
 
 _COLUMNS: Final = (
     _Column("layout", lambda ranked: layout_text(ranked.layout), left=True),
+    _Column("island", lambda ranked: islands_text(ranked.layout), needed=_beyond_first),
     _Column("mb", lambda ranked: str(ranked.layout.micro_batch), "micro-batch {}"),
     _Column("vpp", lambda ranked: str(ranked.layout.vpp), "vpp {}"),
     _Column("recompute", lambda ranked: _short_recompute(ranked.layout), "recompute {}", left=True),
     _Column("step s", lambda ranked: digits(ranked.cost.step.total_s)),
     _Column("tok/s/GPU", lambda ranked: digits(ranked.cost.tokens_per_s / ranked.layout.gpus)),
-    _Column("MFU %", lambda ranked: f"{100.0 * ranked.cost.mfu:.1f}", wide=True),
+    _Column(
+        "MFU %", lambda ranked: f"{100.0 * ranked.cost.mfu:.1f}", wide=True, needed=lambda rows: not _beyond_first(rows)
+    ),
     _Column("GiB", lambda ranked: memory_text(ranked.cost.heaviest), left=True),
     _Column("layers", lambda ranked: _short_layers(ranked.layout), left=True, wide=True),
 )
@@ -65,7 +83,11 @@ def ranking(layouts: Sequence[RankedLayout], width: int, *, sequences: bool = Tr
         Table and remarks.
     """
     narrow = width < NARROW
-    columns = [column for column in _COLUMNS if not (narrow and column.wide)]
+    columns = [
+        column
+        for column in _COLUMNS
+        if not (narrow and column.wide) and (column.needed is None or column.needed(layouts))
+    ]
     said = []
     if narrow and len(layouts) > 1:
         for column in [column for column in columns if column.in_words]:

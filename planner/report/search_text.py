@@ -13,7 +13,7 @@ from planner.report.console import bars, section, show
 from planner.report.layout_text import breakdown, facts, job_line, labelled
 from planner.report.ranking import ranking
 from planner.report.stage_text import uneven_sections
-from planner.report.words import count, digits, layout_text, listed, percent, seconds
+from planner.report.words import count, interval, layout_text, listed, percent, seconds
 from planner.request import Framework, Objective
 
 MOST_REASONS: Final = 3
@@ -112,7 +112,7 @@ def _prediction_words(evidence: Evidence) -> str:
     """Say how far to trust the step time of the best layout."""
     if evidence.high_s <= 0.0:
         return "no interval is known"
-    return f"four of five runs like it take {digits(evidence.low_s)} to {seconds(evidence.high_s)}"
+    return f"four of five runs like it take {interval(evidence.low_s, evidence.high_s)}"
 
 
 def proof_words(report: PlanReport) -> str:

@@ -1,6 +1,8 @@
 """Numbers and layouts as short text. The only places where bytes become GiB are this module and the JSON report."""
 
+import math
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Final
 
 from costmodels.layout import Granularity, Layout, Strategy
@@ -19,9 +21,21 @@ def gib(size_bytes: float) -> float:
 
 def seconds(value_s: float) -> str:
     """Return a duration with four significant digits and its unit, such as ``12.35 s`` or ``3.21 ms``."""
+    per_second, unit = _unit(value_s)
+    return f"{digits(value_s * per_second)} {unit}"
+
+
+def interval(low_s: float, high_s: float) -> str:
+    """Return two durations in the unit of the longer one, such as ``1.31 to 1.84 ms``."""
+    per_second, unit = _unit(high_s)
+    return f"{digits(low_s * per_second)} to {digits(high_s * per_second)} {unit}"
+
+
+def _unit(value_s: float) -> tuple[float, str]:
+    """Return how many of the unit that suits a duration are a second, and its name."""
     if abs(value_s) >= 0.1:
-        return f"{digits(value_s)} s"
-    return f"{digits(value_s * 1e3)} ms" if abs(value_s) >= 1e-4 else f"{digits(value_s * 1e6)} us"
+        return 1.0, "s"
+    return (1e3, "ms") if abs(value_s) >= 1e-4 else (1e6, "us")
 
 
 def duration(value_s: float) -> str:
@@ -33,11 +47,14 @@ def duration(value_s: float) -> str:
 
 
 def digits(value: float, significant: int = 4) -> str:
-    """Return a number with so many significant digits, without exponent, with thousands separated."""
+    """Return a number with so many significant digits, without exponent, with thousands separated.
+
+    Below 1 the nought before the point counts as one of them, noughts after it do not: 0.153, 0.00153.
+    """
     if value == 0.0:
         return "0"
     whole = len(str(int(abs(value))))
-    decimals = significant - whole if abs(value) >= 1.0 else significant - 1
+    decimals = significant - whole if abs(value) >= 1.0 else significant - 2 - math.floor(math.log10(abs(value)))
     return f"{value:,.{max(0, decimals)}f}"
 
 
@@ -110,6 +127,11 @@ def layers_words(layout: Layout) -> str:
 def stage_layers_text(layout: Layout) -> str:
     """Return the layers of each stage with its chunks added up: ``10x8``."""
     return runs_of(stage.layers for stage in layout.stages)
+
+
+def islands_text(layout: Layout) -> str:
+    """Return the islands that hold the stages, in the order of the stages: ``1`` or ``0,1,2``."""
+    return ",".join(str(island) for island, _ in groupby(stage.island for stage in layout.stages))
 
 
 def recompute_text(layout: Layout) -> str:
