@@ -3,11 +3,9 @@
 from dataclasses import dataclass, replace
 from typing import Final
 
-from costmodels.layout import Layout
-from costmodels.memory import logits_bytes
-from costmodels.positions import contents_of
 from costmodels.pricing import Constants
 from hardware.errors import InputError
+from planner.logits import logits_of
 from planner.plan_report import RankedLayout
 from planner.planning import plan, pricings_of
 from planner.request import PlanRequest
@@ -106,13 +104,6 @@ def padded_seq(request: PlanRequest, cp: int) -> int:
     """
     multiple = (2 * cp if cp > 1 else 1) * (request.fixed_degree("tp") or 1)
     return -(-request.job.seq // multiple) * multiple
-
-
-def logits_of(request: PlanRequest, layout: Layout) -> tuple[float, float]:
-    """Return one tensor of logits of a rank of the last stage, and what the loss holds of them at its peak [B]."""
-    _, table = contents_of(layout, request.model)
-    tensor, at_peak = logits_bytes(request.model, request.job, table)
-    return float(tensor[-1]), float(at_peak[-1])
 
 
 def gathered_bytes(request: PlanRequest, ranked: RankedLayout) -> float:

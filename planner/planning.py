@@ -24,6 +24,7 @@ from planner.profile_use import profile_notes
 from planner.refine import best_of_grid
 from planner.request import Framework, Objective, PlanRequest
 from planner.search import GRIDS_KEPT, UniformSearch
+from planner.shape_notes import shape_notes
 from planner.slow_devices import SlowDevice, slow_devices, without_slow_nodes
 from planner.stage_ilp import StageShape
 from planner.tally import Tally
@@ -167,7 +168,7 @@ def by_device(request: PlanRequest) -> bool:
 
 def _notes(request: PlanRequest, pricings: Sequence[Pricing]) -> tuple[str, ...]:
     """What the prices take for granted about how the job is allocated, and where a profile does not hold."""
-    notes = list(profile_notes(request))
+    notes = [*profile_notes(request), *shape_notes(request.model)]
     for island, pricing in zip(request.cluster.islands, pricings, strict=True):
         segment = pricing.island.node.scale_up.domain_gpus
         if segment != island.node.scale_up.domain_gpus:

@@ -12,13 +12,15 @@ from costmodels.results import Verdict
 from hardware.catalog import cluster
 from hardware.errors import InputError
 from planner.cli import app
-from planner.compare import compare, gathered_bytes, logits_of, padded_seq
+from planner.compare import compare, gathered_bytes, padded_seq
 from planner.explicit import ExplicitLayout, layout_of
 from planner.fewest import fewest, in_host_memory
+from planner.logits import logits_of
 from planner.planning import estimate
 from planner.question import Question, request_of
 from planner.refused_savings import refused_savings
 from planner.remedies import remedies
+from planner.report.json_report import layout_to_json
 from planner.what_if import what_ifs
 
 RUN = CliRunner()
@@ -85,6 +87,9 @@ def test_logits_are_tokens_times_the_columns_of_a_rank():
     tensor, at_peak = logits_of(request, layout_of(request, ExplicitLayout(tp=2)))
     assert tensor == pytest.approx(9216 * 128256 / 2 * 2)
     assert at_peak > 2 * tensor
+    told = layout_to_json(priced(request, tp=2), request)
+    assert told["memory"]["logits_tensor_gib"] == pytest.approx(tensor / 2**30)
+    assert told["peak_flops_per_s"] == pytest.approx(989e12, rel=0.01)
 
 
 def test_an_optimizer_in_the_host_takes_transfers_and_processors():

@@ -14,6 +14,7 @@ from planner.report.search_text import saved_lines
 from planner.report.stage_text import memory_sections, stage_sections
 from planner.request import PlanRequest
 from planner.rules import Violation
+from planner.shape_notes import shape_notes
 
 
 def print_estimate(
@@ -41,7 +42,7 @@ def print_estimate(
 
 
 def _notes(request: PlanRequest) -> Sequence[RenderableType]:
-    notes = profile_notes(request)
+    notes = (*profile_notes(request), *shape_notes(request.model))
     return (section("Note", bullets(notes)),) if notes else ()
 
 

@@ -12,6 +12,10 @@ from planner.report.ranking import STYLES, ruled_table
 from planner.report.words import seconds
 
 MOST_ROWS: Final = 32
+WATTS: Final = (
+    "  far fewer watts at full utilisation: a rank that waits in an exchange or for data\n"
+    "  the same share of the limit whatever the limit is: a policy of chassis or power supply"
+)
 
 
 def heat_sections(advice: HeatAdvice) -> Sequence[RenderableType]:
@@ -43,7 +47,7 @@ def _slots(advice: HeatAdvice) -> Sequence[RenderableType]:
         )
     rest = len(advice.slots) - len(shown)
     title = f"Accelerators, the hottest {len(shown)} of {len(advice.slots):,}" if rest else "Accelerators"
-    return (section(title, table),)
+    return (section(title, table, Text(WATTS, style="dim")),)
 
 
 def _micro_batches(advice: HeatAdvice) -> Sequence[RenderableType]:

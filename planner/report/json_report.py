@@ -13,6 +13,7 @@ from costmodels.layout import Layout, Recompute, Stage, Strategy
 from costmodels.results import LayoutCost, MemoryUse, SlotState
 from costmodels.workload.counts import parameter_count
 from hardware.cluster import Cluster
+from planner.logits import logits_of
 from planner.objective import JOULES_PER_KWH, run_cost
 from planner.plan_report import PlanReport, RankedLayout, RankPlace, SearchProof
 from planner.question import question_of
@@ -132,7 +133,8 @@ def layout_to_json(ranked: RankedLayout, request: PlanRequest, rank: int = 1) ->
         "layers_per_stage": [list(chunks) for chunks in layout.layers_per_stage],
         "stages": [_stage(number, layout, cost) for number in range(layout.pp)],
         **_throughput(layout, cost),
-        "memory": _memory(layout, cost),
+        "peak_flops_per_s": _peak_flops_per_s(request),
+        "memory": _memory(layout, cost) | _logits(layout, request),
         "power": _power(cost),
         "per_trillion_tokens": _run(ranked, request),
         "goodput": _goodput(ranked, request),
@@ -142,6 +144,17 @@ def layout_to_json(ranked: RankedLayout, request: PlanRequest, rank: int = 1) ->
         "evidence": asdict(ranked.evidence),
         "why": ranked.why,
     }
+
+
+def _peak_flops_per_s(request: PlanRequest) -> float:
+    """The dense peak of one GPU that MFU is a share of; the highest where machines differ."""
+    peaks = (island.node.accelerator.peak for island in request.cluster.islands)
+    return max(float(getattr(peak, request.job.precision.gemm)) for peak in peaks)
+
+
+def _logits(layout: Layout, request: PlanRequest) -> Json:
+    tensor, at_peak = logits_of(request, layout)
+    return {"logits_tensor_gib": gib(tensor), "logits_loss_gib": gib(at_peak)}
 
 
 def _goodput(ranked: RankedLayout, request: PlanRequest) -> Json:

@@ -168,7 +168,7 @@ def _scaling(scaling: Scaling) -> Sequence[RenderableType]:
 
 def _curve(points: Sequence[ScalePoint]) -> RenderableType:
     table = ruled_table()
-    for title in ("GPUs", "batch", "layout", "step s", "tokens/s", "eta %"):
+    for title in ("GPUs", "batch", "layout", "step s", "tokens/s", "per GPU", "eta %"):
         table.add_column(title, justify="left" if title in _LEFT else "right")
     for point in points:
         found = point.tokens_per_s > 0.0
@@ -178,6 +178,7 @@ def _curve(points: Sequence[ScalePoint]) -> RenderableType:
             point.layout or "nothing fits",
             digits(point.step_s) if found else "",
             f"{point.tokens_per_s:,.0f}" if found else "",
+            digits(point.tokens_per_s / point.gpus) if found else "",
             f"{100.0 * point.efficiency:.1f}" if found else "",
         )
     return table
