@@ -247,12 +247,20 @@ def _listed_placement(group: Group, tier: Tier) -> tuple[Ints, Ints]:
 
 @lru_cache(maxsize=4096)
 def _listed_counts(domain_of: tuple[int, ...], block: int, size: int, stride: int, ranks: int) -> tuple[int, int]:
-    """Fewest members in a touched domain and most domains touched of groups of one size and stride."""
-    if size == 1:
-        return 1, 1
-    _, domain = np.unique(np.repeat(np.array(domain_of), block)[:ranks], return_inverse=True)
+    """Fewest members in a touched domain and most domains touched of groups of one size and stride.
+
+    Bounds ask for more ranks than are listed: they get what the best of the listed groups has.
+    """
+    listed = np.repeat(np.array(domain_of), block)
+    used = min(ranks, len(listed)) // (size * stride) * (size * stride)
+    if size == 1 or not used:
+        return size, 1
+    _, domain = np.unique(listed[:used], return_inverse=True)
     of_member = domain.reshape(-1, size, stride).swapaxes(1, 2).reshape(-1, size)
     domains = int(domain.max()) + 1
     of_group = np.arange(len(of_member))[:, None] * domains + of_member
     held = np.bincount(of_group.reshape(-1), minlength=len(of_member) * domains).reshape(-1, domains)
-    return int(held[held > 0].min()), int((held > 0).sum(axis=1).max())
+    fewest, touched = np.where(held > 0, held, size).min(axis=1), (held > 0).sum(axis=1)
+    if ranks > len(listed):
+        return int(fewest.max()), int(touched.min())
+    return int(fewest.min()), int(touched.max())

@@ -84,6 +84,22 @@ def test_nodes_in_order_are_the_same_listed_or_not() -> None:
     assert one.domains.tolist() == two.domains.tolist()
 
 
+def test_more_ranks_than_are_listed_get_the_best_of_the_listed_groups() -> None:
+    island = in_parts(4, 3, 3, 1)
+    tiers = island_tiers(island)
+    level = next(number for number, tier in enumerate(tiers) if tier.name == "leaf")
+    group = Group(size=np.array([16, 128]), stride=np.array([1, 1]), ranks=np.array([256, 256]))
+    placed = place(group, tiers)
+    assert placed.members[:, level].tolist() == [16, 128]
+    assert placed.domains[:, level].tolist() == [1, 1]
+
+
+def test_a_small_batch_on_a_part_of_a_ragged_allocation_is_planned() -> None:
+    report = plan(asked(in_parts(4, 3, 3, 1), batch=7))
+    assert report.layouts[0].layout.gpus < 88
+    assert report.search.lower_bound_s <= report.layouts[0].cost.step.total_s
+
+
 def test_the_graph_of_an_allocation_in_parts() -> None:
     island = in_parts(3, 1)
     graph, gpus = (

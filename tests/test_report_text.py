@@ -100,6 +100,15 @@ def test_next_steps_name_the_report():
     assert "--to galvatron" in search_text(100, other)
 
 
+def test_a_step_that_leaves_out_heat_says_so():
+    best, *others = samples.layouts()
+    hot = replace(best, cost=replace(best.cost, power=replace(best.cost.power, limited_by="heat")))
+    report = replace(samples.report(), layouts=(hot, *others))
+    assert "does not count that heat lowers the clock" in search_text(100, report)
+    assert "does not count" not in search_text(100, replace(report, request=replace(report.request, thermal=True)))
+    assert "does not count" not in search_text()
+
+
 def test_constraint_cost_is_said():
     assert "what megatron cannot do costs 2.9 %" in search_text(100, replace(samples.report(), unconstrained_s=8.5))
     assert "costs nothing here" in search_text(100, replace(samples.report(), unconstrained_s=8.75))

@@ -61,6 +61,15 @@ def test_links_are_busy_for_the_bytes_over_their_rates() -> None:
     assert found.resources == tuple(sorted(found.resources, key=lambda link: -link.busy_s))
 
 
+def test_no_link_is_busy_for_longer_than_its_exchanges_take() -> None:
+    request = asked("l40s-4:3", model="llama_7b", batch=32)
+    found = traffic_of(request, priced(replace(request, job=replace(request.job, seq=2048)), pp=6, dp=2, zero=3))
+    inside = sum(row.busy_s for row in found.axes if row.tier == "scale-up")
+    assert found.resources[0].name.startswith("pcie")
+    assert found.resources[0].busy_s == pytest.approx(inside)
+    assert found.resources[0].share < 1.0
+
+
 def test_wide_tp_and_ep_have_the_shared_adapter_as_their_bottleneck() -> None:
     found = report("h200-thermal-study", tp=16, pp=1, ep=8, etp=4, dp=2)
     assert found.bottleneck.startswith("NICs (1 x 100 Gb/s infiniband per node, each shared by 8 GPUs)")

@@ -158,7 +158,7 @@ def _best(best: RankedLayout, request: PlanRequest) -> str:
     rows = [
         ("layers per stage", layers_text(best.layout)),
         ("memory", memory_words(cost.heaviest, cost)),
-        *power_rows(cost),
+        *power_rows(best, request),
         *evidence_rows(best.evidence, request),
         ("between", f"{seconds(best.evidence.low_s)} and {seconds(best.evidence.high_s)}"),
     ]

@@ -89,7 +89,7 @@ def facts(title: str, ranked: RankedLayout, request: PlanRequest) -> RenderableT
         ("pipeline", _pipeline_words(ranked)),
         ("layers", _layers_line(layout)),
         ("memory", memory_words(cost.heaviest, cost)),
-        *power_rows(cost, _noun(request)),
+        *power_rows(ranked, request),
         *_run_rows(ranked, request),
         *_placement_rows(ranked),
         ("long runs", _goodput_words(request, layout)),
@@ -268,16 +268,19 @@ def components_words(use: MemoryUse) -> str:
     return ", ".join(f"{name} {gib(size):.1f}" for name, size in ordered)
 
 
-def power_rows(cost: LayoutCost, noun: str = "token") -> list[tuple[str, str]]:
+def power_rows(ranked: RankedLayout, request: PlanRequest) -> list[tuple[str, str]]:
     """Say what the GPUs draw; nothing for a part whose power is not modelled."""
-    power = cost.power
+    power, noun = ranked.cost.power, _noun(request)
     if power.gpu_w <= 0.0:
         return []
     text = f"{power.gpu_w:.0f} W per GPU (peak {power.peak_gpu_w:.0f})"
     text += f" at {power.clock_hz / 1e6:,.0f} MHz" if power.clock_hz > 0.0 else ""
     text += f", {power.limited_by} limits the clock" if power.limited_by not in ("none", "") else ""
     text += f", hottest die {power.max_temp_c:.0f} C" if power.max_temp_c > 0.0 else ""
-    return [("power", f"{text}; {digits(power.energy_j_per_token, 3)} J per {noun}")]
+    rows = [("power", f"{text}; {digits(power.energy_j_per_token, 3)} J per {noun}")]
+    if power.limited_by == "heat" and not (request.thermal or ranked.in_order):
+        rows.append(("heat", "the step above does not count that heat lowers the clock; --thermal does, and is slower"))
+    return rows
 
 
 def breakdown(step: StepTime, bars: Bars) -> RenderableType:

@@ -192,9 +192,9 @@ def _resources(calls: Sequence[StepCall], pricing: Pricing, step_s: float) -> tu
         for call in calls:
             over = call.leaving_bytes[number - 1] if number else _inside_bytes(call)
             if over > 0.0:
-                by_user[call.purpose.value] = (
-                    by_user.get(call.purpose.value, 0.0) + call.count * over / tier.bytes_per_s
-                )
+                # A group that has the link to itself goes faster than the share that all ranks together leave it.
+                each_s = min(over / tier.bytes_per_s, call.seconds)
+                by_user[call.purpose.value] = by_user.get(call.purpose.value, 0.0) + call.count * each_s
         busy_s = sum(by_user.values())
         users = tuple(sorted(((name, time / busy_s) for name, time in by_user.items()), key=lambda user: -user[1]))
         name = _link_name(tiers, number, pricing)
