@@ -14,6 +14,7 @@ from costmodels.placement import Placement, identity, ranks_of_stages, stage_map
 from costmodels.price import price_layout, price_layout_with_heat
 from hardware.cluster import Cluster, DeviceState, FabricTier
 from hardware.errors import InputError
+from planner.build import on_island
 from planner.explicit import ExplicitLayout, layout_of
 from planner.placement import place_layout, place_with_splits, placement_of, rank_places
 from planner.placement.candidates import board_of, every_placement
@@ -288,3 +289,17 @@ def test_nodes_move_only_as_far_as_the_network_allows(leaf: int) -> None:
     assert network_minds(request.cluster.islands[0]) == (leaf == 2)
     assert placed.in_order is not None
     assert placed.cost.step.total_s <= placed.in_order.step.total_s * (1.0 + 1e-9)
+
+
+def test_new_splits_of_a_layout_stay_on_its_island() -> None:
+    request = request_of(Question(model="llama3_8b", cluster="dgx-h100:2", global_batch=32, seq=4096, thermal=True))
+    (island,) = request.cluster.islands
+    small = replace(island, node=replace(island.node, gpus=1), nodes=1)
+    two = replace(request.cluster, islands=(small, island), inter_island_bytes_per_s=1e10, inter_island_latency_s=1e-5)
+    request = replace(request, cluster=two)
+    slow = replace(island, devices=(DeviceState(node=1, gpu=0, speed=0.7),))
+    request = replace(request, cluster=replace(two, islands=(small, slow)))
+    start = on_island(layout_of(request, ExplicitLayout(tp=2, pp=4, dp=2)), 1)
+    found = place_with_splits(request, pricings_of(request), start)
+    assert {stage.island for stage in found.layout.stages} == {1}
+    assert found.layout.layers == start.layers

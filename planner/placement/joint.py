@@ -19,6 +19,7 @@ from costmodels.pricing import Pricing
 from costmodels.results import LayoutCost, Verdict
 from costmodels.table import Floats
 from hardware.cluster import Island
+from planner.build import on_island
 from planner.expand import splits_freely
 from planner.objective import objective_value, objective_values
 from planner.placement.candidates import Board, board_of, every_placement, first_placements, near
@@ -247,7 +248,8 @@ def _splits(request: PlanRequest, pricings: Sequence[Pricing], priced: _Priced) 
     order = dict.fromkeys((priced.best, 0, *np.argsort(priced.values, kind="stable").tolist()))
     paces = list(dict.fromkeys(tuple(np.round(priced.settled.stretch[row], 4).tolist()) for row in order))
     seen = {layout}
-    for other in uneven_layouts(pricings[heat.island], layout, paces[:MOST_PACES]):
+    for split in uneven_layouts(pricings[heat.island], layout, paces[:MOST_PACES]):
+        other = on_island(split, heat.island)
         if other in seen or check_layout(other, request.model, request.job, framework=request.framework):
             continue
         seen.add(other)
