@@ -2,6 +2,9 @@
 
 import codecs
 import json
+import os
+import select
+import stat
 import tomllib
 from pathlib import Path
 from typing import Final
@@ -9,6 +12,8 @@ from typing import Final
 from hardware.errors import InputError
 
 MOST_BYTES: Final = 4 * 2**20
+PATIENCE_S: Final = 1.0
+"""How long a pipe that nobody has opened for writing may take to be opened."""
 _UTF_16: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
@@ -32,12 +37,13 @@ def read_text_file(path: Path, *, allowed: str, most_bytes: int = MOST_BYTES) ->
     Raises
     ------
     InputError
-        The file cannot be read, is too large, or is not UTF-8 text.
+        The file cannot be read, is a device or a pipe that nobody writes into, is too large, or is not UTF-8 text.
     """
     where = str(path)
     try:
-        with path.open("rb") as stream:
-            data = stream.read(most_bytes + 1)
+        data = _start_of(path, most_bytes + 1, allowed)
+    except InputError:
+        raise
     except (OSError, ValueError) as error:  # a path with a zero byte is a ValueError
         reason = getattr(error, "strerror", None) or "no path"
         raise InputError(f"cannot be read ({reason})", allowed=allowed, where=where) from None
@@ -48,6 +54,30 @@ def read_text_file(path: Path, *, allowed: str, most_bytes: int = MOST_BYTES) ->
     except UnicodeDecodeError as error:
         found = "UTF-16" if data.startswith(_UTF_16) else f"byte {error.start}"
         raise InputError(f"not UTF-8 text ({found})", allowed=f"{allowed} in UTF-8", where=where) from None
+
+
+def _start_of(path: Path, most_bytes: int, allowed: str) -> bytes:
+    """First bytes of a file or a pipe; devices, which may never end, and pipes without a writer are refused."""
+    with open(path, "rb", buffering=0, opener=_without_waiting) as stream:
+        kind = os.fstat(stream.fileno()).st_mode
+        if stat.S_ISCHR(kind) or stat.S_ISBLK(kind):
+            raise InputError("is a device", allowed=allowed, where=str(path))
+        head: bytes | None = b""
+        if stat.S_ISFIFO(kind):
+            if not select.select([stream], [], [], PATIENCE_S)[0]:
+                head = stream.read(1)  # None: someone holds the other end open and will write
+            if head == b"" and not select.select([stream], [], [], 0.0)[0]:
+                raise InputError("is a pipe that nobody writes into", allowed=allowed, where=str(path))
+            os.set_blocking(stream.fileno(), True)
+        parts = [head or b""]
+        while (left := most_bytes - sum(map(len, parts))) > 0 and (part := stream.read(left)):
+            parts.append(part)
+    return b"".join(parts)
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a pipe that has no writer at once, where the system can."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def read_toml_file(path: Path, *, allowed: str) -> dict[str, object]:

@@ -250,3 +250,46 @@ def test_arguments_build_the_model_that_they_came_from(name):
     back = parameter_count(model_of(read_arguments(words, megatron_options("0.19"))))
     assert back.total == pytest.approx(parameter_count(spec).total, rel=1e-6)
     assert back.active == pytest.approx(parameter_count(spec).active, rel=1e-6)
+
+
+ABSURD = "1" + "0" * 5000
+DEEP = "1000000000"
+LISTS = ("tp_sizes_enc", "tp_consecutive_flags", "dp_types_enc")
+
+
+@pytest.mark.parametrize(
+    ("framework", "name", "text"),
+    [
+        ("torchtitan", "t.toml", f"[training]\nseq_len = {ABSURD}"),
+        ("bridge", "b.yaml", f"model:\n  num_layers: {ABSURD}"),
+        ("bridge", "b.yaml", "model:\n  num_layers: 2026-02-31"),
+        ("megatron", "t.sh", 'A="' + '"$(' * 3000),
+        ("megatron", "t.sh", f'A={"a" * 90_000}\nB="{"$A" * 9000}"\ntorchrun a.py'),
+    ],
+)
+def test_absurd_files_are_refused_at_once(framework, name, text, tmp_path):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InputError):
+        read_launch(LaunchQuestion(framework=framework, file=tmp_path / name, world=8, model="llama3_8b"))
+
+
+@pytest.mark.parametrize(
+    ("framework", "name", "text"),
+    [
+        (
+            "galvatron",
+            "g.json",
+            json.dumps({"pp_deg": int(DEEP), "global_bsz": 8, "chunks": 1, **dict.fromkeys(LISTS, "²")}),
+        ),
+        ("deepspeed", "d.json", json.dumps({"train_batch_size": 64, "pipeline": {"stages": int(DEEP)}})),
+        ("torchtitan", "t.toml", f"[parallelism]\npipeline_parallel_degree = {DEEP}\n"),
+    ],
+)
+def test_absurdly_deep_pipelines_are_judged_at_once(framework, name, text, tmp_path):
+    (tmp_path / name).write_text(text)
+    assert not read_launch(LaunchQuestion(framework=framework, file=tmp_path / name, world=8, model="llama3_8b")).legal
+
+
+def test_arithmetic_over_long_values_stays_unresolved(tmp_path):
+    (tmp_path / "t.sh").write_text(f"A={'1' * 90_000}\ntorchrun a.py --num-layers $(({'A+' * 9000}1))\n")
+    assert read_launch_text(tmp_path / "t.sh", ()).unresolved

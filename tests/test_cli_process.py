@@ -52,3 +52,18 @@ def test_piped_text_is_plain_and_json_stands_alone():
     both = run(*arguments, "--json", "-", env=environment)
     assert json.loads(both.stdout)["layout"]["tp"] == 2
     assert both.stderr == plain.stdout
+
+
+def test_a_full_disk_and_missing_streams_are_no_defects():
+    command = " ".join(COMMAND)
+    for words, code, said in (
+        ("catalog models >/dev/full", 2, "plan: the output: No space left on device"),
+        ("--help >/dev/full", 2, "plan: the output: No space left on device"),
+        ("catalog models >&-", 0, ""),
+        ("explain none.json 2>/dev/full", 2, ""),
+    ):
+        result = subprocess.run(
+            f"{command} {words}", shell=True, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert (result.returncode, result.stderr[: len(said)]) == (code, said), words
+        assert "Traceback" not in result.stderr

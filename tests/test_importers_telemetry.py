@@ -64,6 +64,11 @@ def only(telemetry: Telemetry, gpu: int, host: str = "") -> DeviceReading:
     return next(found for found in telemetry.readings if (found.gpu, found.host) == (gpu, host))
 
 
+def test_a_number_that_only_looks_like_one_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="without a label gpu"):
+        read(tmp_path, EXPORTER.replace(chr(34) + "0" + chr(34), chr(34) + "²" + chr(34)))
+
+
 def test_nvidia_smi_counts_samples_under_load(tmp_path: Path) -> None:
     telemetry = read(tmp_path, SMI)
     assert telemetry.tool.startswith("nvidia-smi")

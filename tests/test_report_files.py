@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from hardware.errors import InputError
+from planner.export.folder import write_folder
 from planner.report import files
 from planner.report.files import check_place, drop_parts, make_folder, write_whole
 
@@ -88,3 +89,15 @@ def test_parts_of_killed_processes_are_dropped(tmp_path):
     (tmp_path / "out.json").write_text("whole")
     drop_parts(tmp_path)
     assert names(tmp_path) == ["out.json"]
+
+
+def test_names_that_the_system_refuses_are_named(tmp_path):
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    os.mkfifo(tmp_path / "unread")
+    for name, why in (("a", "symbolic links"), ("n" * 300, "name too long"), ("unread", "No such device")):
+        with pytest.raises(InputError, match=f"cannot be written: .*{why}"):
+            write_whole(tmp_path / name, "text")
+    for name, why in (("a", "exists"), ("n" * 300, "name too long")):
+        with pytest.raises(InputError, match=why):
+            write_folder(tmp_path / name, {"x": "text"})

@@ -1,6 +1,8 @@
 """Files that users name: any editor's UTF-8, and messages with the path as typed."""
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 
@@ -87,3 +89,22 @@ def test_a_folder_that_is_no_model_says_what_it_lacks(tmp_path):
 def test_a_hub_name_leads_to_the_nearest_preset():
     with pytest.raises(InputError, match="nearest: llama3_70b"):
         model("meta-llama/Meta-Llama-3-70B-Instruct")
+
+
+def test_pipes_that_nobody_writes_into_and_devices_keep_nobody_waiting(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(InputError, match="pipe: is a pipe that nobody writes into; allowed: a text"):
+        read_text_file(pipe, allowed="a text")
+    with pytest.raises(InputError, match="/dev/zero: is a device"):
+        read_text_file(Path("/dev/zero"), allowed="a text")
+
+
+def test_a_pipe_with_a_writer_is_read_whole():
+    reading, writing = os.pipe()
+    os.write(writing, b"text")
+    os.close(writing)
+    try:
+        assert read_text_file(Path(f"/dev/fd/{reading}"), allowed="a text") == "text"
+    finally:
+        os.close(reading)

@@ -176,7 +176,7 @@ def _half(words: list[str]) -> tuple[float, float, float, int] | None:
     """Return time [us], two bandwidths [GB/s] and wrong values; None where they are not measured or not all there."""
     if len(words) < 3 or not all(_NUMBER.match(word) for word in words[:3]):
         return None
-    wrong = int(words[3]) if len(words) > 3 and words[3].isdigit() else 0
+    wrong = int(words[3]) if len(words) > 3 and words[3].isdecimal() else 0
     return float(words[0]), float(words[1]), float(words[2]), wrong
 
 

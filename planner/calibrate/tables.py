@@ -136,7 +136,10 @@ def read_products(path: Path, part: Accelerator) -> Products:
     """
     source = read_source(path)
     reader = csv.DictReader(io.StringIO(source.text))
-    names = reader.fieldnames or ()
+    try:
+        names = reader.fieldnames or ()
+    except csv.Error as error:
+        raise source.wrong(f"is no CSV ({error})", 1, "comma-separated text with a header") from error
     time = next((name for name in (*_TIMES, "tflops") if name in names), "")
     missing = [name for name in ("m", "n", "k", "dtype") if name not in names] + ([] if time else ["time_us"])
     if missing:

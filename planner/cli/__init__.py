@@ -14,7 +14,7 @@ import typer
 from hardware.errors import InputError
 from planner.cli.comparing import compare, fewest
 from planner.cli.imports import import_app
-from planner.cli.leaving import INTERRUPTED, leave
+from planner.cli.leaving import INTERRUPTED, leave, refused, stand_in_streams
 from planner.cli.options import (
     CheckedName,
     Chunks,
@@ -435,7 +435,10 @@ for _kind in ("models", "accelerators", "clusters"):
 
 def main() -> None:
     """Run the command line."""
+    stand_in_streams()
     try:
         app()
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+    except OSError as error:  # help and versions are printed before any command runs
+        sys.exit(refused(error))

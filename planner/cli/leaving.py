@@ -1,5 +1,6 @@
 """How a command ends: its exit code, and one line for whatever went wrong."""
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable
@@ -17,24 +18,48 @@ BROKEN_PIPE: Final = 141  # as a shell reports a program that SIGPIPE ended
 
 def leave(run: Callable[[], int]) -> NoReturn:
     """Run a command and leave with its exit code; no mistake of the user ends in a traceback."""
+    stand_in_streams()
     try:
         code = run()
+        sys.stdout.flush()  # a full disk shows here, where it can be handled
     except InputError as error:
-        typer.echo(f"plan: {error}", err=True)
+        _say(f"plan: {error}")
         code = INPUT_ERROR
     except KeyboardInterrupt:
-        typer.echo("plan: interrupted; what was finished is kept", err=True)
+        _say("plan: interrupted; what was finished is kept")
         code = INTERRUPTED
-    except BrokenPipeError:
-        _drop_output()
-        code = BROKEN_PIPE
+    except OSError as error:
+        code = refused(error)
     except Exception as error:  # the last door: a defect must not bury the user in a traceback
         if os.environ.get("PLAN_TRACEBACK"):
             raise
-        typer.echo(f"plan: a defect of the planner: {type(error).__name__}: {error}", err=True)
-        typer.echo("plan: set PLAN_TRACEBACK=1 and run again to see where, and please report it", err=True)
+        _say(f"plan: a defect of the planner: {type(error).__name__}: {error}")
+        _say("plan: set PLAN_TRACEBACK=1 and run again to see where, and please report it")
         code = UNFORESEEN
     raise typer.Exit(code)
+
+
+def stand_in_streams() -> None:
+    """Give a process that was started without standard streams (``>&-``) some that lead nowhere."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - as long as the process
+
+
+def refused(error: OSError) -> int:
+    """Say what the system refused, such as writing to a full disk, and return the exit code."""
+    _drop_output()
+    if isinstance(error, BrokenPipeError):
+        return BROKEN_PIPE
+    place = error.filename if error.filename is not None else "the output"
+    _say(f"plan: {place}: {error.strerror or error}; allowed: places that can be read and written")
+    return INPUT_ERROR
+
+
+def _say(text: str) -> None:
+    """Print a line on standard error; where that is full or gone, the exit code has to do."""
+    with contextlib.suppress(OSError):
+        typer.echo(text, err=True)
 
 
 def _drop_output() -> None:

@@ -40,10 +40,16 @@ def write_folder(folder: Path, texts: dict[str, str]) -> None:
     InputError
         The folder holds something already, its parent is missing, or it cannot be written. Then nothing is left behind.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(f"{folder} exists", allowed="a new or empty folder")
-    if not folder.parent.is_dir():
-        raise InputError(f"{folder.parent} is no folder", allowed="a folder inside an existing one")
+    try:
+        if os.path.lexists(folder) and (not folder.is_dir() or any(folder.iterdir())):
+            raise InputError(f"{folder} exists", allowed="a new or empty folder")
+        if not folder.parent.is_dir():
+            raise InputError(f"{folder.parent} is no folder", allowed="a folder inside an existing one")
+        os.stat(folder)
+    except FileNotFoundError:
+        pass  # the usual case: it is to be made
+    except OSError as error:  # a name that is too long, a folder that may not be looked into
+        raise InputError(f"{folder} cannot be written: {error.strerror}", allowed="a writable folder") from None
     try:
         scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     except OSError as error:

@@ -159,7 +159,7 @@ def read_overrides(overrides: Sequence[str], framework: Framework) -> Overrides:
         flags=tuple(words),
         faults=(*faults, *told),
         unjudged=tuple(unjudged),
-        layers=int(layers) if layers.isdigit() else 0,
+        layers=int(layers) if layers.isdecimal() and len(layers) <= 9 else 0,
     )
 
 

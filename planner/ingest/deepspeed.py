@@ -200,7 +200,7 @@ def degrees_of(launch: DeepSpeedLaunch, model: ModelFacts) -> Proposal:
         global_batch=batch if isinstance(batch, int) and batch > 0 else micro * dp,
         seq=read.number("--seq-length", max(1, model.max_positions)),
         model=model,
-        split=Split(explicit=tuple((n,) for n in balanced_layers(model.layers, pp)) if pp > 1 else ()),
+        split=Split(explicit=tuple((n,) for n in balanced_layers(model.layers, pp)) if 1 < pp <= launch.world else ()),
     )
 
 

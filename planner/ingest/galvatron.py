@@ -43,6 +43,7 @@ _OTHERS: Final = (
     "embed_sdp",
     "world_size",
 )
+MOST_DIGITS: Final = 9
 _DEFAULTS: Final = MappingProxyType({"tp_consecutive_flags": 1, "cp_sizes_enc": 1, "ep_sizes_enc": 1})
 _SCHEDULES: Final = MappingProxyType({"pipedream_flush": Schedule.ONE_F_ONE_B, "gpipe": Schedule.GPIPE})
 _STAGES: Final = MappingProxyType({"ddp": 0, "zero2": 2, "zero3": 3})
@@ -156,7 +157,7 @@ def stated_layout(launch: GalvatronLaunch, model: ModelFacts) -> StatedLayout:
         schedule=_SCHEDULES[told],
     )
     seq = launch.overrides.get("runtime.train.seq_length", "")
-    length = int(seq) if seq.isdigit() else max(1, model.max_positions)
+    length = int(seq) if seq.isdecimal() and len(seq) <= 9 else max(1, model.max_positions)
     return StatedLayout(layout=layout, global_batch=batch, seq=length)
 
 
@@ -165,7 +166,7 @@ def degrees_of(launch: GalvatronLaunch, model: ModelFacts) -> Proposal:
 
     def first(key: str) -> int:
         word = str(launch.config.get(key, 1)).split(",")[0].strip()
-        return int(word) if word.isdigit() else 1
+        return int(word) if word.isdecimal() and len(word) <= MOST_DIGITS else 1
 
     tp, cp, pp = first("tp_sizes_enc"), first("cp_sizes_enc"), first("pp_deg")
     dp = max(1, launch.world // max(1, tp * cp * pp))
@@ -182,7 +183,7 @@ def degrees_of(launch: GalvatronLaunch, model: ModelFacts) -> Proposal:
         seq=max(1, model.max_positions),
         sequence_parallel=tp > 1,
         model=model,
-        split=Split(explicit=even_chunks(model.layers, pp, 1) if pp > 1 else ()),
+        split=Split(explicit=even_chunks(model.layers, pp, 1) if 1 < pp <= launch.world else ()),
     )
 
 
@@ -194,7 +195,7 @@ def _whole(value: object, where: str) -> int:
 
 def _numbers(text: object, where: str) -> list[int]:
     words = str(text).split(",")
-    if not all(word.strip().isdigit() for word in words):
+    if not all(word.strip().isdecimal() and len(word) <= MOST_DIGITS for word in words):
         raise InputError(f"{text!r}", allowed="whole numbers joined by commas", where=where)
     return [int(word) for word in words]
 

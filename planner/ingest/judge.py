@@ -422,6 +422,6 @@ def stated_world(text: LaunchText, framework: Framework) -> int:
     if framework is Framework.NEMO:
         found = {name: word.partition("=")[2] for word in text.arguments for name in [word.partition("=")[0]]}
         nodes, devices = found.get("trainer.num_nodes", "1"), found.get("trainer.devices", "")
-        if nodes.isdigit() and devices.isdigit():
+        if nodes.isdecimal() and devices.isdecimal() and len(nodes + devices) <= 12:
             return int(nodes) * int(devices)
     return text.world

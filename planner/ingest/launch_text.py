@@ -291,6 +291,10 @@ def _load_yaml(text: str, where: str) -> object:
     except yaml.YAMLError as error:
         what = getattr(error, "problem", None) or "cannot be parsed"
         raise InputError(f"not YAML: {what}", allowed="a YAML mapping of settings", where=where) from None
+    except ValueError as error:  # numbers of thousands of digits, days that no month has
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"not YAML: {error}", allowed="a YAML mapping of settings", where=where) from None
 
 
 def _leaves(table: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Any]]:
@@ -328,7 +332,7 @@ def _toml_options(text: str, where: str) -> Iterator[str]:
     """Options of torchtitan's command line that say what its TOML says."""
     try:
         content = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also numbers of thousands of digits
         raise InputError(f"not TOML: {error}", allowed="a torchtitan configuration", where=where) from None
     model = content.pop("model", {})
     if isinstance(model, dict) and model.get("name"):

@@ -218,7 +218,9 @@ def _default_ffn(hidden: int, gated: bool) -> int:
 def _switches(read: Arguments, version: str, environment: Mapping[str, str] | None) -> Switches:
     positions = "rope" if read.has("--use-rotary-position-embeddings") else read.text("--position-embedding-type")
     exchanges = read.texts("--cp-comm-type")
-    sizes = [int(size) for size in read.texts("--hierarchical-context-parallel-sizes") if size.isdigit()]
+    sizes = [
+        int(size) for size in read.texts("--hierarchical-context-parallel-sizes") if size.isdecimal() and len(size) <= 9
+    ]
     checkpoint = read.text("--ckpt-format", "torch_dist")
     product = 1
     for size in sizes:
@@ -255,7 +257,7 @@ def _connections(environment: Mapping[str, str] | None) -> int:
     if environment is None:
         return -1
     text = environment.get(_CONNECTIONS, "")
-    return int(text) if text.isdigit() else 0
+    return int(text[:9]) if text.isdecimal() else 0
 
 
 def _sharding_switches(base: Switches, read: Arguments, version: str) -> Switches:

@@ -21,6 +21,9 @@ from hardware.errors import InputError
 MOST_SCRIPT_BYTES: Final = 1 << 20
 MOST_VALUE: Final = 200_000
 """Characters that a variable may grow to; doubling assignments would fill the memory otherwise."""
+MOST_STATEMENTS: Final = 10_000
+MOST_OPERAND: Final = 40
+"""Characters of a variable that arithmetic looks at."""
 _NAME: Final = re.compile(r"[A-Za-z_]\w*")
 _ASSIGNED: Final = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 _DEFAULTED: Final = re.compile(r"([A-Za-z_]\w*|\d)(?:\[[@*]\])?(?::?([-=?+])(.*))?", re.DOTALL)
@@ -88,10 +91,15 @@ def read_script(text: str, where: str = "script") -> ShellScript:
     if len(text) > MOST_SCRIPT_BYTES:
         raise InputError(f"{len(text)} characters", allowed=f"up to {MOST_SCRIPT_BYTES}", where=where)
     state, commands = _State(), []
-    for words in statements(text, where):
-        found = _run(words, state, where)
-        if found is not None:
-            commands.append(found)
+    try:
+        for number, words in enumerate(statements(text, where)):
+            if number >= MOST_STATEMENTS:
+                raise InputError("too many statements", allowed=f"up to {MOST_STATEMENTS}", where=where)
+            found = _run(words, state, where)
+            if found is not None:
+                commands.append(found)
+    except RecursionError:
+        raise InputError("quotes and brackets are nested too deeply", allowed="a shell script", where=where) from None
     directives = [word for line in text.splitlines() if line.startswith("#SBATCH") for word in line.split()[1:]]
     return ShellScript(
         commands=tuple(commands),
@@ -260,7 +268,7 @@ def _expand(pieces: Pieces, state: _State, where: str) -> list[str]:
 
 def _substituted(text: str, state: _State, quoted: bool) -> list[str]:
     """Text with variables put in; unquoted values and whole arrays are split into several words."""
-    fields, index = [""], 0
+    fields, index, grown = [""], 0, 0
     while index < len(text):
         char = text[index]
         if char == "\\" and quoted and text[index + 1 : index + 2] in ('"', "$", "\\", "`", "\n"):
@@ -273,6 +281,11 @@ def _substituted(text: str, state: _State, quoted: bool) -> list[str]:
                 if number:
                     fields.append("")
                 fields[-1] += value
+            grown += sum(map(len, values))
+            if grown > MOST_VALUE:
+                raise InputError(
+                    f"a word grows beyond {MOST_VALUE} characters", allowed="shorter values", where="script"
+                )
         else:
             fields[-1] += char
             index += 1
@@ -318,10 +331,15 @@ def _parameter(body: str, state: _State) -> tuple[str, ...]:
 def _arithmetic(body: str, state: _State) -> str:
     """Value of ``$((...))`` over whole numbers; as written when a part of it is not known."""
     plain = re.sub(r"\$\{?(\w+)\}?", r"\1", body)
-    filled = _NAME.sub(lambda name: " ".join(state.values.get(name[0], (name[0],))), plain)
+
+    def operand(name: re.Match[str]) -> str:
+        value = " ".join(state.values.get(name[0], ()))
+        return value if 0 < len(value) <= MOST_OPERAND else name[0]
+
+    filled = _NAME.sub(operand, plain)
     try:
         return str(_whole(ast.parse(filled.strip(), mode="eval").body))
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last: nested beyond Python's own parser
         state.unresolved.append(f"$(({body}))")
         return f"$(({body}))"
 

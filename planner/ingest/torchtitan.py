@@ -247,7 +247,7 @@ def degrees_of(launch: TitanLaunch, model: ModelFacts) -> Proposal:
         seq=read.number(_T + "seq_len", 2048),
         sequence_parallel=tp > 1,
         model=model,
-        split=Split(explicit=even_chunks(model.layers, pp, 1) if pp > 1 else ()),
+        split=Split(explicit=even_chunks(model.layers, pp, 1) if 1 < pp <= launch.world else ()),
     )
 
 

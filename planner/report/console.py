@@ -114,4 +114,4 @@ def write_stdout(text: str) -> None:
 
 def _columns() -> int:
     text = os.environ.get("COLUMNS", "")
-    return int(text) if text.isdigit() and 20 <= int(text) <= 1000 else 0
+    return int(text) if text.isdecimal() and len(text) <= 4 and 20 <= int(text) <= 1000 else 0

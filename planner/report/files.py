@@ -14,10 +14,16 @@ _PART: Final = ".part"
 def check_place(path: Path) -> None:
     """Raise InputError where :func:`write_whole` would, as far as that shows before the work is done."""
     check_name(path)
-    if path.is_dir():
-        raise InputError("is a folder", allowed="the name of a file", where=str(path))
-    if not path.parent.is_dir():
-        raise InputError(f"no folder {path.parent}", allowed="a folder that exists", where=str(path))
+    try:
+        if path.is_dir():
+            raise InputError("is a folder", allowed="the name of a file", where=str(path))
+        if not path.parent.is_dir():
+            raise InputError(f"no folder {path.parent}", allowed="a folder that exists", where=str(path))
+        os.stat(path)
+    except FileNotFoundError:
+        pass  # the usual case: it is to be made
+    except OSError as error:  # a name that is too long, links in a circle, a folder that may not be looked into
+        raise _refused(path, error) from None
 
 
 def check_places(places: Mapping[str, Path], inputs: Iterable[str] = ()) -> None:
@@ -104,10 +110,16 @@ def write_whole(path: Path, text: str) -> None:
 
 def _write_through(path: Path, text: str) -> None:
     try:
-        with path.open("w", encoding="utf-8") as file:
+        with open(path, "w", encoding="utf-8", opener=_without_waiting) as file:
+            os.set_blocking(file.fileno(), True)
             file.write(text)
     except OSError as error:
         raise _refused(path, error) from error
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open a pipe only if someone reads it; else the write would wait for a reader without end."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def drop_parts(folder: Path) -> None:

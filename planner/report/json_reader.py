@@ -114,6 +114,10 @@ def _ranked(read: Fields, request: PlanRequest) -> RankedLayout:
     if layout.layers != request.model.layers:
         raise read.wrong("stages", f"{layout.layers} layers", f"the {request.model.layers} layers of the model")
     evidence = read.table("evidence")
+    islands = len(request.cluster.islands)
+    for stage in layout.stages:
+        if stage.island >= islands:
+            raise read.wrong("stages: mesh: island", stage.island, f"0 to {islands - 1}")
     return RankedLayout(
         layout=layout,
         cost=_cost(read),

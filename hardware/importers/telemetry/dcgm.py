@@ -114,7 +114,7 @@ def read_metrics(source: SourceText) -> tuple[list[Sample], int]:
         if "GPU_I_ID" in labels:
             left_out += 1
             continue
-        if not labels.get("gpu", "").isdigit() or len(labels["gpu"]) > 4:
+        if not labels.get("gpu", "").isdecimal() or len(labels["gpu"]) > 4:
             raise source.wrong(f"metric {match[1]} without a label gpu", number, 'a label such as gpu="0"')
         seat = (labels.get("Hostname", ""), int(labels["gpu"]))
         devices[seat] = labels.get("modelName", "")

@@ -89,7 +89,7 @@ def _seat(source: SourceText, row: Mapping[str, str], seats: dict[str, int], lin
     if not name:
         return 0
     if name == "index":
-        if not row[name].isdigit() or len(row[name]) > 4:
+        if not row[name].isdecimal() or len(row[name]) > 4:
             raise source.wrong(f"index '{row[name][:40]}'", line, "a whole number from 0")
         return int(row[name])
     return seats.setdefault(row[name], len(seats))
