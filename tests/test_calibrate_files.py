@@ -20,6 +20,7 @@ from planner.calibrate.calibration import calibrate
 from planner.calibrate.inputs import Inputs
 from planner.calibrate.profile import FittedRun, InputFile, MachineProfile, MemoryErrors, profile_text, read_profile
 from planner.calibrate.runs import read_calibration_runs
+from planner.calibrate.tables import read_products
 from planner.cli import app
 from planner.evidence import evidence_for
 from planner.explicit import ExplicitLayout, layout_of
@@ -268,3 +269,9 @@ def test_a_sweep_plans_with_a_profile_beside_it(tmp_path):
     file.write_text("\n".join([*lines, "sequences = [4096]", 'profile = "machine.toml"']), encoding="utf-8")
     (question,) = read_sweep(file).questions
     assert request_of(question).profile == replace(PROFILE, name="machine.toml")
+
+
+def test_a_header_that_is_no_csv_is_named(tmp_path):
+    (tmp_path / "old-mac.csv").write_bytes(b"m,n,k\rdtype,time_us\r")
+    with pytest.raises(InputError, match=r"old-mac\.csv: line 1: is no CSV"):
+        read_products(tmp_path / "old-mac.csv", accelerator("h100-sxm-80gb"))

@@ -22,7 +22,7 @@ from hardware.catalog import accelerator as accelerator_named
 from hardware.cluster import Accelerator, Cluster, Island
 from hardware.errors import InputError
 from hardware.importers.nccl_log import NcclLog, read_nccl_log
-from hardware.importers.source_text import read_source
+from hardware.importers.source_text import SourceText, read_source
 from planner.calibrate.observations import Observations, shared_noise
 from planner.imports import accelerator_in, log_ratios, ranks_in
 
@@ -136,10 +136,7 @@ def read_products(path: Path, part: Accelerator) -> Products:
     """
     source = read_source(path)
     reader = csv.DictReader(io.StringIO(source.text))
-    try:
-        names = reader.fieldnames or ()
-    except csv.Error as error:
-        raise source.wrong(f"is no CSV ({error})", 1, "comma-separated text with a header") from error
+    names = _header(reader, source)
     time = next((name for name in (*_TIMES, "tflops") if name in names), "")
     missing = [name for name in ("m", "n", "k", "dtype") if name not in names] + ([] if time else ["time_us"])
     if missing:
@@ -175,6 +172,13 @@ def read_products(path: Path, part: Accelerator) -> Products:
         formats=tuple(formats),
         skipped=tuple(skipped.most_common()),
     )
+
+
+def _header(reader: csv.DictReader[str], source: SourceText) -> Sequence[str]:
+    try:
+        return reader.fieldnames or ()
+    except csv.Error as error:
+        raise source.wrong(f"is no CSV ({error})", 1, "comma-separated text with a header") from error
 
 
 def _word(row: Mapping[str, str], name: str) -> str:
