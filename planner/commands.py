@@ -323,12 +323,15 @@ def check(question: LaunchQuestion, json_out: str | None) -> int:
 def sweep(path: Path, folder: Path, *, workers: int, scheduler: str, resume: bool) -> int:
     """Answer a grid of questions and write the table."""
     from planner.report.sweep_text import print_sweep, sweep_progress  # noqa: PLC0415
-    from planner.sweep import run_sweep  # noqa: PLC0415
+    from planner.sweep import TABLE, run_sweep  # noqa: PLC0415
     from planner.sweep_file import read_sweep  # noqa: PLC0415
 
     if scheduler and workers > 1:
         raise InputError("--workers with --scheduler: its workers do the work", allowed="one of them")
+    check_name(folder)
     file = read_sweep(path)
+    if folder.is_dir():
+        check_places({"-o": folder / TABLE}, [str(path)])
     with sweep_progress(file.title, len(file.questions)) as progress:
         result = run_sweep(
             file.questions, folder, workers=workers, scheduler=scheduler, resume=resume, progress=progress

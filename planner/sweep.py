@@ -6,6 +6,7 @@ table that an undisturbed one gives.
 """
 
 import csv
+import fcntl
 import hashlib
 import io
 import json
@@ -16,6 +17,7 @@ import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -90,11 +92,44 @@ def run_sweep(
     Raises
     ------
     InputError
-        The folder cannot be written, a worker died, or no scheduler answers.
+        The folder cannot be written or another sweep works in it, a worker died, or no scheduler answers.
     KeyboardInterrupt
         Interrupted; finished points are kept, the table is not written.
     """
     make_folder(folder / POINTS)
+    with _alone_in(folder / POINTS):
+        return _run(questions, folder, (workers, scheduler, resume), progress)
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Hold a folder for one sweep, where its file system has locks: two would drop each other's unfinished files."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise InputError(
+            "another sweep works in this folder",
+            allowed="another folder, or --resume when it is done",
+            where=str(folder.parent),
+        ) from None
+    except OSError:
+        pass
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _run(
+    questions: Sequence[Question],
+    folder: Path,
+    how: tuple[int, str, bool],
+    progress: Callable[[int, int], None] | None,
+) -> SweepResult:
+    """Answer questions in a folder that no other sweep works in; parameters as of :func:`run_sweep`."""
+    workers, scheduler, resume = how
     paths = [folder / POINTS / f"{_name(question)}.json" for question in questions]
     data: dict[int, Data] = {}
     if resume:
@@ -254,7 +289,7 @@ def _kept(question: Question, path: Path) -> Data | None:
         data = _parsed(path.read_text(encoding="utf-8"))
         same = data["key"] == _key(question) and data["planner"] == version()
         row_of(question, data, path.name)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     return data if same else None
 

@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from hardware.errors import InputError
-from planner import sweep
+from planner import commands, sweep
 from planner.question import Question
 from planner.report.sweep_text import print_sweep
 from planner.sweep import COLUMNS, run_sweep
@@ -270,3 +270,23 @@ def test_a_scheduler_that_is_not_there_is_said(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(InputError, match="needs the package distributed"):
         run_sweep([WRONG], tmp_path, scheduler="tcp://head:8786")
+
+
+def test_two_sweeps_do_not_share_a_folder(tmp_path, monkeypatch):
+    def plan(_):
+        with pytest.raises(InputError, match="another sweep works in this folder"):
+            run_sweep(SMALL, tmp_path)
+        return samples.report()
+
+    monkeypatch.setattr(sweep, "plan", plan)
+    assert len(run_sweep(SMALL, tmp_path).rows) == len(SMALL)
+    assert (tmp_path / "results.csv").exists()
+
+
+def test_the_table_is_not_written_over_the_sweep(tmp_path):
+    file = tmp_path / "results.csv"
+    file.write_text(
+        "[[grid]]\nmodels = ['llama3_8b']\nclusters = ['dgx-h100:1']\nglobal_batches = [8]\nsequences = [64]\n"
+    )
+    with pytest.raises(InputError, match="would overwrite what is read"):
+        commands.sweep(file, tmp_path, workers=1, scheduler="", resume=False)

@@ -174,7 +174,7 @@ def read_products(path: Path, part: Accelerator) -> Products:
     )
 
 
-def _header(reader: csv.DictReader[str], source: SourceText) -> Sequence[str]:
+def _header(reader: "csv.DictReader[str]", source: SourceText) -> Sequence[str]:
     try:
         return reader.fieldnames or ()
     except csv.Error as error:
