@@ -52,7 +52,7 @@ def test_interval_follows_the_nearest_runs():
 
 def test_no_study_decides_alone():
     table = made_up([0.0] * 60 + [0.3] * 30, ["large"] * 60 + [str(number) for number in range(30)])
-    low, high = log_interval(table, np.zeros(90))
+    low, high = log_interval(table, np.zeros(90), widening=1.0)
     assert low == pytest.approx(0.0, abs=0.03)
     assert high > 0.3
 
