@@ -137,6 +137,20 @@ def test_nemo_names_keys_that_it_would_drop_silently():
     assert judged.world == 8
 
 
+def test_nemo_degrees_in_the_models_configuration_are_overwritten_by_the_strategy():
+    judged = read_launch(
+        told(
+            "nemo",
+            "--recipe",
+            "llama3_8b",
+            "model.config.pipeline_model_parallel_size=2",
+            world=8,
+        )
+    )
+    assert [violation.rule for violation in judged.violations] == ["nemo-override-overwritten"]
+    assert "trainer.strategy.pipeline_model_parallel_size=2" in judged.violations[0].message
+
+
 def test_recipes_name_models():
     assert model_of_recipe("llama3_8b_pretrain_config").name == "llama3_8b"
     assert model_of_recipe("qwen3.qwen3_235b_a22b_64gpu_h100_bf16").layers == 94

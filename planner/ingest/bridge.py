@@ -7,7 +7,7 @@ judged by that reader (:mod:`planner.ingest.megatron`).
 import difflib
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
@@ -143,6 +143,9 @@ def read_overrides(overrides: Sequence[str], framework: Framework) -> Overrides:
             faults.append(_fault(framework, "value", override, f"override {override!r}; allowed: key=value"))
         elif name in known:
             found[name] = _plain_list(text)
+        elif (read := _overwritten_by(name, framework, known)) is not None:
+            message = f"override {name} is overwritten by {read} without a word; allowed: {read}={text}"
+            faults.append(_fault(framework, "overwritten", name, message))
         elif name in precise:
             continue
         elif name in _sizes():
@@ -161,6 +164,17 @@ def read_overrides(overrides: Sequence[str], framework: Framework) -> Overrides:
         unjudged=tuple(unjudged),
         layers=int(layers) if layers.isdecimal() and len(layers) <= 9 else 0,
     )
+
+
+def _overwritten_by(name: str, framework: Framework, known: Collection[str]) -> str | None:
+    """Key of NeMo's strategy that decides what a field of the model's configuration seems to say; None for others.
+
+    ``MegatronStrategy.connect`` sets the model's parallel attributes to its own (``set_model_parallel_attributes``).
+    """
+    field = name.rpartition(".")[2]
+    read = f"trainer.strategy.{field}"
+    inside_model = framework is Framework.NEMO and name == f"model.config.{field}"
+    return read if inside_model and read in known else None
 
 
 def launcher_options_off(words: Sequence[str], framework: Framework) -> list[str]:
