@@ -201,6 +201,14 @@ def test_a_batch_that_does_not_multiply_out_names_the_numbers(tmp_path):
     assert "60" in judged.violations[0].message
 
 
+@pytest.mark.parametrize("framework", ["megatron", "bridge", "nemo", "torchtitan"])
+def test_json_of_another_framework_is_refused(framework, tmp_path):
+    file = tmp_path / "config.json"
+    file.write_text('{"pp_deg": 2, "tp_sizes_enc": "2,2"}', encoding="utf-8")
+    with pytest.raises(InputError, match="does not read; allowed: a launch script"):
+        read_launch(told(framework, file=file, world=8, model="llama3_8b"))
+
+
 def test_galvatron_json(tmp_path):
     file = tmp_path / "g.json"
     ones = ",".join(["1"] * 32)

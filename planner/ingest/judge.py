@@ -50,6 +50,9 @@ _SOURCES: Final = MappingProxyType(
 )
 
 
+_READ_JSON: Final = (Framework.DEEPSPEED, Framework.GALVATRON)
+
+
 def judge_launch(given: LaunchInput) -> JudgedLaunch:
     """Read and judge a launch.
 
@@ -66,8 +69,14 @@ def judge_launch(given: LaunchInput) -> JudgedLaunch:
     Raises
     ------
     InputError
-        The model is neither named nor built by the launch, or a configuration is no JSON.
+        The model is neither named nor built by the launch, or a configuration is no JSON or one that the framework
+        does not read.
     """
+    if given.text.config and not given.text.arguments and given.framework not in _READ_JSON:
+        raise InputError(
+            f"a JSON configuration, which {given.framework} does not read",
+            allowed="a launch script, YAML, TOML or KEY=VALUE words; JSON with --framework deepspeed or galvatron",
+        )
     return _READERS[given.framework](given)
 
 

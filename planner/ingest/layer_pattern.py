@@ -29,7 +29,7 @@ def moe_pattern(text: str, layers: int) -> tuple[bool, ...]:
     InputError
         The text is neither, or a list has another length than the model.
     """
-    if text.strip().isdigit() and int(text) > 0:
+    if text.strip().isdecimal() and len(text) <= 9 and int(text) > 0:
         return tuple(index % int(text) == 0 for index in range(layers))
     try:
         value = _value(ast.parse(text.strip(), mode="eval").body)

@@ -98,14 +98,14 @@ def _positions(read: Arguments) -> dict[str, Any]:
     learned = kind in ("", "learned_absolute")
     window = read.texts("--window-size")
     before = (window[0] if len(window) == 1 else ",".join(window)).partition(",")[0] if window else ""
-    size = int(before) + 1 if before.isdigit() else 0
+    size = int(before) + 1 if before.isdecimal() and len(before) <= 9 else 0
     found: dict[str, Any] = {
         "learned_positions": read.number("--max-position-embeddings", 0) if learned else 0,
         "rotary": kind in ("rope", "yarn", "mrope"),
         "window": size,
     }
     skip = read.text("--window-attn-skip-freq")
-    if size and skip.isdigit() and int(skip) > 1:
+    if size and skip.isdecimal() and len(skip) <= 9 and int(skip) > 1:
         found["mixer_pattern"] = "w" * (int(skip) - 1) + "f"
     elif size and skip:
         windowed = moe_pattern(skip, read.number("--num-layers", 0))
