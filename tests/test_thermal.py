@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from costmodels.power import PowerModel, Work, power_model, power_w, step_load, step_power
@@ -137,12 +137,14 @@ GEMM = st.lists(st.floats(0.0, 2.0), min_size=4, max_size=4)
 
 
 @given(inlet_c=st.floats(15.0, 60.0), coupling=st.floats(0.0, 0.03), gemm=GEMM)
+@example(inlet_c=36.0, coupling=0.0234375, gemm=[0.0, 2.0, 0.0, 2.0])
 @settings(max_examples=50, deadline=None)
 def test_the_solution_holds_the_limit_or_the_least_clock(inlet_c: float, coupling: float, gemm: list[float]) -> None:
     state = balance(two_rows(inlet_c, coupling), {Work.GEMM: np.array(gemm)}, 3.0)
-    held = (state.temperature_c <= AIR.limit_c + 0.01) | np.isclose(state.clock, POWER.least_clock)
-    assert held.all()
-    assert (np.abs(state.temperature_c[state.heat_limited] - AIR.limit_c) < 0.1).all() or inlet_c > 40.0
+    least = np.isclose(state.clock, POWER.least_clock)
+    assert ((state.busy_c <= AIR.limit_c + 0.01) | least).all()
+    assert (state.temperature_c <= state.busy_c + 1e-6).all()  # the mean of a step that also waits
+    assert (np.abs(state.busy_c[state.heat_limited & ~least] - AIR.limit_c) < 0.1).all()
 
 
 @given(
