@@ -101,9 +101,16 @@ def state_exchange(
     flat = counts.reshape(2, -1)
     placed = PlacedTable(table, tiers, constants).repeated(int(np.prod(shape[1:], dtype=np.int64)))
     axes = ((Axis.DP_CP, Axis.SHARD, Axis.REPLICA), (Axis.EDP, Axis.EXPERT_SHARD, Axis.EXPERT_REPLICA))
-    calls = [_state_calls(count, group, job, placed, bucket_bytes) for count, group in zip(flat, axes, strict=True)]
+    held = [not number or bool(count.any()) for number, count in enumerate(flat)]  # models without experts place none
+    calls = [
+        _state_calls(count, group, job, placed, bucket_bytes) if some else ([], [])
+        for count, group, some in zip(flat, axes, held, strict=True)
+    ]
     reduce, gather = (placed.add_up([*dense, *expert]) for dense, expert in zip(*calls, strict=True))
-    shards = [np.where(placed.table.zero >= 1, placed.group(group[1]).size, 1) for group in axes]
+    shards = [
+        np.where(placed.table.zero >= 1, placed.group(group[1]).size, 1) if some else 1
+        for group, some in zip(axes, held, strict=True)
+    ]
     owned = sum(count / parts for count, parts in zip(flat, shards, strict=True))
     least = np.minimum(bucket_bytes / np.maximum(flat.sum(axis=0) * reduced_bytes(job), 1.0), 1.0)
     return StateExchange(
