@@ -1,6 +1,7 @@
 """Exchanges of weights and gradients: per micro-batch under ZeRO stages 2 and 3, and once per step."""
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -95,23 +96,16 @@ def state_exchange(
     Rajbhandari et al., arXiv 1910.02054; Megatron-core's distributed optimizer and its optimizer instances; PyTorch
     FSDP's hybrid sharding.
     """
-    trained = (job.trained_share * np.asarray(count) for count in (parameters.dense, parameters.expert))
-    counts = np.stack(np.broadcast_arrays(*trained)).astype(np.float64)
-    shape = counts.shape[1:]
-    flat = counts.reshape(2, -1)
+    counts = _trained(parameters, job)
+    shape, flat = counts.shape[1:], counts.reshape(2, -1)
     placed = PlacedTable(table, tiers, constants).repeated(int(np.prod(shape[1:], dtype=np.int64)))
     axes = ((Axis.DP_CP, Axis.SHARD, Axis.REPLICA), (Axis.EDP, Axis.EXPERT_SHARD, Axis.EXPERT_REPLICA))
-    held = [not number or bool(count.any()) for number, count in enumerate(flat)]  # models without experts place none
-    calls = [
-        _state_calls(count, group, job, placed, bucket_bytes) if some else ([], [])
-        for count, group, some in zip(flat, axes, held, strict=True)
-    ]
-    reduce, gather = (placed.add_up([*dense, *expert]) for dense, expert in zip(*calls, strict=True))
-    shards = [
-        np.where(placed.table.zero >= 1, placed.group(group[1]).size, 1) if some else 1
-        for group, some in zip(axes, held, strict=True)
-    ]
-    owned = sum(count / parts for count, parts in zip(flat, shards, strict=True))
+    parts = 2 if flat[1].any() else 1  # no group is placed for experts that are not there
+    held = list(zip(flat, axes, strict=True))[:parts]
+    calls = [_state_calls(count, group, job, placed, bucket_bytes) for count, group in held]
+    reduce, gather = (placed.add_up(list(chain.from_iterable(each))) for each in zip(*calls, strict=True))
+    sharded = placed.table.zero >= 1
+    owned = sum(count / np.where(sharded, placed.group(group[1]).size, 1) for count, group in held)
     least = np.minimum(bucket_bytes / np.maximum(flat.sum(axis=0) * reduced_bytes(job), 1.0), 1.0)
     return StateExchange(
         reduce_s=np.reshape(reduce.backward_s, shape),
@@ -124,6 +118,12 @@ def state_exchange(
         last_bucket_share=np.reshape(least, shape),
         calls=(*reduce.calls, *gather.calls),
     )
+
+
+def _trained(parameters: LocalParameters, job: TrainingJob) -> Floats:
+    """Dense and expert parameters that are trained, shape (2, ...) with that of the parameters."""
+    trained = (job.trained_share * np.asarray(count) for count in (parameters.dense, parameters.expert))
+    return np.stack(np.broadcast_arrays(*trained)).astype(np.float64)
 
 
 def _state_calls(
