@@ -22,8 +22,8 @@ from pathlib import Path
 
 import numpy as np
 
-from planner.measured import MeasuredRun
-from planner.validate import Prediction, validate
+from planner.evidence.measured import MeasuredRun
+from planner.evidence.validate import Prediction, validate
 
 GIB = 2.0**30
 APART = "ultrascale"

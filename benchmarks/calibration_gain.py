@@ -26,8 +26,8 @@ from costmodels.profile import UNCHANGED
 from hardware.errors import InputError
 from planner.calibrate.machine import fit_machine
 from planner.calibrate.runs import CalibrationRun, Prices, time_observations, usable_run
-from planner.evidence import left_out_half_width
-from planner.measured import MeasuredRun, read_runs
+from planner.evidence.measured import MeasuredRun, read_runs
+from planner.evidence.nearness import left_out_half_width
 
 LEAST_RUNS = 9
 WORSE = 0.01

@@ -3,7 +3,7 @@
     python benchmarks/check_memory.py RUNS.csv... [--family NAME]... [--rows]
 
 Results are grouped by family: the prefix of a run's id, or its framework. The peak is compared with the quantity that
-the run states (:func:`planner.validate.stated_peak_bytes`).
+the run states (:func:`planner.evidence.validate.stated_peak_bytes`).
 """
 
 import argparse
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from accuracy import errors, family, memory_ratios
 
-from planner.validate import Prediction, validate
+from planner.evidence.validate import Prediction, validate
 
 GIB = 2.0**30
 

@@ -1,10 +1,10 @@
-"""Write planner/evidence.csv from measured runs, and say how honest the intervals are.
+"""Write planner/evidence/evidence.csv from measured runs, and say how honest the intervals are.
 
-    python benchmarks/evidence.py RUNS.csv... [-o planner/evidence.csv]
+    python benchmarks/evidence.py RUNS.csv... [-o planner/evidence/evidence.csv]
 
 Every run's interval is made from the runs of *other* studies only; the share of runs inside is printed for several
-widenings, so that ``WIDENING`` in planner/evidence.py can be set to the one that covers 80 % as the mean over studies:
-one study holds almost half of all runs and would decide alone.
+widenings, so that ``WIDENING`` in planner/evidence/nearness.py can be set to the one that covers 80 % as the mean over
+studies: one study holds almost half of all runs and would decide alone.
 """
 
 import argparse
@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 
 from costmodels.pricing import Pricing
-from planner.evidence import WIDENING, distances, log_interval, table_of_rows, traits_of
-from planner.runs import question_of
+from planner.evidence.nearness import WIDENING, distances, log_interval, table_of_rows, traits_of
+from planner.evidence.runs import question_of
+from planner.evidence.validate import Prediction, validate
 from planner.traits import RunTraits
-from planner.validate import Prediction, validate
 
 LONGEST_NAME = 90
 LEFT_OUT = ("ultrascale",)  # one framework on one troubled network: its errors say nothing about other runs

@@ -28,8 +28,8 @@ from costmodels.pricing import Constants, Pricing
 from costmodels.step import price_steps
 from costmodels.workload.model import LayerKind, MoeFfn
 from hardware.errors import InputError
-from planner.measured import MeasuredRun, read_runs
-from planner.runs import PricedRun, question_of
+from planner.evidence.measured import MeasuredRun, read_runs
+from planner.evidence.runs import PricedRun, question_of
 
 Vector = NDArray[np.float64]
 

@@ -1,6 +1,6 @@
-"""Write planner/term_errors.toml: how much each predicted part of a step errs, from the errors of whole steps.
+"""Write planner/advice/term_errors.toml: how much each predicted part of a step errs, from the errors of whole steps.
 
-    python benchmarks/fit_term_errors.py [RUNS.csv...] [-o planner/term_errors.toml]
+    python benchmarks/fit_term_errors.py [RUNS.csv...] [-o planner/advice/term_errors.toml]
 
 A run's error is taken as the sum of independent errors of its parts, each in proportion to the part's share:
 
@@ -16,8 +16,8 @@ from typing import Final
 
 import numpy as np
 
-from planner.gap import GROUPS, part_seconds
-from planner.validate import validate
+from planner.advice.gap import GROUPS, part_seconds
+from planner.evidence.validate import validate
 
 RUNS: Final = Path(__file__).parent.parent / "tests" / "reference" / "measured_runs.csv"
 TAILS: Final = 4.0  # degrees of freedom

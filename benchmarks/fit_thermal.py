@@ -14,7 +14,7 @@ from typing import Final
 from costmodels.layout import Layout
 from hardware.catalog import cluster
 from hardware.cluster import Cluster
-from planner.explicit import ExplicitLayout, layout_of
+from planner.layouts.explicit import ExplicitLayout, layout_of
 from planner.placement import PlacedLayout, place_layout
 from planner.planning import pricings_of
 from planner.question import Question, request_of

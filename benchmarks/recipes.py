@@ -31,7 +31,7 @@ from hardware.errors import InputError
 from planner.ingest.judge import judge_launch, model_of_recipe
 from planner.ingest.judged import JudgedLaunch, LaunchInput
 from planner.ingest.launch_text import LaunchText, layout_of_lists
-from planner.launch_check import request_of_launch
+from planner.launches.check import request_of_launch
 from planner.planning import estimate, plan
 from planner.report.words import gib, layout_text, recompute_text
 from planner.request import Framework, PlanRequest

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from accuracy import APART, family, kind
 
-from planner.measured import MeasuredRun, read_runs
+from planner.evidence.measured import MeasuredRun, read_runs
 
 COLUMNS = (
     *("id", "source", "source_version", "date", "framework", "model", "params_b", "layers", "hidden_size"),

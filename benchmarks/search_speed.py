@@ -19,10 +19,10 @@ from costmodels.memory import components, model_memory, stage_sums, usable_memor
 from costmodels.memory.peak import verdicts
 from costmodels.step import price_steps
 from planner import Question, plan, request_of
-from planner.expand import even_contents, expand, pipeline_groups
-from planner.grids import enumerate_grids
+from planner.layouts.expand import even_contents, expand, pipeline_groups
+from planner.layouts.grids import enumerate_grids
+from planner.layouts.recompute_options import recompute_options
 from planner.planning import pricings_of
-from planner.recompute_options import recompute_options
 from planner.request import Framework
 from planner.rules import legal_mask
 

@@ -11,7 +11,7 @@ from typing import Final
 from hardware.errors import InputError
 from hardware.importers.assemble import Wishes
 from planner.calibrate.inputs import Inputs
-from planner.explicit import ExplicitLayout, layout_of
+from planner.layouts.explicit import ExplicitLayout, layout_of
 from planner.plan_report import PlanReport, RankedLayout
 from planner.question import LaunchQuestion, PortQuestion, Question, question_of, request_of
 from planner.report.console import show, text_console, working, write_stdout
@@ -84,10 +84,10 @@ class Outputs:
 
 def search(question: Question, outputs: Outputs) -> int:
     """Find the best layouts, print them, write the files."""
+    from planner.devices.stragglers import stragglers  # noqa: PLC0415
     from planner.planning import plan  # noqa: PLC0415 - the solver is heavy and mistakes should show at once
     from planner.report.device_text import straggler_section  # noqa: PLC0415
     from planner.report.search_text import print_search  # noqa: PLC0415
-    from planner.stragglers import stragglers  # noqa: PLC0415
 
     outputs.check(question.model, question.cluster, question.profile, *question.telemetry)
     request = request_of(question)
@@ -104,7 +104,7 @@ def search(question: Question, outputs: Outputs) -> int:
 
 def rebalance(path: Path, rank: int, telemetry: Sequence[str], outputs: Outputs) -> int:
     """Propose another split and placement of a saved layout on the machine as it was measured."""
-    from planner.rebalance import rebalance as found_for  # noqa: PLC0415
+    from planner.devices.rebalance import rebalance as found_for  # noqa: PLC0415
     from planner.report.device_text import print_rebalance  # noqa: PLC0415
 
     outputs.check(str(path), *telemetry)
@@ -127,7 +127,7 @@ def rebalance(path: Path, rank: int, telemetry: Sequence[str], outputs: Outputs)
 
 def port(question: PortQuestion, outputs: Outputs) -> int:
     """Carry a recipe to another machine, and search there."""
-    from planner.porting import port as carried_to  # noqa: PLC0415
+    from planner.launches.porting import port as carried_to  # noqa: PLC0415
     from planner.report.porting_text import port_sections, port_to_json, recipe_in  # noqa: PLC0415
     from planner.report.search_text import print_search  # noqa: PLC0415
 
@@ -161,8 +161,8 @@ def _write_views(report: PlanReport, outputs: Outputs) -> list[str]:
 def estimate(question: Question, explicit: ExplicitLayout, outputs: Outputs, placement: str = "best") -> int:
     """Price one explicit layout, print it, say which rules it breaks."""
     from costmodels.results import Verdict  # noqa: PLC0415
+    from planner.advice.remedies import remedies  # noqa: PLC0415
     from planner.planning import estimate as price  # noqa: PLC0415
-    from planner.remedies import remedies  # noqa: PLC0415
     from planner.report.estimate_text import print_estimate  # noqa: PLC0415
     from planner.report.placement_file import given_placement  # noqa: PLC0415
 
@@ -191,14 +191,14 @@ def _estimate_json(request: PlanRequest, ranked: RankedLayout, broken: Sequence[
 
 def explain(path: Path, rank: int, measured_s: float | None = None) -> int:
     """Print where the time and the memory of a saved layout go, and where a measured step differs from it."""
-    from planner.gap import explain_gap  # noqa: PLC0415
-    from planner.heat_advice import heat_advice  # noqa: PLC0415
-    from planner.refused_savings import refused_savings  # noqa: PLC0415
-    from planner.remedies import remedies, repriced  # noqa: PLC0415
+    from planner.advice.gap import explain_gap  # noqa: PLC0415
+    from planner.advice.heat import heat_advice  # noqa: PLC0415
+    from planner.advice.remedies import remedies, repriced  # noqa: PLC0415
+    from planner.advice.what_if import what_ifs  # noqa: PLC0415
+    from planner.infeasible.refused_savings import refused_savings  # noqa: PLC0415
     from planner.report.explain_text import Surroundings, print_change, print_explanation  # noqa: PLC0415
     from planner.report.gap_text import print_gap  # noqa: PLC0415
-    from planner.sensitivity import sensitivities  # noqa: PLC0415
-    from planner.what_if import what_ifs  # noqa: PLC0415
+    from planner.traffic.sensitivity import sensitivities  # noqa: PLC0415
 
     saved, before = _saved(path, rank)
     with working("pricing changes"):
@@ -222,7 +222,7 @@ def explain(path: Path, rank: int, measured_s: float | None = None) -> int:
 
 def traffic(path: Path, rank: int, *, scaling: bool, json_out: str | None) -> int:
     """Print what a saved layout sends over which link, and the same job on other networks and numbers of nodes."""
-    from planner.remedies import repriced  # noqa: PLC0415
+    from planner.advice.remedies import repriced  # noqa: PLC0415
     from planner.report.traffic_json import networks_to_json, scaling_to_json, traffic_to_json  # noqa: PLC0415
     from planner.report.traffic_text import print_traffic  # noqa: PLC0415
     from planner.report.words import layout_text  # noqa: PLC0415
@@ -249,9 +249,9 @@ def traffic(path: Path, rank: int, *, scaling: bool, json_out: str | None) -> in
 
 def fewest(question: Question, clusters: Sequence[str], outputs: Outputs) -> int:
     """Find the smallest size of some machines that holds a job, and that with its optimizer in host memory."""
-    from planner.fewest import fewest as fewest_of  # noqa: PLC0415
-    from planner.fewest import in_host_memory  # noqa: PLC0415
-    from planner.launch_check import is_preset_alone  # noqa: PLC0415
+    from planner.advice.fewest import fewest as fewest_of  # noqa: PLC0415
+    from planner.advice.fewest import in_host_memory  # noqa: PLC0415
+    from planner.launches.check import is_preset_alone  # noqa: PLC0415
     from planner.report.compare_text import fewest_to_json, print_fewest  # noqa: PLC0415
 
     outputs.check(question.model, *clusters)
@@ -266,7 +266,7 @@ def fewest(question: Question, clusters: Sequence[str], outputs: Outputs) -> int
 
 def compare(question: Question, degree: str, outputs: Outputs) -> int:
     """Search once for every value of a degree and print the best layouts side by side."""
-    from planner.compare import compare as compare_by  # noqa: PLC0415
+    from planner.advice.compare import compare as compare_by  # noqa: PLC0415
     from planner.report.compare_text import compared_to_json, print_compared  # noqa: PLC0415
 
     outputs.check(question.model, question.cluster)
@@ -309,7 +309,7 @@ def export(path: Path, rank: int, target: Target, folder: Path | None) -> int:
 
 def check(question: LaunchQuestion, json_out: str | None) -> int:
     """Judge a user's launch by its framework's rules, and price it."""
-    from planner.launch_check import check_launch  # noqa: PLC0415
+    from planner.launches.check import check_launch  # noqa: PLC0415
     from planner.report.check_text import check_to_json, print_check  # noqa: PLC0415
 
     outputs = Outputs(json=json_out)
@@ -323,8 +323,8 @@ def check(question: LaunchQuestion, json_out: str | None) -> int:
 def sweep(path: Path, folder: Path, *, workers: int, scheduler: str, resume: bool) -> int:
     """Answer a grid of questions and write the table."""
     from planner.report.sweep_text import print_sweep, sweep_progress  # noqa: PLC0415
-    from planner.sweep import TABLE, run_sweep  # noqa: PLC0415
-    from planner.sweep_file import read_sweep  # noqa: PLC0415
+    from planner.sweeps.sweep import TABLE, run_sweep  # noqa: PLC0415
+    from planner.sweeps.sweep_file import read_sweep  # noqa: PLC0415
 
     if scheduler and workers > 1:
         raise InputError("--workers with --scheduler: its workers do the work", allowed="one of them")
@@ -342,10 +342,10 @@ def sweep(path: Path, folder: Path, *, workers: int, scheduler: str, resume: boo
 
 def validate(paths: Sequence[Path], profile: str, json_out: str | None) -> int:
     """Predict measured runs and print the errors."""
-    from planner.calibrate.profile import read_profile  # noqa: PLC0415
+    from planner.evidence.validate import validate as predict_runs  # noqa: PLC0415
+    from planner.profile import read_profile  # noqa: PLC0415
     from planner.report.console import counted  # noqa: PLC0415
     from planner.report.validation import predictions_to_json, print_predictions  # noqa: PLC0415
-    from planner.validate import validate as predict_runs  # noqa: PLC0415
 
     outputs = Outputs(json=json_out)
     outputs.check(*map(str, paths), profile)
@@ -359,7 +359,7 @@ def validate(paths: Sequence[Path], profile: str, json_out: str | None) -> int:
 def calibrate(inputs: Inputs, output: Path) -> int:
     """Fit the profile of a machine and write it."""
     from planner.calibrate.calibration import calibrate as fit_inputs  # noqa: PLC0415
-    from planner.calibrate.profile import profile_text  # noqa: PLC0415
+    from planner.profile import profile_text  # noqa: PLC0415
     from planner.report.calibration_text import print_calibration  # noqa: PLC0415
 
     read = (*inputs.runs, *inputs.nccl_tests, *inputs.products)
@@ -408,7 +408,7 @@ def import_topology(paths: Sequence[Path], wishes: Wishes, output: Path | None) 
 def import_nccl_tests(paths: Sequence[Path], cluster: str, accelerator: str, output: Path | None) -> int:
     """Set the link rates of a cluster by logs of nccl-tests and write it as a file."""
     from hardware.cluster_file import to_toml  # noqa: PLC0415
-    from planner.imports import calibrate  # noqa: PLC0415
+    from planner.calibrate.link_rates import calibrate  # noqa: PLC0415
     from planner.report.import_text import print_import, rate_lines  # noqa: PLC0415
 
     if output is not None:
@@ -424,8 +424,8 @@ def import_nccl_tests(paths: Sequence[Path], cluster: str, accelerator: str, out
 def import_telemetry(paths: Sequence[Path], cluster: str, accelerator: str, output: Path | None) -> int:
     """Lay series of monitoring tools on a cluster and write it as a file."""
     from hardware.cluster_file import to_toml  # noqa: PLC0415
+    from planner.devices.telemetry import measured_cluster  # noqa: PLC0415
     from planner.report.import_text import print_import  # noqa: PLC0415
-    from planner.telemetry import measured_cluster  # noqa: PLC0415
 
     if output is not None:
         check_places({"-o": output}, [*map(str, paths), cluster])

@@ -12,23 +12,23 @@ from costmodels.price import price_layout
 from costmodels.pricing import Constants, Pricing
 from costmodels.results import LayoutCost
 from hardware.segments import in_segments
-from planner.build import on_island
-from planner.evidence import evidence_for
-from planner.infeasible import explain_infeasible
-from planner.islands import IslandSearch
-from planner.mixed_bounds import mixed_bound_s
-from planner.objective import check_objective, objective_value
+from planner.bounds.mixed_layers import mixed_bound_s
+from planner.evidence.nearness import evidence_for
+from planner.evidence.profile_use import profile_notes
+from planner.infeasible.reasons import explain_infeasible
+from planner.layouts.build import on_island
+from planner.layouts.shape_notes import shape_notes
 from planner.placement import PlacedLayout, in_order, place_all, place_layout, place_nodes, placed_as_given, rank_places
+from planner.placement.slow_devices import SlowDevice, slow_devices, without_slow_nodes
 from planner.plan_report import PlanReport, RankedLayout, SearchProof
-from planner.profile_use import profile_notes
-from planner.refine import best_of_grid
 from planner.request import Framework, Objective, PlanRequest
-from planner.search import GRIDS_KEPT, UniformSearch
-from planner.shape_notes import shape_notes
-from planner.slow_devices import SlowDevice, slow_devices, without_slow_nodes
-from planner.stage_ilp import StageShape
-from planner.tally import Tally
-from planner.two_level import PER_LAYER, candidate_shape, mixed_plans
+from planner.search.islands import IslandSearch
+from planner.search.objective import check_objective, objective_value
+from planner.search.refine import best_of_grid
+from planner.search.stage_ilp import StageShape
+from planner.search.tally import Tally
+from planner.search.two_level import PER_LAYER, candidate_shape, mixed_plans
+from planner.search.uniform import GRIDS_KEPT, UniformSearch
 
 MOST_STAGE_GPUS: Final = 64
 UNCONSTRAINED_LIMIT_S: Final = 5.0  # for a number that informs and decides nothing

@@ -18,12 +18,12 @@ from costmodels.workload.model import ModelSpec
 from hardware.catalog import cluster
 from hardware.cluster import Cluster
 from hardware.errors import InputError
-from planner.calibrate.profile import read_profile
+from planner.devices.telemetry import with_telemetry
+from planner.evidence.profile_use import check_profile
+from planner.layouts.recompute_words import parse_recompute_words
 from planner.nearest import nearest
-from planner.profile_use import check_profile
-from planner.recompute_words import parse_recompute_words
+from planner.profile import read_profile
 from planner.request import Framework, Objective, PlanRequest, parse_fixed
-from planner.telemetry import with_telemetry
 
 _Choice = TypeVar("_Choice", Framework, Objective)
 

@@ -10,7 +10,7 @@ from costmodels.job import TrainingJob
 from costmodels.workload.model import ModelSpec
 from hardware.cluster import Cluster
 from hardware.errors import InputError
-from planner.calibrate.profile import MachineProfile
+from planner.profile import MachineProfile
 
 
 class Objective(StrEnum):

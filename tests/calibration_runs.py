@@ -6,8 +6,8 @@ from pathlib import Path
 
 from costmodels.pricing import Constants
 from costmodels.profile import UNCHANGED, Profile, profiled
-from planner.measured import parse_run, read_runs
-from planner.validate import predict
+from planner.evidence.measured import parse_run, read_runs
+from planner.evidence.validate import predict
 
 GIB = 2.0**30
 SHAPES = (

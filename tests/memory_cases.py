@@ -17,7 +17,7 @@ from costmodels.workload import presets
 from costmodels.workload.architecture import Architecture
 from costmodels.workload.model import ModelSpec
 from hardware.catalog import accelerator
-from planner.splits import even_chunks
+from planner.layouts.splits import even_chunks
 
 FILE = Path(__file__).with_name("reference") / "memory_cases.toml"
 GIB = 2.0**30

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from planner.launch_check import read_launch
-from planner.measured import parse_run
+from planner.evidence.measured import parse_run
+from planner.evidence.validate import Prediction, predict
+from planner.launches.check import read_launch
+from planner.layouts.splits import even_chunks
 from planner.question import LaunchQuestion
 from planner.request import Framework
 from planner.rules import ModelFacts, Proposal, Split, check
 from planner.rules.split import layers_unchecked, virtual_degree
-from planner.splits import even_chunks
-from planner.validate import Prediction, predict
 
 FILE = Path(__file__).with_name("reference") / "cases.toml"
 NEAR_LIMIT = 0.9

@@ -10,7 +10,7 @@ from costmodels.pricing import Pricing
 from costmodels.results import LayoutCost, Verdict
 from costmodels.workload.model import ModelSpec
 from hardware.cluster import Cluster
-from planner.build import uniform_layout
+from planner.layouts.build import uniform_layout
 from planner.question import Question, request_of
 from planner.request import Framework, PlanRequest
 from planner.rules import check_layout

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from planner.validate import Prediction, validate
+from planner.evidence.validate import Prediction, validate
 
 RUNS = Path(__file__).parent / "reference" / "measured_runs.csv"
 GIB = 2.0**30

@@ -14,13 +14,20 @@ from costmodels.pipeline.inflight import in_flight_total, peak_activation_bytes
 from costmodels.pipeline.schedules import PipelineSpec, Schedule
 from costmodels.price import price_layout
 from costmodels.results import Verdict
-from planner.bounds import Work, least_bottleneck_s, part_seconds, part_work, pipeline_bound_s, step_lower_bound_s
-from planner.grids import Grids, enumerate_grids
-from planner.memory_bounds import Flight, StageRoom, memory_bound
-from planner.option_bounds import OptionBounds
-from planner.recompute_options import recompute_options
+from planner.bounds.memory import Flight, StageRoom, memory_bound
+from planner.bounds.options import OptionBounds
+from planner.bounds.stage_capacity import Layers, Pipelines, capacity_bound_s
+from planner.bounds.step_time import (
+    Work,
+    least_bottleneck_s,
+    part_seconds,
+    part_work,
+    pipeline_bound_s,
+    step_lower_bound_s,
+)
+from planner.layouts.grids import Grids, enumerate_grids
+from planner.layouts.recompute_options import recompute_options
 from planner.rules import legal_mask
-from planner.stage_capacity import Layers, Pipelines, capacity_bound_s
 
 QUICK = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 EXACT = 1.0 + 1e-9

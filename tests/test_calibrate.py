@@ -10,7 +10,7 @@ from planner.calibrate.calibration import calibrate
 from planner.calibrate.fit import fit, left_out_steps
 from planner.calibrate.inputs import Inputs
 from planner.calibrate.priors import priors
-from planner.evidence import left_out_half_width
+from planner.evidence.nearness import left_out_half_width
 
 
 def calibrated(path):

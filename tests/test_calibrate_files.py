@@ -18,15 +18,15 @@ from hardware.catalog import accelerator
 from hardware.errors import InputError
 from planner.calibrate.calibration import calibrate
 from planner.calibrate.inputs import Inputs
-from planner.calibrate.profile import FittedRun, InputFile, MachineProfile, MemoryErrors, profile_text, read_profile
 from planner.calibrate.runs import read_calibration_runs
 from planner.calibrate.tables import read_products
 from planner.cli import app
-from planner.evidence import evidence_for
-from planner.explicit import ExplicitLayout, layout_of
+from planner.evidence.nearness import evidence_for
+from planner.layouts.explicit import ExplicitLayout, layout_of
 from planner.planning import pricings_of
+from planner.profile import FittedRun, InputFile, MachineProfile, MemoryErrors, profile_text, read_profile
 from planner.question import Question, request_of
-from planner.sweep_file import read_sweep
+from planner.sweeps.sweep_file import read_sweep
 from planner.traits import RunTraits
 
 LOG = Path(__file__).parent / "fixtures" / "nccl_logs" / "all_reduce-root.txt"

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from public_cases import Outcome, cases, launched, outcomes, priced
 
+from planner.layouts.shape_notes import shape_notes
 from planner.planning import plan
 from planner.question import Question, request_of
-from planner.shape_notes import shape_notes
 
 ALL = {case["id"]: case for case in cases()}
 LAUNCHES = [(case["id"], launch) for case in ALL.values() for launch in case.get("launch", ())]

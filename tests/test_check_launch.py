@@ -14,7 +14,7 @@ from planner.ingest.judge import model_of_recipe
 from planner.ingest.launch_text import read_launch_text, yaml_overrides
 from planner.ingest.megatron_model import model_of
 from planner.ingest.options import megatron_options, read_arguments
-from planner.launch_check import check_launch, read_launch
+from planner.launches.check import check_launch, read_launch
 from planner.question import LaunchQuestion
 
 RUN = CliRunner()

@@ -11,17 +11,17 @@ from costmodels.job import Dispatcher
 from costmodels.results import Verdict
 from hardware.catalog import cluster
 from hardware.errors import InputError
+from planner.advice.compare import compare, gathered_bytes, padded_seq
+from planner.advice.fewest import fewest, in_host_memory
+from planner.advice.remedies import remedies
+from planner.advice.what_if import what_ifs
 from planner.cli import app
-from planner.compare import compare, gathered_bytes, padded_seq
-from planner.explicit import ExplicitLayout, layout_of
-from planner.fewest import fewest, in_host_memory
-from planner.logits import logits_of
+from planner.infeasible.refused_savings import refused_savings
+from planner.layouts.explicit import ExplicitLayout, layout_of
+from planner.layouts.logits import logits_of
 from planner.planning import estimate
 from planner.question import Question, request_of
-from planner.refused_savings import refused_savings
-from planner.remedies import remedies
 from planner.report.json_report import layout_to_json
-from planner.what_if import what_ifs
 
 RUN = CliRunner()
 

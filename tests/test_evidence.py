@@ -5,8 +5,16 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from planner.evidence import COVERAGE, EvidenceTable, distances, evidence_for, log_interval, shipped_runs, traits_of
-from planner.explicit import ExplicitLayout, layout_of
+from planner.evidence.nearness import (
+    COVERAGE,
+    EvidenceTable,
+    distances,
+    evidence_for,
+    log_interval,
+    shipped_runs,
+    traits_of,
+)
+from planner.layouts.explicit import ExplicitLayout, layout_of
 from planner.planning import estimate, pricings_of
 from planner.question import Question, request_of
 from planner.traits import RunTraits

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from costmodels.layout import FULL_RECOMPUTE, Strategy
 from costmodels.results import StepTime, Verdict
-from planner.explain import differences, named_parts, waterfall
-from planner.neighbours import neighbours
+from planner.advice.explain import differences, named_parts, waterfall
+from planner.advice.neighbours import neighbours
+from planner.advice.remedies import LEAST_SAVING_BYTES, remedies
 from planner.planning import estimate
 from planner.question import Question, request_of
-from planner.remedies import LEAST_SAVING_BYTES, remedies
 from planner.rules import check_layout
-from planner.sensitivity import sensitivities
+from planner.traffic.sensitivity import sensitivities
 
 SECONDS = st.floats(0.0, 100.0)
 NAMES = st.sampled_from(

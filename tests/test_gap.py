@@ -8,14 +8,14 @@ from rich.console import Console
 
 from costmodels.layout import Layout, Strategy
 from hardware.errors import InputError
-from planner.build import uniform_layout
-from planner.explain import clock_share, falls, waterfall
-from planner.gap import GROUPS, Gap, explain_gap, part_seconds, term_errors
+from planner.advice.explain import clock_share, falls, waterfall
+from planner.advice.gap import GROUPS, Gap, explain_gap, part_seconds, term_errors
+from planner.layouts.build import uniform_layout
 from planner.planning import estimate
 from planner.question import Question, request_of
 from planner.report.gap_text import print_gap
 from planner.request import PlanRequest
-from planner.sensitivity import on_scaled_fabrics
+from planner.traffic.sensitivity import on_scaled_fabrics
 
 
 def asked(model: str, cluster: str, batch: int = 128, seq: int = 4096) -> PlanRequest:

@@ -12,7 +12,7 @@ from small_requests import asked
 from costmodels.goodput import checkpoint_bytes, goodput, optimal_interval_s, useful_share
 from costmodels.workload import presets
 from hardware import catalog
-from planner.explicit import ExplicitLayout, layout_of
+from planner.layouts.explicit import ExplicitLayout, layout_of
 from planner.planning import estimate
 from planner.report.console import text_console
 from planner.report.estimate_text import print_estimate

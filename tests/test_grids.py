@@ -10,9 +10,9 @@ from small_requests import asked, grids, legal, sized, small
 
 from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE
 from costmodels.positions import contents_of
-from planner.build import uniform_layout
-from planner.expand import expand, pipeline_groups, prefix_contents, virtual_degrees
-from planner.grids import (
+from planner.layouts.build import uniform_layout
+from planner.layouts.expand import expand, pipeline_groups, prefix_contents, virtual_degrees
+from planner.layouts.grids import (
     LARGEST_IDLE_SHARE,
     MAX_MICRO_BATCH,
     attention_heads,
@@ -22,9 +22,9 @@ from planner.grids import (
     kernel_table,
     world_sizes,
 )
+from planner.layouts.splits import balanced_positions, even_chunks, even_positions, leading_positions
 from planner.request import PlanRequest
 from planner.rules import legal_mask
-from planner.splits import balanced_positions, even_chunks, even_positions, leading_positions
 
 Row = tuple[int, ...]
 

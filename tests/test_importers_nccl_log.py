@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from hardware.cluster_file import read_cluster_file
 from hardware.errors import InputError
 from hardware.importers.nccl_log import ranks_of, read_nccl_log
+from planner.calibrate.link_rates import LARGE_BYTES, _log_ratio, calibrate
 from planner.cli import app
-from planner.imports import LARGE_BYTES, _log_ratio, calibrate
 
 FOLDER = Path(__file__).parent / "fixtures" / "nccl_logs"
 TOPOLOGY = Path(__file__).parent / "fixtures" / "topology"

@@ -12,7 +12,7 @@ from hardware.cluster_file import parse_cluster, to_toml
 from hardware.errors import InputError
 from hardware.importers.telemetry import DeviceReading, Telemetry, read_telemetry
 from hardware.importers.telemetry.samples import quantity, reasons_of
-from planner.telemetry import measured_cluster
+from planner.devices.telemetry import measured_cluster
 
 SMI = """\
 timestamp, name, index, temperature.gpu, power.draw [W], clocks.current.sm [MHz], utilization.gpu [%], \

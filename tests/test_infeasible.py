@@ -7,7 +7,7 @@ import pytest
 
 from hardware.catalog import cluster
 from planner import Question, plan, request_of
-from planner.changes import shorter
+from planner.infeasible.changes import shorter
 
 
 def ask(**more):

@@ -16,16 +16,16 @@ from costmodels.pricing import Pricing
 from hardware.catalog import cluster
 from hardware.cluster import Cluster, Island
 from planner import plan
-from planner.build import schedule_of, uniform_stages
-from planner.expand import expand
-from planner.grids import enumerate_grids
-from planner.island_rows import IslandRows
-from planner.islands import IslandSearch
+from planner.layouts.build import schedule_of, uniform_stages
+from planner.layouts.expand import expand
+from planner.layouts.grids import enumerate_grids
+from planner.layouts.recompute_options import recompute_options
 from planner.plan_report import PlanReport
 from planner.planning import pricings_of
-from planner.recompute_options import recompute_options
 from planner.request import PlanRequest
 from planner.rules import legal_mask
+from planner.search.island_rows import IslandRows
+from planner.search.islands import IslandSearch
 
 QUICK = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 EXACT = 1.0 + 1e-9

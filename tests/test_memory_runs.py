@@ -3,8 +3,8 @@
 import pytest
 
 from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Granularity
-from planner.measured import parse_run
-from planner.runs import CORE_ATTENTION, PricedRun, mixed_recompute, question_of, stated_layers
+from planner.evidence.measured import parse_run
+from planner.evidence.runs import CORE_ATTENTION, PricedRun, mixed_recompute, question_of, stated_layers
 
 ROW = {
     "id": "run",

@@ -8,10 +8,10 @@ import pytest
 from costmodels.node_power import node_w
 from hardware.catalog import cluster
 from hardware.errors import InputError
-from planner.objective import objective_value, objective_values, run_cost, step_cost, step_energy_j
 from planner.planning import plan
 from planner.question import Question, request_of
 from planner.request import Objective
+from planner.search.objective import objective_value, objective_values, run_cost, step_cost, step_energy_j
 
 
 def request(machine="dgx-a100:2", **more):

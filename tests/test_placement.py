@@ -14,8 +14,8 @@ from costmodels.placement import Placement, identity, ranks_of_stages, stage_map
 from costmodels.price import price_layout, price_layout_with_heat
 from hardware.cluster import Cluster, DeviceState, FabricTier
 from hardware.errors import InputError
-from planner.build import on_island
-from planner.explicit import ExplicitLayout, layout_of
+from planner.layouts.build import on_island
+from planner.layouts.explicit import ExplicitLayout, layout_of
 from planner.placement import place_layout, place_with_splits, placement_of, rank_places
 from planner.placement.candidates import board_of, every_placement
 from planner.placement.joint import network_minds
@@ -24,7 +24,7 @@ from planner.plan_report import RankPlace
 from planner.planning import estimate, plan, pricings_of
 from planner.question import Question, request_of
 from planner.request import Objective, PlanRequest
-from planner.search import UniformSearch
+from planner.search.uniform import UniformSearch
 
 TWO_ROWS = NodeSlots(columns=((0, 2), (1, 3)), kinds=(0, 0), coolness=(0, 1, 2, 3))
 

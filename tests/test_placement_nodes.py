@@ -18,7 +18,7 @@ from hardware.importers.topology import import_topology
 from hardware.tiers import island_tiers
 from hardware.topology import bytes_per_s_between, cluster_graph, gpu_vertices
 from planner import Question, plan, request_of
-from planner.explicit import ExplicitLayout, layout_of
+from planner.layouts.explicit import ExplicitLayout, layout_of
 from planner.placement import node_orders, nodes_of
 from planner.planning import estimate
 from planner.report.json_report import layout_to_json

@@ -14,7 +14,7 @@ from planner import Question, plan, request_of
 from planner.plan_report import PlanReport, RankedLayout
 from planner.planning import estimate, why_slower
 from planner.request import Framework, Objective, PlanRequest
-from planner.search import UniformSearch
+from planner.search.uniform import UniformSearch
 
 GOLDEN = sorted((Path(__file__).parent / "fixtures" / "plans").glob("*.toml"))
 TRAITS = {

@@ -6,7 +6,7 @@ import pytest
 from small_requests import fits
 
 from planner import Question, plan, request_of
-from planner.sweep_file import read_sweep
+from planner.sweeps.sweep_file import read_sweep
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 

@@ -8,10 +8,10 @@ from small_requests import asked, pricing_of, small
 
 from costmodels.memory import usable_memory
 from planner import plan
-from planner.changes import batches, choices, more_nodes, shorter, without_choices
+from planner.infeasible.changes import batches, choices, more_nodes, shorter, without_choices
 from planner.plan_report import PlanReport
 from planner.report.words import layout_text
-from planner.smallest import smallest_layout
+from planner.search.smallest import smallest_layout
 
 
 def infeasible(**words) -> PlanReport:

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from planner.cli import app
-from planner.porting import Recipe, carry, port, recipe_of_launch
+from planner.launches.porting import Recipe, carry, port, recipe_of_launch
 from planner.question import LaunchQuestion, PortQuestion, Question, request_of
 from planner.report.porting_text import recipe_in
 

@@ -6,7 +6,7 @@ import pytest
 
 from costmodels.pricing import Constants
 from costmodels.profile import OF_FRAMEWORK, UNCHANGED, Profile, profiled
-from planner.explicit import ExplicitLayout, layout_of
+from planner.layouts.explicit import ExplicitLayout, layout_of
 from planner.planning import estimate
 from planner.question import Question, request_of
 

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from planner.cli import app
-from planner.sweep_file import read_sweep
+from planner.sweeps.sweep_file import read_sweep
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ from costmodels.workload.presets import model
 from planner.ingest.judge import judge_launch
 from planner.ingest.judged import JudgedLaunch, LaunchInput
 from planner.ingest.launch_text import LaunchText
-from planner.launch_check import request_of_launch
+from planner.launches.check import request_of_launch
 from planner.planning import estimate
 from planner.request import Framework
 

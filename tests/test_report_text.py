@@ -8,9 +8,9 @@ from rich.console import Console
 
 from costmodels.layout import FULL_RECOMPUTE, StrategyRun
 from costmodels.results import StepTime, Verdict
-from planner.explain import crossings, waterfall
+from planner.advice.explain import crossings, waterfall
+from planner.advice.remedies import Remedies, Remedy
 from planner.question import Question, request_of
-from planner.remedies import Remedies, Remedy
 from planner.report.console import PIPED_WIDTH, console_on, show, text_console, working
 from planner.report.estimate_text import print_estimate
 from planner.report.explain_text import Surroundings, print_explanation
@@ -19,7 +19,7 @@ from planner.report.search_text import print_search, proof_words
 from planner.request import Objective
 from planner.rules import Violation
 from planner.rules.table import Found
-from planner.sensitivity import Sensitivity
+from planner.traffic.sensitivity import Sensitivity
 
 ESCAPE = "\x1b"
 

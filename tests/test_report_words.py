@@ -4,7 +4,8 @@ import plan_samples as samples
 import pytest
 
 from costmodels.layout import FULL_RECOMPUTE, Strategy, StrategyRun
-from planner.explicit import parse_layers
+from planner.layouts.explicit import parse_layers
+from planner.layouts.splits import runs_of
 from planner.report.words import (
     count,
     digits,
@@ -23,7 +24,6 @@ from planner.report.words import (
     strategy_text,
     uniform,
 )
-from planner.splits import runs_of
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 import pytest
 
 from costmodels.pipeline.schedules import Schedule
-from planner.measured import parse_run
-from planner.runs import question_of
+from planner.evidence.measured import parse_run
+from planner.evidence.runs import question_of
 
 ROW = {
     "id": "one",

@@ -15,14 +15,14 @@ from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Layout, Recompute
 from costmodels.price import price_layout
 from costmodels.results import Verdict
 from planner import plan
-from planner.frontier import Frontier
-from planner.option_bounds import OptionBounds
+from planner.bounds.options import OptionBounds
+from planner.layouts.recompute_options import recompute_options
+from planner.layouts.splits import leading_positions
 from planner.plan_report import PlanReport
-from planner.recompute_options import recompute_options
-from planner.refine import layout_of
 from planner.request import DEGREES, PlanRequest
-from planner.search import UniformSearch
-from planner.splits import leading_positions
+from planner.search.frontier import Frontier
+from planner.search.refine import layout_of
+from planner.search.uniform import UniformSearch
 
 SAME = 1e-9
 

@@ -14,13 +14,13 @@ from hardware import catalog
 from hardware.cluster import DeviceState
 from hardware.errors import InputError
 from planner.cli import app
-from planner.explicit import ExplicitLayout, layout_of
+from planner.devices.rebalance import placement_of, rebalance
+from planner.devices.stragglers import stragglers
+from planner.layouts.explicit import ExplicitLayout, layout_of
+from planner.placement.slow_devices import SlowDevice, slow_devices, without_nodes, without_slow_nodes
 from planner.plan_report import RankPlace
 from planner.planning import estimate, plan, pricings_of
-from planner.rebalance import placement_of, rebalance
 from planner.request import PlanRequest
-from planner.slow_devices import SlowDevice, slow_devices, without_nodes, without_slow_nodes
-from planner.stragglers import stragglers
 
 
 def with_devices(request: PlanRequest, *devices: DeviceState) -> PlanRequest:

@@ -14,11 +14,12 @@ import pytest
 from rich.console import Console
 
 from hardware.errors import InputError
-from planner import commands, sweep
+from planner import commands
 from planner.question import Question
 from planner.report.sweep_text import print_sweep
-from planner.sweep import COLUMNS, run_sweep
-from planner.sweep_file import read_sweep
+from planner.sweeps import sweep
+from planner.sweeps.sweep import COLUMNS, run_sweep
+from planner.sweeps.sweep_file import read_sweep
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "sweeps"
 SMALL = tuple(
@@ -204,7 +205,7 @@ def test_a_defect_of_one_point_is_its_row(tmp_path, monkeypatch):
     def broken(_):
         raise ZeroDivisionError("nothing there")
 
-    monkeypatch.setattr("planner.sweep.plan", broken)
+    monkeypatch.setattr("planner.sweeps.sweep.plan", broken)
     asked = Question(model="llama3_8b", cluster="dgx-h100:1", global_batch=8, seq=1024)
     rows = run_sweep([asked], tmp_path).rows
     assert (rows[0]["status"], rows[0]["reason"]) == (

@@ -10,9 +10,9 @@ from costmodels.workload.presets import model
 from hardware.catalog import cluster
 from hardware.errors import InputError
 from hardware.text_file import read_json_file, read_text_file, read_toml_file
+from planner.evidence.measured import read_runs
 from planner.ingest.launch_text import read_launch_text
-from planner.measured import read_runs
-from planner.sweep_file import read_sweep
+from planner.sweeps.sweep_file import read_sweep
 
 CONFIG = {
     "model_type": "llama",

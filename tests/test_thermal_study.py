@@ -23,7 +23,7 @@ from costmodels.table import table_of
 from hardware.catalog import accelerator, cluster
 from hardware.cluster import Cluster, DeviceState
 from hardware.tiers import island_tiers
-from planner.explicit import ExplicitLayout, layout_of
+from planner.layouts.explicit import ExplicitLayout, layout_of
 from planner.placement import PlacedLayout, place_layout, place_with_splits
 from planner.planning import pricings_of
 from planner.question import Question, request_of

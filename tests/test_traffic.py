@@ -14,7 +14,7 @@ from hardware.sharing import adapters_of, binding_link, nic_sharing
 from hardware.tiers import island_tiers
 from hardware.topology import bisection_bytes_per_s
 from planner import Question, request_of
-from planner.explicit import ExplicitLayout, layout_of
+from planner.layouts.explicit import ExplicitLayout, layout_of
 from planner.plan_report import RankedLayout
 from planner.planning import estimate
 from planner.report.traffic_json import traffic_to_json

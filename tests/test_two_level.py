@@ -13,12 +13,12 @@ from costmodels.pipeline.schedules import Schedule
 from costmodels.positions import same_activations
 from costmodels.price import price_layout
 from planner import plan
-from planner.mixed_bounds import mixed_bound_s
+from planner.bounds.mixed_layers import mixed_bound_s
 from planner.planning import shape_of
 from planner.request import Framework, PlanRequest
-from planner.search import UniformSearch
-from planner.stage_ilp import StageShape
-from planner.two_level import MixedPlan, candidate_shape, mixed_plans, stage_strategies
+from planner.search.stage_ilp import StageShape
+from planner.search.two_level import MixedPlan, candidate_shape, mixed_plans, stage_strategies
+from planner.search.uniform import UniformSearch
 
 NO_WORSE = 1.03
 """The solver sees the step as a sum of parts: what a schedule hides of exchanges, and memory that parts do not explain,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from costmodels.workload.presets import model
-from planner.launch_check import read_launch
+from planner.launches.check import read_launch
 from planner.planning import plan
 from planner.question import LaunchQuestion, Question, request_of
 from planner.rules.layout_string import layout_string, parse_positions

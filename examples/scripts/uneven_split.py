@@ -3,7 +3,7 @@
 Run: python examples/scripts/uneven_split.py
 """
 
-from planner.explicit import ExplicitLayout, layout_of
+from planner.layouts.explicit import ExplicitLayout, layout_of
 from planner.planning import estimate
 from planner.question import Question, request_of
 

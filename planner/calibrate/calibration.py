@@ -11,12 +11,12 @@ from hardware.cluster import Cluster
 from hardware.errors import InputError
 from hardware.importers.nccl_log import NcclLog
 from planner.calibrate.inputs import Inputs
+from planner.calibrate.link_rates import cluster_of_logs
 from planner.calibrate.machine import fit_machine
 from planner.calibrate.observations import Observations
-from planner.calibrate.profile import InputFile, MachineProfile
 from planner.calibrate.runs import CalibrationRun, read_calibration_runs
 from planner.calibrate.tables import Products, log_observations, product_observations, read_logs, read_products
-from planner.imports import cluster_of_logs
+from planner.profile import InputFile, MachineProfile
 
 MOST_RUNS: Final = 2000
 """Runs of one calibration; more take minutes and teach nothing new about a dozen factors."""

@@ -12,9 +12,9 @@ from costmodels.table import Bools, Floats
 from planner.calibrate.fit import fit, left_out_steps
 from planner.calibrate.observations import Observations, joined
 from planner.calibrate.priors import Prior, memory_priors, profile_at, time_priors
-from planner.calibrate.profile import FittedRun, MachineProfile, MemoryErrors
 from planner.calibrate.runs import CalibrationRun, Prices, memory_observations, time_observations
-from planner.evidence import traits_of
+from planner.evidence.nearness import traits_of
+from planner.profile import FittedRun, MachineProfile, MemoryErrors
 from planner.traits import family_of
 
 DIGITS: Final = 6

@@ -16,9 +16,9 @@ from costmodels.table import Floats
 from hardware.cluster import Accelerator
 from hardware.errors import InputError
 from planner.calibrate.observations import Observations
-from planner.measured import MeasuredRun, read_runs
-from planner.runs import PricedRun, question_of
-from planner.validate import LEAST_MFU_PERCENT, stated_peak_bytes
+from planner.evidence.measured import MeasuredRun, read_runs
+from planner.evidence.runs import PricedRun, question_of
+from planner.evidence.validate import LEAST_MFU_PERCENT, stated_peak_bytes
 
 BYTES_PER_GIB: Final = 2.0**30
 TIME_NOISE: Final = 0.08
@@ -78,7 +78,7 @@ def read_calibration_runs(paths: Sequence[Path], accelerator: str = "") -> Chose
     Parameters
     ----------
     paths : sequence of Path
-        Tables as :mod:`planner.measured` reads them.
+        Tables as :mod:`planner.evidence.measured` reads them.
     accelerator : str
         Runs of other accelerators are left out; empty: all runs must be of one.
 

@@ -23,8 +23,8 @@ from hardware.cluster import Accelerator, Cluster, Island
 from hardware.errors import InputError
 from hardware.importers.nccl_log import NcclLog, read_nccl_log
 from hardware.importers.source_text import SourceText, read_source
+from planner.calibrate.link_rates import accelerator_in, log_ratios, ranks_in
 from planner.calibrate.observations import Observations, shared_noise
-from planner.imports import accelerator_in, log_ratios, ranks_in
 
 LOG_NOISE: Final = 0.12
 """Median error of the communication model over the nccl-tests tables (docs/collectives.md), 0.07, and repeats."""

@@ -25,9 +25,9 @@ from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
 from planner.ingest.options import Arguments, Option, read_arguments
 from planner.ingest.plain_layout import StatedLayout, refuse_illegal, uniform_stages
+from planner.layouts.splits import leading_positions
 from planner.request import Framework
 from planner.rules.proposal import ModelFacts, Proposal, Split
-from planner.splits import leading_positions
 
 _BATCH: Final = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 _GPT2_VOCAB: Final = 50_257

@@ -17,9 +17,9 @@ from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Layout, Stage, Strat
 from costmodels.pipeline.schedules import Schedule
 from hardware.errors import InputError
 from planner.ingest.plain_layout import StatedLayout, joined, refuse_illegal
+from planner.layouts.splits import even_chunks
 from planner.request import Framework
 from planner.rules.proposal import ModelFacts, Proposal, Split
-from planner.splits import even_chunks
 
 _LISTS: Final = (
     "tp_sizes_enc",

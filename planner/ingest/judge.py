@@ -14,7 +14,6 @@ from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, TITAN_SELECTIVE
 from costmodels.workload import presets
 from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
-from planner.build import with_strategies
 from planner.ingest import deepspeed, galvatron, torchtitan
 from planner.ingest.bridge import CORE, launcher_options_off, read_overrides
 from planner.ingest.judged import JudgedLaunch, LaunchInput, fault_violations, unknown_names
@@ -24,6 +23,7 @@ from planner.ingest.megatron_model import model_of
 from planner.ingest.options import Arguments, Fault, megatron_options
 from planner.ingest.plain_layout import StatedLayout
 from planner.ingest.torchtitan_models import model_of_config
+from planner.layouts.build import with_strategies
 from planner.request import Framework
 from planner.rules.proposal import ModelFacts, Proposal, facts_of
 from planner.rules.table import Found

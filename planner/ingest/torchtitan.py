@@ -19,9 +19,9 @@ from costmodels.pipeline.schedules import Schedule, positions
 from hardware.errors import InputError
 from planner.ingest.options import Arguments, Fault, Option, read_arguments
 from planner.ingest.plain_layout import StatedLayout, refuse_illegal, uniform_stages
+from planner.layouts.splits import even_chunks
 from planner.request import Framework
 from planner.rules.proposal import ModelFacts, Proposal, Split
-from planner.splits import even_chunks
 
 _SCHEDULES: Final = MappingProxyType(
     {

@@ -6,9 +6,9 @@ from types import MappingProxyType
 from costmodels.layout import Layout
 from costmodels.pricing import Pricing
 from costmodels.results import LayoutCost
-from planner.objective import objective_value
 from planner.placement.joint import PlacedLayout, place_layout, place_with_splits
 from planner.request import Objective, PlanRequest
+from planner.search.objective import objective_value
 
 
 def place_all(

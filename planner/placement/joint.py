@@ -19,13 +19,13 @@ from costmodels.pricing import Pricing
 from costmodels.results import LayoutCost, Verdict
 from costmodels.table import Floats
 from hardware.cluster import Island
-from planner.build import on_island
-from planner.expand import splits_freely
-from planner.objective import objective_value, objective_values
+from planner.layouts.build import on_island
+from planner.layouts.expand import splits_freely
 from planner.placement.candidates import Board, board_of, every_placement, first_placements, near
 from planner.request import PlanRequest
 from planner.rules import check_layout
-from planner.uneven import uneven_layouts
+from planner.search.objective import objective_value, objective_values
+from planner.search.uneven import uneven_layouts
 
 MOST_GPUS: Final = 4_096  # of layouts that are placed otherwise than in order
 MOST_STEPS: Final = 6  # to better neighbours

@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from planner.calibrate.calibration import Calibration
-from planner.calibrate.profile import FittedRun, MachineProfile
+from planner.profile import FittedRun, MachineProfile
 from planner.report.console import section, show
 from planner.report.layout_text import bullets, labelled
 from planner.report.ranking import ruled_table

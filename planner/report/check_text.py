@@ -6,7 +6,8 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from planner.ingest.judged import JudgedLaunch
-from planner.launch_check import FasterLayout, LaunchReport, PricedNeighbour
+from planner.launches.check import FasterLayout, LaunchReport, PricedNeighbour
+from planner.layouts.splits import runs_of
 from planner.plan_report import RankedLayout
 from planner.report.console import section, show
 from planner.report.json_report import SCHEMA, Json, layout_to_json, violations_to_json
@@ -15,7 +16,6 @@ from planner.report.words import gib, layout_text, seconds
 from planner.request import PlanRequest
 from planner.rules.proposal import Proposal
 from planner.rules.split import layers_unchecked
-from planner.splits import runs_of
 
 
 def check_to_json(report: LaunchReport) -> Json:

@@ -8,8 +8,8 @@ from rich.text import Text
 
 from costmodels.layout import Layout
 from costmodels.results import MemoryUse
-from planner.compare import Compared, zero_remark
-from planner.fewest import Fewest, TooFew
+from planner.advice.compare import Compared, zero_remark
+from planner.advice.fewest import Fewest, TooFew
 from planner.plan_report import RankedLayout
 from planner.report.console import section, show
 from planner.report.json_report import SCHEMA, Json, layout_to_json, memory_use_to_json, request_to_json

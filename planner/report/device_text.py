@@ -5,15 +5,15 @@ from typing import Final
 
 from rich.console import Console, RenderableType
 
+from planner.devices.rebalance import Rebalance
+from planner.devices.stragglers import Stragglers
+from planner.placement.slow_devices import SlowDevice
 from planner.plan_report import RankedLayout
-from planner.rebalance import Rebalance
 from planner.report.console import section, show
 from planner.report.layout_text import facts, job_line, labelled
 from planner.report.search_text import saved_lines
 from planner.report.words import digits, duration, layers_words, listed, percent, seconds
 from planner.request import PlanRequest
-from planner.slow_devices import SlowDevice
-from planner.stragglers import Stragglers
 
 MOST_SHOWN: Final = 4
 

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 
 from rich.console import Console, RenderableType
 
+from planner.advice.remedies import Remedies
+from planner.evidence.profile_use import profile_notes
+from planner.layouts.shape_notes import shape_notes
 from planner.plan_report import RankedLayout
-from planner.profile_use import profile_notes
-from planner.remedies import Remedies
 from planner.report.console import bars, section, show
 from planner.report.explain_text import saving_sections
 from planner.report.layout_text import breakdown, bullets, facts, job_line, strategies
@@ -14,7 +15,6 @@ from planner.report.search_text import saved_lines
 from planner.report.stage_text import memory_sections, stage_sections
 from planner.request import PlanRequest
 from planner.rules import Violation
-from planner.shape_notes import shape_notes
 
 
 def print_estimate(

@@ -8,11 +8,12 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from planner.explain import Crossing, TimeLoss, clock_share, crossings, differences, falls, waterfall
-from planner.heat_advice import HeatAdvice
+from planner.advice.explain import Crossing, TimeLoss, clock_share, crossings, differences, falls, waterfall
+from planner.advice.heat import HeatAdvice
+from planner.advice.remedies import Remedies, Remedy
+from planner.advice.what_if import WhatIf
+from planner.infeasible.refused_savings import Refused
 from planner.plan_report import PlanReport, RankedLayout
-from planner.refused_savings import Refused
-from planner.remedies import Remedies, Remedy
 from planner.report.console import NARROW, bars, section, show
 from planner.report.heat_text import heat_sections
 from planner.report.layout_text import bullets, facts, job_line, labelled, stages, strategies
@@ -21,9 +22,8 @@ from planner.report.stage_text import stage_sections
 from planner.report.traffic_text import traffic_sections
 from planner.report.words import digits, gib, layout_text, percent, seconds
 from planner.request import PlanRequest
-from planner.sensitivity import Sensitivity
 from planner.traffic import traffic_of
-from planner.what_if import WhatIf
+from planner.traffic.sensitivity import Sensitivity
 
 MOST_REMEDIES: Final = 8
 FALL_BAR: Final = 22

@@ -9,7 +9,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from costmodels.results import Evidence
-from planner.gap import REPEATS, Gap, Suspect
+from planner.advice.gap import REPEATS, Gap, Suspect
 from planner.report.console import section, show
 from planner.report.layout_text import labelled
 from planner.report.ranking import ruled_table
@@ -78,7 +78,7 @@ def print_gap(console: Console, gap: Gap, evidence: Evidence) -> None:
     console : Console
         Where to.
     gap : Gap
-        Of :func:`planner.gap.explain_gap`.
+        Of :func:`planner.advice.gap.explain_gap`.
     evidence : Evidence
         Of the prediction, for its interval.
     """

@@ -6,7 +6,7 @@ from typing import Final
 from rich.console import RenderableType
 from rich.text import Text
 
-from planner.heat_advice import HeatAdvice, hottest
+from planner.advice.heat import HeatAdvice, hottest
 from planner.report.console import section
 from planner.report.ranking import STYLES, ruled_table
 from planner.report.words import seconds

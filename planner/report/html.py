@@ -5,7 +5,7 @@ from html import escape
 from typing import Final
 
 from costmodels.results import StepTime
-from planner.explain import clock_share, waterfall
+from planner.advice.explain import clock_share, waterfall
 from planner.plan_report import PlanReport, RankedLayout
 from planner.report.layout_text import evidence_rows, memory_words, power_rows
 from planner.report.search_text import counts_words, proof_words

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from planner.imports import LinkRate
+from planner.calibrate.link_rates import LinkRate
 from planner.report.console import console_on
 
 

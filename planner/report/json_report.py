@@ -13,8 +13,7 @@ from costmodels.layout import Layout, Recompute, Stage, Strategy
 from costmodels.results import LayoutCost, MemoryUse, SlotState
 from costmodels.workload.counts import parameter_count
 from hardware.cluster import Cluster
-from planner.logits import logits_of
-from planner.objective import JOULES_PER_KWH, run_cost
+from planner.layouts.logits import logits_of
 from planner.plan_report import PlanReport, RankedLayout, RankPlace, SearchProof
 from planner.question import question_of
 from planner.report.traffic_json import traffic_to_json
@@ -22,6 +21,7 @@ from planner.report.version import version
 from planner.report.words import gib, layout_text
 from planner.request import PlanRequest
 from planner.rules.verdict import Violation
+from planner.search.objective import JOULES_PER_KWH, run_cost
 from planner.traffic import traffic_of
 
 SCHEMA: Final = 1

@@ -14,9 +14,9 @@ from costmodels.goodput import goodput
 from costmodels.layout import Layout
 from costmodels.results import Evidence, LayoutCost, MemoryUse, Moment, StepTime, Verdict
 from costmodels.workload.counts import parameter_count
-from planner.calibrate.profile import MachineProfile
-from planner.objective import JOULES_PER_KWH, run_cost
+from planner.layouts.splits import runs_of
 from planner.plan_report import RankedLayout
+from planner.profile import MachineProfile
 from planner.report.console import Bars, section
 from planner.report.ranking import STYLES, ruled_table
 from planner.report.words import (
@@ -37,7 +37,7 @@ from planner.report.words import (
     uniform,
 )
 from planner.request import PlanRequest
-from planner.splits import runs_of
+from planner.search.objective import JOULES_PER_KWH, run_cost
 
 _NEARNESS: Final = MappingProxyType(
     {

@@ -10,8 +10,8 @@ from costmodels.workload import presets
 from hardware.errors import InputError
 from hardware.text_file import read_text_file
 from planner.export.layout_json import read_layout
+from planner.launches.porting import Port, Recipe, recipe_of_launch
 from planner.plan_report import RankedLayout
-from planner.porting import Port, Recipe, recipe_of_launch
 from planner.question import LaunchQuestion, PortQuestion
 from planner.report.console import section
 from planner.report.json_reader import read_report

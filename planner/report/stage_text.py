@@ -8,7 +8,7 @@ from rich.text import Text
 
 from costmodels.results import MemoryUse
 from costmodels.workload.model import ModelSpec
-from planner.logits import logits_of
+from planner.layouts.logits import logits_of
 from planner.plan_report import RankedLayout
 from planner.report.console import section
 from planner.report.layout_text import labelled, stages

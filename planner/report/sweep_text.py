@@ -13,7 +13,7 @@ from planner.report.console import console_on, section, show
 from planner.report.layout_text import labelled
 from planner.report.ranking import ruled_table
 from planner.report.words import count, digits
-from planner.sweep import Row, SweepResult
+from planner.sweeps.sweep import Row, SweepResult
 
 MOST_ROWS: Final = 40
 _ASKED: Final = ("model", "cluster", "global_batch", "seq", "precision", "framework", "power_cap_w")

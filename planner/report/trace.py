@@ -7,7 +7,7 @@ from typing import Final
 
 from costmodels.pipeline.schedules import Kind, PipelineSpec
 from costmodels.pipeline.simulate import Timeline, timeline
-from planner.pipeline_times import pipeline_times
+from planner.advice.pipeline_times import pipeline_times
 from planner.plan_report import RankedLayout
 from planner.report.words import layout_text
 from planner.request import PlanRequest

@@ -10,15 +10,15 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from costmodels.inventory import fitted_constants
-from planner.calibrate.profile import MachineProfile
-from planner.measured import MeasuredRun
+from planner.evidence.measured import MeasuredRun
+from planner.evidence.validate import ErrorSummary, Prediction, summaries
+from planner.profile import MachineProfile
 from planner.report.console import section, show
 from planner.report.json_report import Json
 from planner.report.layout_text import labelled
 from planner.report.ranking import ruled_table
 from planner.report.version import version
 from planner.report.words import BYTES_PER_GIB, count, gib, percent
-from planner.validate import ErrorSummary, Prediction, summaries
 
 SCHEMA: Final = 1
 MOST_GROUPS: Final = 20

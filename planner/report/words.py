@@ -7,7 +7,7 @@ from typing import Final
 
 from costmodels.layout import Granularity, Layout, Strategy
 from costmodels.results import MemoryUse
-from planner.splits import runs_of
+from planner.layouts.splits import runs_of
 
 BYTES_PER_GIB: Final = 2.0**30
 GIGA: Final = 1e9

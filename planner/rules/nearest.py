@@ -9,13 +9,13 @@ from typing import Any, Final
 import numpy as np
 
 from costmodels.table import Bools, Floats
+from planner.layouts.splits import runs_of
 from planner.request import Framework
 from planner.rules.columns import Columns, proposal_columns, with_derived
 from planner.rules.proposal import Proposal, Split
 from planner.rules.split import layers_built, split_problems
 from planner.rules.table import SPLIT_CHECK, resolve_version, rules_for
 from planner.rules.verdict import check, rows_that_hold
-from planner.splits import runs_of
 
 _VARIED: Final = ("world", "tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch", "global_batch", "sequence_parallel")
 _TOLD: Final = ("tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch", "global_batch", "sequence_parallel", "world")

@@ -7,7 +7,7 @@ from costmodels.pricing import Constants
 from planner.plan_report import RankedLayout
 from planner.planning import estimate
 from planner.request import PlanRequest
-from planner.sensitivity import FACTORS, with_network
+from planner.traffic.sensitivity import FACTORS, with_network
 
 
 @dataclass(frozen=True, kw_only=True)

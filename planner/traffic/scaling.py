@@ -6,11 +6,11 @@ from typing import Final
 
 from costmodels.pricing import Constants
 from hardware.errors import InputError
-from planner.objective import objective_value
 from planner.planning import pricings_of
-from planner.refine import best_of_grid
 from planner.request import PlanRequest
-from planner.search import UniformSearch
+from planner.search.objective import objective_value
+from planner.search.refine import best_of_grid
+from planner.search.uniform import UniformSearch
 
 WORTH: Final = 0.5
 """Least part of a doubling's ideal gain for which more accelerators are said to help."""

@@ -1,0 +1,157 @@
+"""How few accelerators hold a job: the smallest size of a machine that does, and what the next smaller one lacks."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from costmodels.memory import usable_memory
+from costmodels.pricing import Constants
+from costmodels.results import MemoryUse, Verdict
+from hardware.cluster import Cluster
+from planner.infeasible.reasons import states_bytes, states_parts
+from planner.plan_report import RankedLayout
+from planner.planning import plan, pricings_of
+from planner.request import PlanRequest
+from planner.search.smallest import smallest_layout
+from planner.search.uniform import UniformSearch
+
+MOST_OVER_STATES: Final = 8.0
+"""Sizes are tried up to this many times the memory that the states alone take."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TooFew:
+    """The next smaller size, and why it does not do.
+
+    Attributes
+    ----------
+    gpus : int
+        Accelerators of that size.
+    states : tuple of (str, float)
+        Each kind of state of the whole model, kept once, the largest first [B].
+    usable_bytes : float
+        All usable memory of that size [B].
+    use : MemoryUse or None
+        The heaviest accelerator of the layout that needs least; None where no layout is legal there.
+    """
+
+    gpus: int
+    states: tuple[tuple[str, float], ...]
+    usable_bytes: float
+    use: MemoryUse | None
+
+    @property
+    def states_bytes(self) -> float:
+        """All states of the model, each kept once."""
+        return sum(size for _, size in self.states)
+
+    @property
+    def decides(self) -> str:
+        """What fills the memory: the states together, or the largest component; ``rules`` where nothing is legal."""
+        if self.states_bytes > self.usable_bytes:
+            return "states"
+        if self.use is None:
+            return "rules"
+        return max(self.use.components, key=lambda item: item[1])[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """A size of a machine that holds the job: the question on it, and the fastest layout there."""
+
+    request: PlanRequest
+    ranked: RankedLayout
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fewest:
+    """The answer for one kind of machine.
+
+    ``first`` is the smallest size on which anything fits, ``safe`` the smallest on which a layout fits with room for
+    what allocators waste; None where there is none within :data:`MOST_OVER_STATES` or in the time. ``below`` is the
+    size before ``first``; None where ``first`` is a single accelerator.
+    """
+
+    request: PlanRequest
+    first: Size | None
+    safe: Size | None
+    below: TooFew | None
+
+
+def fewest(request: PlanRequest, constants: Constants | None = None) -> Fewest:
+    """Find the smallest size of a machine on which a job fits.
+
+    Parameters
+    ----------
+    request : PlanRequest
+        Its cluster's first island names the kind of node; how many there are does not count.
+    constants : Constants, optional
+        Of the cost models; default: those that ship.
+
+    Returns
+    -------
+    Fewest
+        Sizes are parts of a node that divide it, then whole nodes, from the least that holds the states.
+    """
+    deadline = time.monotonic() + request.time_limit_s
+    below: TooFew | None = None
+    first: Size | None = None
+    for machine in _sizes(request):
+        asked = replace(request, cluster=machine, top=1)
+        found = _fastest(asked, constants, deadline)
+        if found is not None:
+            size = Size(request=asked, ranked=found)
+            first = first or size
+            if found.cost.heaviest.verdict is Verdict.FITS:
+                return Fewest(request=request, first=first, safe=size, below=below)
+        elif first is None:
+            below = _too_few(asked, constants)
+        if time.monotonic() > deadline:
+            break
+    return Fewest(request=request, first=first, safe=None, below=below)
+
+
+def in_host_memory(request: PlanRequest) -> PlanRequest:
+    """Return the request with the optimizer's states in host memory."""
+    software = replace(request.job.software, optimizer_offload=True)
+    return replace(request, job=replace(request.job, software=software))
+
+
+def _fastest(request: PlanRequest, constants: Constants | None, deadline: float) -> RankedLayout | None:
+    """The fastest layout on a machine of one size, where any fits; the quick look comes first."""
+    if not _offloaded(request) and states_bytes(request) > _usable_bytes(request):
+        return None
+    limited = replace(request, time_limit_s=max(0.1, deadline - time.monotonic()))
+    if not UniformSearch(limited, pricings_of(limited, constants)[0], any_will_do=True).run().best:
+        return None
+    layouts = plan(request, constants).layouts
+    return layouts[0] if layouts else None
+
+
+def _too_few(request: PlanRequest, constants: Constants | None) -> TooFew:
+    usable, room = _usable_bytes(request), states_bytes(request) <= _usable_bytes(request) or _offloaded(request)
+    least = smallest_layout(request, pricings_of(request, constants)[0]) if room else None
+    use = None if least is None else least.use
+    return TooFew(gpus=request.cluster.gpus, states=states_parts(request), usable_bytes=usable, use=use)
+
+
+def _usable_bytes(request: PlanRequest) -> float:
+    return request.cluster.gpus * usable_memory(request.cluster.islands[0].node.accelerator)
+
+
+def _offloaded(request: PlanRequest) -> bool:
+    return request.job.software.optimizer_offload or request.job.software.state_offload
+
+
+def _sizes(request: PlanRequest) -> Iterator[Cluster]:
+    """Parts of a node that divide it, then whole nodes, up to many times what the states need."""
+    cluster, island = request.cluster, request.cluster.islands[0]
+    whole = island.node.gpus
+    for gpus in (size for size in range(1, whole) if whole % size == 0):
+        part = replace(island, node=replace(island.node, gpus=gpus), nodes=1, devices=(), inlets_c=())
+        yield replace(cluster, name=f"{island.node.name}, {gpus} of {whole} GPUs", islands=(part,))
+    most = MOST_OVER_STATES * states_bytes(request) / (whole * usable_memory(island.node.accelerator))
+    for nodes in range(1, 2 + int(most)):
+        several = replace(island, nodes=nodes, devices=(), inlets_c=())
+        yield replace(cluster, name=f"{island.node.name}:{nodes}", islands=(several,))

@@ -1,0 +1,234 @@
+"""Layouts one step away from a given one: one degree, one choice or one layer moved."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from costmodels.layout import (
+    FULL_RECOMPUTE,
+    NO_RECOMPUTE,
+    Granularity,
+    Layout,
+    Recompute,
+    Stage,
+    Strategy,
+)
+from costmodels.pipeline.schedules import Schedule
+from costmodels.results import LayoutCost
+from hardware.errors import InputError
+from planner.layouts.build import uniform_layout, with_strategies
+from planner.layouts.grids import expert_count
+from planner.layouts.splits import even_chunks
+from planner.request import PlanRequest
+from planner.rules import check_layout
+
+MODULES: Final = ("layernorm", "mlp", "moe_act", "mla_up_proj", "shared_experts", "moe")
+"""Modules whose recompute is offered alone. Core attention is not: fused kernels keep nothing of it."""
+
+_TRADES: Final = (("tp", "dp"), ("cp", "dp"), ("pp", "dp"), ("tp", "pp"))
+_MOST_LAYERS_FOR_EVEN_SPLIT: Final = 2  # positions that may exceed the layers, as ends count as layers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Neighbour:
+    """A layout and what was changed, in words."""
+
+    change: str
+    layout: Layout
+
+
+def neighbours(request: PlanRequest, layout: Layout, cost: LayoutCost) -> tuple[Neighbour, ...]:
+    """Return the legal layouts one change away.
+
+    Parameters
+    ----------
+    request : PlanRequest
+        Model, job and framework.
+    layout : Layout
+        Where to start from; layouts whose layers use several grids get changes of recompute and of the split only.
+    cost : LayoutCost
+        Names the heaviest and the slowest stage, which give away layers.
+
+    Returns
+    -------
+    tuple of Neighbour
+        In a fixed order, none twice, none equal to the layout itself.
+    """
+    found: dict[Layout, Neighbour] = {}
+    for change, other in _all(request, layout, cost):
+        if other == layout or other in found or not _legal(request, other):
+            continue
+        found[other] = Neighbour(change=change, layout=other)
+    return tuple(found.values())
+
+
+def _legal(request: PlanRequest, layout: Layout) -> bool:
+    return not check_layout(layout, request.model, request.job, framework=request.framework)
+
+
+def _all(request: PlanRequest, layout: Layout, cost: LayoutCost) -> Iterator[tuple[str, Layout]]:
+    yield from _recomputes(request, layout)
+    yield from _splits(layout, cost)
+    grids = {replace(run.strategy, recompute=NO_RECOMPUTE) for stage in layout.stages for run in stage.strategies}
+    if len(grids) > 1 or len({stage.island for stage in layout.stages}) > 1:
+        return
+    yield from _batches(request, layout)
+    yield from _zero_stages(layout)
+    yield from _chunks(request, layout)
+    yield from _trades(request, layout)
+    yield from _experts(request, layout)
+
+
+def _recomputes(request: PlanRequest, layout: Layout) -> Iterator[tuple[str, Layout]]:
+    present = _modules(request)
+    options = [NO_RECOMPUTE, *(_selective(module) for module in MODULES if module in present), FULL_RECOMPUTE]
+    for option in options:
+        words = "no recompute" if option == NO_RECOMPUTE else f"recompute {option} in all layers"
+        yield words, with_strategies(layout, recompute=option)
+
+
+def _selective(module: str) -> Recompute:
+    return Recompute(granularity=Granularity.SELECTIVE, modules=(module,))
+
+
+def _modules(request: PlanRequest) -> set[str]:
+    """Recompute modules that the model has and that are worth a look."""
+    experts = bool(expert_count(request.model))
+    latent = any(getattr(getattr(kind, "mixer", None), "kv_rank", 0) for kind in request.model.kinds())
+    return {
+        "layernorm",
+        *(("moe_act", "moe", "shared_experts") if experts else ("mlp",)),
+        *(("mla_up_proj",) if latent else ()),
+    }
+
+
+def _splits(layout: Layout, cost: LayoutCost) -> Iterator[tuple[str, Layout]]:
+    """Move one layer off the heaviest stage, or off the slowest one, to the one with most room or time."""
+    if layout.pp == 1:
+        return
+    room = [use.usable_bytes - use.total_bytes for use in cost.memory]
+    pairs = (
+        (cost.heaviest.stage, max(range(layout.pp), key=lambda stage: room[stage])),
+        (
+            max(range(layout.pp), key=lambda stage: cost.stage_times_s[stage]),
+            min(range(layout.pp), key=lambda stage: cost.stage_times_s[stage]),
+        ),
+    )
+    for giver, taker in pairs:
+        if giver == taker or layout.stages[giver].layers < 2:
+            continue
+        stages = list(layout.stages)
+        stages[giver] = _resized(stages[giver], -1)
+        stages[taker] = _resized(stages[taker], +1)
+        yield f"one layer from stage {giver} to stage {taker}", replace(layout, stages=tuple(stages))
+
+
+def _resized(stage: Stage, by: int) -> Stage:
+    """Add a layer to the smallest chunk of a stage, or take one from its largest, with the strategy that is usual."""
+    sizes = list(stage.layers_per_chunk)
+    chunk = sizes.index(min(sizes)) if by > 0 else sizes.index(max(sizes))
+    sizes[chunk] += by
+    largest = max(range(len(stage.strategies)), key=lambda number: stage.strategies[number].count)
+    runs = tuple(
+        replace(run, count=run.count + by) if number == largest else run for number, run in enumerate(stage.strategies)
+    )
+    return replace(stage, layers_per_chunk=tuple(sizes), strategies=runs)
+
+
+def _batches(request: PlanRequest, layout: Layout) -> Iterator[tuple[str, Layout]]:
+    per_replica = layout.micro_batch * layout.num_microbatches
+    for size in (layout.micro_batch // 2, layout.micro_batch * 2):
+        if size and per_replica % size == 0 and _runs(layout.schedule, layout.pp, per_replica // size):
+            changed = replace(layout, micro_batch=size, num_microbatches=per_replica // size)
+            yield f"micro-batch {size}", changed
+    del request
+
+
+def _runs(schedule: Schedule, pp: int, num_microbatches: int) -> bool:
+    """Whether an interleaved schedule accepts the micro-batches; the others take any."""
+    return schedule is not Schedule.INTERLEAVED or num_microbatches % pp == 0
+
+
+def _zero_stages(layout: Layout) -> Iterator[tuple[str, Layout]]:
+    first = layout.first
+    if first.dp * first.cp > 1:
+        for stage in (first.zero - 1, first.zero + 1):
+            if 0 <= stage <= 3:
+                yield f"ZeRO-{stage}" if stage else "no ZeRO", with_strategies(layout, zero=stage)
+
+
+def _chunks(request: PlanRequest, layout: Layout) -> Iterator[tuple[str, Layout]]:
+    if layout.pp == 1:
+        return
+    for vpp in (layout.vpp // 2, layout.vpp * 2):
+        if vpp < 1:
+            continue
+        words = f"{vpp} virtual chunks a stage" if vpp > 1 else "no virtual chunks"
+        yield from _rebuilt(request, layout, layout.first, (layout.pp, vpp), words)
+
+
+def _trades(request: PlanRequest, layout: Layout) -> Iterator[tuple[str, Layout]]:
+    """Double one degree and halve another, both ways."""
+    degrees = {"tp": layout.first.tp, "cp": layout.first.cp, "dp": layout.first.dp, "pp": layout.pp}
+    for one, other in _TRADES:
+        for up, down in ((one, other), (other, one)):
+            if degrees[down] % 2:
+                continue
+            new = {**degrees, up: degrees[up] * 2, down: degrees[down] // 2}
+            strategy = _regrided(request, layout.first, new)
+            if strategy is not None:
+                words = f"{up} {new[up]} instead of {degrees[up]}, {down} {new[down]} instead of {degrees[down]}"
+                vpp = layout.vpp if new["pp"] > 1 else 1
+                yield from _rebuilt(request, layout, strategy, (new["pp"], vpp), words)
+
+
+def _regrided(request: PlanRequest, first: Strategy, degrees: dict[str, int]) -> Strategy | None:
+    """Return the strategy on other degrees, its experts as they were where they still fit."""
+    tp, cp, dp = degrees["tp"], degrees["cp"], degrees["dp"]
+    etp = 1
+    if expert_count(request.model):
+        etp = first.etp if first.etp in (1, tp) else tp
+        if tp * cp * dp % (first.ep * etp):
+            return None
+    sharded = first.zero or 1
+    return replace(
+        first,
+        tp=tp,
+        cp=cp,
+        dp=dp,
+        etp=etp,
+        zero=sharded if dp * cp > 1 else 0,
+        shard_group=0,
+        sequence_parallel=tp > 1 and (first.sequence_parallel or first.tp == 1),
+    )
+
+
+def _experts(request: PlanRequest, layout: Layout) -> Iterator[tuple[str, Layout]]:
+    first, experts = layout.first, expert_count(request.model)
+    for ep in (first.ep // 2, first.ep * 2) if experts else ():
+        if ep and experts % ep == 0 and first.gpus % (ep * first.etp) == 0:
+            yield f"ep {ep}", with_strategies(layout, ep=ep)
+
+
+def _rebuilt(
+    request: PlanRequest, layout: Layout, strategy: Strategy, shape: tuple[int, int], words: str
+) -> Iterator[tuple[str, Layout]]:
+    """Yield the layout with another grid or pipeline shape and an even split, if the batch and the layers allow it."""
+    pp, vpp = shape
+    micro_batches, rest = divmod(request.job.global_batch, strategy.dp * layout.micro_batch)
+    if rest or not micro_batches or pp * vpp > request.model.layers + _MOST_LAYERS_FOR_EVEN_SPLIT:
+        return
+    if vpp > 1 and micro_batches % pp:
+        return
+    try:
+        yield (
+            words,
+            uniform_layout(
+                strategy,
+                even_chunks(request.model.layers, pp, vpp),
+                micro_batch=layout.micro_batch,
+                num_microbatches=micro_batches,
+            ),
+        )
+    except InputError:
+        return

@@ -1,0 +1,163 @@
+"""What to change in a layout: its neighbours priced, in the order of what they cost for what they give."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from costmodels.layout import Layout
+from costmodels.placement import Placement, identity
+from costmodels.pricing import Constants
+from costmodels.results import LayoutCost, Verdict
+from hardware.errors import InputError
+from planner.advice.neighbours import neighbours
+from planner.placement import placement_of
+from planner.plan_report import PlanReport, RankedLayout
+from planner.planning import estimate
+from planner.request import Framework, PlanRequest
+
+LEAST_SAVING_BYTES = 64.0 * 2**20
+"""Savings below it are within what allocators round."""
+OFFLOADING: Final = (Framework.MEGATRON, Framework.BRIDGE, Framework.DEEPSPEED)
+"""Frameworks whose optimizer runs in the host on a switch: ``--optimizer-cpu-offload``, ``offload_optimizer``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remedy:
+    """A change with its price, against the layout as it is.
+
+    Attributes
+    ----------
+    lost_s : float
+        Seconds that a step takes more; negative when it becomes faster.
+    saved_bytes : float
+        Memory that the heaviest GPU holds less; negative when it holds more.
+    host_bytes_per_node : float
+        What the host of a node holds for its GPUs; 0.0 without offload.
+    """
+
+    change: str
+    layout: Layout
+    cost: LayoutCost
+    lost_s: float
+    saved_bytes: float
+    host_bytes_per_node: float = 0.0
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the changed layout fits."""
+        return self.cost.heaviest.verdict
+
+    @property
+    def lost_s_per_byte(self) -> float:
+        """Time lost for each byte saved; what orders remedies that save memory."""
+        return self.lost_s / self.saved_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remedies:
+    """Changes that save memory, cheapest first, and changes that fit and are faster, fastest first."""
+
+    saving: tuple[Remedy, ...]
+    faster: tuple[Remedy, ...]
+
+
+def repriced(report: PlanReport, ranks: Sequence[int], constants: Constants | None = None) -> PlanReport:
+    """Price some layouts of a report anew, so that they compare with what is priced now.
+
+    Parameters
+    ----------
+    report : PlanReport
+        As it was read.
+    ranks : sequence of int
+        From 1; ranks beyond the last are passed over.
+    constants : Constants, optional
+        Of the cost models; default: those that ship.
+
+    Returns
+    -------
+    PlanReport
+        Equal to the report where the cost models have not changed since.
+    """
+    layouts = list(report.layouts)
+    for number in (rank - 1 for rank in ranks if rank <= len(layouts)):
+        now = estimate(report.request, layouts[number].layout, constants, _saved_placement(report, layouts[number]))
+        layouts[number] = replace(layouts[number], cost=now.cost, placement=now.placement, in_order=now.in_order)
+    return replace(report, layouts=tuple(layouts))
+
+
+def _saved_placement(report: PlanReport, ranked: RankedLayout) -> Placement | None:
+    """Where the ranks of a placed layout run; None for one that was not placed."""
+    if ranked.in_order is None:
+        return None
+    cluster, layout = report.request.cluster, ranked.layout
+    if not ranked.placement:
+        return identity(layout.gpus, cluster.islands[layout.stages[0].island].node.gpus)
+    return placement_of(ranked.placement, cluster, layout, "placement")
+
+
+def remedies(request: PlanRequest, layout: Layout, cost: LayoutCost, constants: Constants | None = None) -> Remedies:
+    """Price every neighbour of a layout.
+
+    Parameters
+    ----------
+    request : PlanRequest
+        Model, cluster, job.
+    layout : Layout
+        Where to start from.
+    cost : LayoutCost
+        Its price.
+    constants : Constants, optional
+        Of the cost models; default: those that ship.
+
+    Returns
+    -------
+    Remedies
+        Each ordered with an explicit tie-break, so that the same layout always gives the same list.
+    """
+    found = _offloaded(request, layout, cost, constants)
+    for neighbour in neighbours(request, layout, cost):
+        try:
+            price = estimate(request, neighbour.layout, constants).cost
+        except InputError:  # a schedule that cannot run with these sizes is no remedy
+            continue
+        found.append(
+            Remedy(
+                change=neighbour.change,
+                layout=neighbour.layout,
+                cost=price,
+                lost_s=price.step.total_s - cost.step.total_s,
+                saved_bytes=cost.heaviest.total_bytes - price.heaviest.total_bytes,
+            )
+        )
+    saving = [remedy for remedy in found if remedy.saved_bytes > LEAST_SAVING_BYTES]
+    faster = [remedy for remedy in found if remedy.lost_s < 0.0 and remedy.verdict is not Verdict.OOM]
+    return Remedies(
+        saving=tuple(sorted(saving, key=lambda remedy: (remedy.lost_s_per_byte, remedy.change))),
+        faster=tuple(sorted(faster, key=lambda remedy: (remedy.lost_s, remedy.change))),
+    )
+
+
+def _offloaded(request: PlanRequest, layout: Layout, cost: LayoutCost, constants: Constants | None) -> list[Remedy]:
+    """The same layout with the optimizer's states in host memory, for frameworks that have that."""
+    software = request.job.software
+    if request.framework not in OFFLOADING or software.optimizer_offload or software.state_offload:
+        return []
+    there = replace(request, job=replace(request.job, software=replace(software, optimizer_offload=True)))
+    price = estimate(there, layout, constants).cost
+    return [
+        Remedy(
+            change="optimizer states in host memory",
+            layout=layout,
+            cost=price,
+            lost_s=price.step.total_s - cost.step.total_s,
+            saved_bytes=cost.heaviest.total_bytes - price.heaviest.total_bytes,
+            host_bytes_per_node=host_bytes_per_node(request, layout, price),
+        )
+    ]
+
+
+def host_bytes_per_node(request: PlanRequest, layout: Layout, cost: LayoutCost) -> float:
+    """Return what the host of a node holds for the accelerators of a layout on it [B]."""
+    stage = cost.heaviest.stage
+    node = request.cluster.islands[layout.stages[stage].island].node
+    return max(use.host_bytes for use in cost.memory) * min(node.gpus, layout.gpus)

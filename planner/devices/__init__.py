@@ -1,0 +1,1 @@
+"""Accelerators as they were measured: slow ones, what they cost, and a running layout placed anew."""

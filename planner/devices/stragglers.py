@@ -1,0 +1,84 @@
+"""What slow accelerators cost: as the job runs, split and placed anew, and without the nodes that hold them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from costmodels.price import price_layout_with_heat
+from hardware.cluster import Cluster
+from planner.placement.slow_devices import SlowDevice, slow_devices, without_slow_nodes
+from planner.plan_report import PlanReport
+from planner.planning import plan, pricings_of
+from planner.request import PlanRequest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stragglers:
+    """Step times with and without slow devices; 0.0 where there is none.
+
+    Attributes
+    ----------
+    devices : tuple of SlowDevice
+        Slowest first.
+    healthy_s : float
+        The best layout if all devices were like their kind [s].
+    as_is_s : float
+        That layout, ranks in order, on the cluster as it is [s].
+    replanned_s : float
+        The best layout found for the cluster as it is, layers and ranks placed anew [s].
+    left_out : tuple of int
+        Nodes without which the cluster has no slow device.
+    without_s : float
+        The best layout without those nodes [s]; 0.0 where nothing fits or no node is left.
+    """
+
+    devices: tuple[SlowDevice, ...]
+    healthy_s: float
+    as_is_s: float
+    replanned_s: float
+    left_out: tuple[int, ...]
+    without_s: float
+
+
+def stragglers(report: PlanReport) -> Stragglers | None:
+    """Say what the slow devices of a report's cluster cost, and what can be done.
+
+    Parameters
+    ----------
+    report : PlanReport
+        Of a search; its first layout is the answer to the cluster as it is.
+
+    Returns
+    -------
+    Stragglers or None
+        None where no device is slow or nothing fits.
+    """
+    request = report.request
+    pricings = pricings_of(request)
+    slow = slow_devices(pricings)
+    if not slow or not report.layouts:
+        return None
+    healthy = plan(replace(request, cluster=_healthy(request.cluster), top=1))
+    if not healthy.layouts:
+        return None
+    as_is = price_layout_with_heat(pricings, healthy.layouts[0].layout)
+    return Stragglers(
+        devices=slow,
+        healthy_s=healthy.layouts[0].cost.step.total_s,
+        as_is_s=as_is.step.total_s,
+        replanned_s=report.layouts[0].cost.step.total_s,
+        left_out=tuple(sorted({device.node for device in slow})),
+        without_s=_without_s(request, slow),
+    )
+
+
+def _healthy(cluster: Cluster) -> Cluster:
+    return replace(cluster, islands=tuple(replace(island, devices=()) for island in cluster.islands))
+
+
+def _without_s(request: PlanRequest, slow: Sequence[SlowDevice]) -> float:
+    """Step time of the best layout without the nodes of slow devices; 0.0 where there is none."""
+    cluster = without_slow_nodes(request.cluster, slow)
+    if cluster is None:
+        return 0.0
+    fewer = plan(replace(request, cluster=cluster, top=1))
+    return fewer.layouts[0].cost.step.total_s if fewer.layouts else 0.0

@@ -1,0 +1,1 @@
+"""Measured runs: read, priced, compared with predictions, and how near a request is to them."""

@@ -1,0 +1,381 @@
+"""From a measured run to what the cost models price: model, cluster, job and layout."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from types import MappingProxyType
+from typing import Final
+
+import numpy as np
+
+from costmodels.job import Precision, Software, TrainingJob
+from costmodels.layout import (
+    FULL_RECOMPUTE,
+    NO_RECOMPUTE,
+    TITAN_SELECTIVE,
+    Granularity,
+    Layout,
+    Recompute,
+    Stage,
+    Strategy,
+    StrategyRun,
+)
+from costmodels.pipeline.schedules import Schedule
+from costmodels.precision import precision
+from costmodels.software import RunText, software_for
+from costmodels.workload import presets
+from costmodels.workload.counts import owned_parameters
+from costmodels.workload.layers import layer_ops
+from costmodels.workload.model import ModelSpec
+from costmodels.workload.stated import StatedArchitecture, model_from_architecture
+from hardware.catalog import accelerator, cluster_of_run
+from hardware.cluster import Cluster
+from hardware.errors import InputError
+from hardware.segments import in_segments
+from planner.evidence.measured import MeasuredRun, RunGrid
+from planner.layouts.grids import expert_count
+from planner.layouts.splits import even_chunks
+
+BITS_PER_BYTE: Final = 8.0
+BYTES_PER_GBIT: Final = 1e9 / BITS_PER_BYTE
+BILLION: Final = 1e9
+ADAPTER_SHARE: Final = (
+    0.001  # parameters of low-rank adapters over those of the model (rank 16 of a width of thousands)
+)
+UNSTATED_VARIANTS: Final = MappingProxyType({"V100 (not stated)": "V100-SXM2-32GB"})
+"""What a part is taken for whose table leaves its memory open: the variant that can hold more."""
+OMNI_PATH_SHARE: Final = 0.2
+"""Share of a node's Omni-Path adapters that NCCL reaches through verbs without a plugin.
+
+One group of all ranks moves 5 to 7 of 50 GB/s, since it uses one adapter of four, at 0.4 of its rate; several groups
+use several adapters. Source: github.com/bigscience-workshop/bigscience experiments/bandwidth (A100, 4 nodes; V100, 16
+nodes). Range 0.1 to 0.4."""
+SHARDED_OPTIMIZER_FRAMEWORKS: Final = ("nemo", "bridge")
+"""Their launchers shard the optimizer unless told otherwise (``distributed_fused_adam`` and its successors)."""
+TITAN_SELECTIVE_FP8: Final = replace(TITAN_SELECTIVE, modules=(*TITAN_SELECTIVE.modules, "mlp"))
+"""Scaled products are not among the ops that it keeps (its ``_save_list`` names ``aten.mm``): all run again."""
+CORE_ATTENTION: Final = Recompute(granularity=Granularity.SELECTIVE, modules=("core_attn",))
+ADAM_BYTES: Final = 8.0  # per parameter: both moments in fp32
+EIGHT_BIT_ADAM_BYTES: Final = 2.0
+"""Per parameter: both moments of Adam in 8 bits, as bitsandbytes holds them (Dettmers et al., arXiv 2110.02861)."""
+STATED_MODULES: Final = (("activation function", "mlp_act"), ("norm", "layernorm"))
+"""Recompute modules by the words of a remark."""
+MOST_EXTRA_MODULES: Final = 8  # modules of a pipeline that are no layers
+SEQUENCE_PARALLEL_FRAMEWORKS: Final = ("megatron", "bridge", "nemo", "torchtitan")
+
+INTERLEAVING_FRAMEWORKS: Final = ("nemo", "bridge")
+"""Every dense recipe of theirs with a pipeline interleaves (20 of 20 in NeMo's launcher and Megatron-Bridge's
+``perf_recipes``); tables that leave the virtual stages out mean the recipe's."""
+RECIPE_CHUNK_LAYERS: Final = 2  # layers of a chunk in those recipes: 1 to 4
+
+_SCHEDULES: Final = (
+    ("zb-2p", Schedule.ZB_2P),
+    ("zb-1p", Schedule.ZB_H1),
+    ("zbv", Schedule.ZBV),
+    ("gpipe", Schedule.GPIPE),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PricedRun:
+    """What one run asks the cost models."""
+
+    model: ModelSpec
+    cluster: Cluster
+    job: TrainingJob
+    layout: Layout
+
+
+def question_of(run: MeasuredRun) -> PricedRun:
+    """Return what a run asks; its grid must be complete.
+
+    Raises
+    ------
+    InputError
+        The run names an unknown model, machine or precision, or its layout cannot hold its model.
+    """
+    grid = run.grid
+    if grid is None:
+        raise InputError(run.skipped or "the layout is not complete")
+    if "one layer" in run.text("model").lower():
+        raise InputError("states the time of a single layer, not of a step")
+    model = _model(run)
+    software = _software(run)
+    job = TrainingJob(
+        global_batch=grid.global_batch,
+        seq=grid.seq,
+        precision=_precision(run, software),
+        software=software,
+        optimizer_bytes=EIGHT_BIT_ADAM_BYTES if "bnb optimizer" in run.text("notes") else ADAM_BYTES,
+        trained_share=ADAPTER_SHARE if "lora" in run.text("model").lower() else 1.0,
+    )
+    cluster = _cluster(run)
+    layout = placed_on_islands(_layout(run, grid, model, software), cluster)
+    return PricedRun(model=model, cluster=cluster, job=job, layout=layout)
+
+
+def _software(run: MeasuredRun) -> Software:
+    """The preset of the run with its remarks, and the layers whose activations it offloads."""
+    found = software_for(_words(run)).software
+    share = re.search(r"offload (?:ratio )?alpha=([\d.]+)", run.text("notes"))
+    if share and run.grid:
+        layers = float(share.group(1)) * (run.number("layers") or 0.0) / run.grid.pp
+        return replace(found, activation_offload_layers=round(layers))
+    offloaded = re.search(r"activation (?:cpu )?offload (\d+) layers", run.text("offload").lower())
+    if not offloaded:
+        return found
+    grid = run.grid
+    return replace(found, activation_offload_layers=int(offloaded.group(1)) // max(1, grid.pp if grid else 1))
+
+
+def _precision(run: MeasuredRun, software: Software) -> Precision:
+    """The recipe that a run states; where it states none that is known, 16 bits as its hardware has them."""
+    peak = accelerator(run.text("hardware").split("+")[0]).peak
+    sixteen_bits = "bf16" if peak.bf16 > 0.0 else "fp16"
+    for words in (run.text("dtype"), run.text("precision")):
+        if words:
+            try:
+                found = precision(words, framework=software.framework)
+            except InputError:
+                continue
+            if getattr(peak, found.gemm) > 0.0:
+                return found
+    if software.unstated_precision:
+        usual = precision(software.unstated_precision, framework=software.framework)
+        return usual if getattr(peak, usual.gemm) > 0.0 else precision("fp32", framework=software.framework)
+    return precision(sixteen_bits, framework=software.framework)
+
+
+def _words(run: MeasuredRun) -> RunText:
+    renamed = {"version": "source_version", "dispatcher": "moe_dispatcher", "routing": "token_routing"}
+    words = {field.name: run.text(renamed.get(field.name, field.name)) for field in fields(RunText)}
+    words["source"] = f"{words['source']} {run.id}"  # ids carry the name of the study
+    return RunText(**words)
+
+
+def _model(run: MeasuredRun) -> ModelSpec:
+    layers = int(run.number("layers") or 0)
+    if not run.number("hidden_size"):
+        found = presets.find(run.text("model"))
+        if found is not None:
+            return presets.proxy(found, layers) if layers and layers != found.layers else found
+    return model_from_architecture(
+        StatedArchitecture(
+            name=run.text("model"),
+            layers=layers,
+            hidden=int(run.number("hidden_size") or 0),
+            ffn=int(run.number("ffn_hidden_size") or 0),
+            heads=int(run.number("heads") or 0),
+            kv_heads=int(run.number("kv_heads") or 0),
+            vocab=int(run.number("vocab") or 0),
+            experts=int(run.number("experts") or 0),
+            top_k=int(run.number("topk") or 0),
+            seq=int(run.number("seq_len") or 0),
+            parameters=(run.number("params_b") or 0.0) * BILLION,
+        )
+    )
+
+
+def _cluster(run: MeasuredRun) -> Cluster:
+    rate = run.number("scaleout_gbps_per_node")
+    if rate and "omni-path" in run.text("interconnect").lower():
+        rate *= OMNI_PATH_SHARE
+    machine = cluster_of_run(
+        UNSTATED_VARIANTS.get(run.text("hardware"), run.text("hardware")),
+        int(run.number("n_gpus") or 0),
+        int(run.number("gpus_per_node") or 0),
+        rate * BYTES_PER_GBIT if rate else None,
+        run.text("intra_node"),
+    )
+    return replace(machine, islands=tuple(in_segments(island) for island in machine.islands))
+
+
+def _layout(run: MeasuredRun, grid: RunGrid, model: ModelSpec, software: Software) -> Layout:
+    words = f"{run.text('schedule_kind')} {run.text('schedule')}".lower()
+    schedule = next((known for word, known in _SCHEDULES if word in words), Schedule.ONE_F_ONE_B)
+    vpp = _virtual_stages(run, grid, model, software)
+    if vpp > 1 and grid.pp > 1:
+        schedule = Schedule.INTERLEAVED
+    vpp = schedule.fixed_vpp or vpp
+    strategy = Strategy(
+        tp=grid.tp,
+        cp=grid.cp,
+        dp=grid.dp,
+        ep=grid.ep,
+        etp=(grid.etp or (1 if grid.ep > 1 else grid.tp)) if expert_count(model) else 1,
+        sequence_parallel=grid.tp > 1 and _sequence_parallel(run, software),
+        zero=_zero(run, software),
+        shard_group=_shard_group(run, grid),
+        recompute=_recompute(run, software),
+    )
+    if grid.tp * grid.cp * grid.dp % (strategy.ep * strategy.etp):
+        raise InputError(f"expert grid {strategy.etp} x {strategy.ep} does not divide {strategy.gpus} GPUs of a stage")
+    chunks = _chunks(run, model, software, grid.pp, vpp)
+    stages = tuple(map(_stage, chunks, mixed_recompute(run.text("notes"), chunks), [strategy] * grid.pp))
+    return Layout(
+        stages=stages,
+        micro_batch=grid.micro_batch,
+        num_microbatches=grid.num_microbatches,
+        schedule=schedule,
+        vocabulary_spread="vocab-parallel" in words or "interlaced vocab" in words,
+        extra_in_flight=_held_for_vocabulary(f"{words} {run.id}", grid.pp),
+    )
+
+
+def _virtual_stages(run: MeasuredRun, grid: RunGrid, model: ModelSpec, software: Software) -> int:
+    """Return the virtual stages that a run states; where it leaves them out, what its framework's recipes have."""
+    unstated = not run.text("vpp") and grid.pp > 1 and not expert_count(model)
+    if not unstated or software.framework not in INTERLEAVING_FRAMEWORKS or grid.num_microbatches % grid.pp:
+        return grid.vpp
+    per_stage, rest = divmod(model.layers, grid.pp)
+    return grid.vpp if rest or per_stage % RECIPE_CHUNK_LAYERS else per_stage // RECIPE_CHUNK_LAYERS
+
+
+def placed_on_islands(layout: Layout, cluster: Cluster) -> Layout:
+    """Put the stages of a layout on the islands of unlike machines, in order, each whole on one.
+
+    Where a stage would lie on machines of two kinds, all of them stay on the first kind.
+    """
+    island, used, stages = 0, 0, []
+    for stage in layout.stages:
+        if used >= cluster.islands[island].gpus:
+            island, used = island + 1, 0
+        used += stage.gpus
+        if island >= len(cluster.islands) or used > cluster.islands[island].gpus:
+            return layout
+        stages.append(replace(stage, island=island))
+    return replace(layout, stages=tuple(stages))
+
+
+def _held_for_vocabulary(words: str, pp: int) -> int:
+    """Micro-batches in flight beyond 1F1B's where the vocabulary is spread over the stages (arXiv 2411.05288).
+
+    Its first algorithm holds ``pp + 2``, its second ``pp + 1`` (figure 10), interlaced pipelines ``1.5 pp``.
+    """
+    if "interlaced" in words:
+        return pp // 2
+    return next((extra for name, extra in (("vocab-1", 2), ("vocab-2", 1)) if name in words), 0)
+
+
+def _stage(chunks: tuple[int, ...], mix: tuple[int, Recompute] | None, strategy: Strategy) -> Stage:
+    """One stage; ``mix``: its first layers that recompute in full, and what the others do; None: all alike."""
+    layers = sum(chunks)
+    runs = [StrategyRun(strategy=strategy, count=layers)]
+    if mix is not None:
+        full, others = mix
+        strategies = (replace(strategy, recompute=what) for what in (FULL_RECOMPUTE, others))
+        runs = [StrategyRun(strategy=s, count=n) for s, n in zip(strategies, (full, layers - full), strict=True) if n]
+    return Stage(layers_per_chunk=chunks, strategies=tuple(runs))
+
+
+def mixed_recompute(words: str, chunks: Sequence[tuple[int, ...]]) -> tuple[tuple[int, Recompute] | None, ...]:
+    """Layers of each stage that recompute in full, and what its others recompute; None where nothing is stated.
+
+    Layers stand as ``layers per stage: [2, 1] of [7, 8]``; shares of ops as ``recomputed ops per stage ['22/29',
+    '14/30']``. Ops are recomputed in the order of what they save: the scores of attention in all layers come first.
+    """
+    layers = [sum(counts) for counts in chunks]
+    found = re.search(r"layers per stage: \[([\d, ]+)\]", words)
+    counts = [int(text) for text in found.group(1).split(",")] if found else []
+    others = NO_RECOMPUTE
+    if not found:
+        others = CORE_ATTENTION
+        shares = [int(part) / max(1, int(ops)) for part, ops in re.findall(r"'(\d+)/(\d+)'", words)]
+        counts = [int(share * here) for share, here in zip(shares, layers, strict=False)]
+    if len(counts) != len(layers) or any(count > here for count, here in zip(counts, layers, strict=True)):
+        return (None,) * len(layers)
+    return tuple((count, others) for count in counts)
+
+
+def _zero(run: MeasuredRun, software: Software) -> int:
+    """Return the ZeRO stage that a run states; where it says nothing, what its framework does."""
+    stated = run.text("zero") or run.text("distributed_optimizer") or run.text("fsdp").startswith("1")
+    return run.zero if stated else max(run.zero, int(software.framework in SHARDED_OPTIMIZER_FRAMEWORKS))
+
+
+def _recompute(run: MeasuredRun, software: Software) -> Recompute:
+    """Return what a run recomputes; "selective" means other modules in torchtitan than in Megatron-LM."""
+    per_layer = "layer" in run.text("recompute").lower()
+    selective = run.recompute.granularity is Granularity.SELECTIVE and not per_layer
+    remark = re.search(r"recompute as stated: selective \((.*?)\)", run.text("notes"))
+    stated = tuple(module for words, module in STATED_MODULES if remark and words in remark.group(1).lower())
+    if selective and stated:
+        return Recompute(granularity=Granularity.SELECTIVE, modules=stated)
+    if selective and software.framework == "torchtitan":
+        return TITAN_SELECTIVE_FP8 if _precision(run, software).gemm == "fp8" else TITAN_SELECTIVE
+    return run.recompute
+
+
+def _chunks(run: MeasuredRun, model: ModelSpec, software: Software, pp: int, vpp: int) -> tuple[tuple[int, ...], ...]:
+    """Layers of every chunk of every stage: as the run states them, as its framework splits, or even."""
+    if pp > 1 and vpp == 1:
+        words = f"{run.text('schedule')} {run.text('notes')}"
+        counts = stated_split(words, pp, model.layers) or stated_layers(words, pp, model.layers)
+        if not counts and software.framework == "nanotron":
+            counts = nanotron_layers(model, pp)
+        if counts:
+            return tuple((count,) for count in counts)
+    if model.mtp_layers and model.layers % (pp * vpp):
+        return _front_loaded(model.layers, pp, vpp)
+    return even_chunks(model.layers, pp, vpp)
+
+
+def _front_loaded(layers: int, pp: int, vpp: int) -> tuple[tuple[int, ...], ...]:
+    """Equal chunks from the front and the rest on the last one, which holds multi-token prediction and loss as well.
+
+    As the pipeline layouts of Megatron-Bridge's recipes for DeepSeek-V3 (``recipes/deepseek/deepseek_v3.py``): 61
+    layers on 16 chunks are 15 times 4 and 1.
+    """
+    each = -(-layers // (pp * vpp))
+    flat = [min(each, max(layers - each * chunk, 0)) for chunk in range(pp * vpp)]
+    return tuple(tuple(flat[chunk * pp + stage] for chunk in range(vpp)) for stage in range(pp))
+
+
+def stated_split(words: str, pp: int, layers: int) -> tuple[int, ...]:
+    """Layers per stage from ``layer split [0, 8, 14, 20, 30]``: where every stage begins among the pipeline's modules.
+
+    Frameworks count modules beside the layers (embedding, casts, norm, head, loss); those stand at the ends and are
+    taken from there, two thirds before the layers. Empty when nothing usable is stated.
+    """
+    found = re.search(r"layer split \[([\d, ]+)\]", words)
+    bounds = [int(text) for text in found.group(1).split(",")] if found else []
+    extra = bounds[-1] - layers if bounds else -1
+    if len(bounds) != pp + 1 or not 0 <= extra <= MOST_EXTRA_MODULES:
+        return ()
+    before = (2 * extra + 2) // 3
+    starts = [min(max(bound - before, 0), layers) for bound in bounds[:-1]]
+    counts = tuple(end - start for start, end in zip(starts, [*starts[1:], layers], strict=True))
+    return counts if min(counts) >= 0 else ()
+
+
+def stated_layers(words: str, pp: int, layers: int) -> tuple[int, ...]:
+    """Layers per stage from ``layers per stage: [recomputed] of [7, 8, 9, 8]``; empty when that does not add up."""
+    found = re.search(r"layers per stage: \[[\d, ]+\] of \[([\d, ]+)\]", words)
+    counts = tuple(int(text) for text in found.group(1).split(",")) if found else ()
+    return counts if len(counts) == pp and sum(counts) == layers and min(counts) > 0 else ()
+
+
+def nanotron_layers(model: ModelSpec, pp: int) -> tuple[int, ...]:
+    """Layers per stage as nanotron places them: a stage takes blocks until its share of the compute is exceeded.
+
+    Blocks are embedding, layers, norm, head, cast and loss; layers and head cost their weights, the others nothing
+    (``nanotron/models/base.py``, ``build_model``).
+    """
+    layer = float(owned_parameters(layer_ops(model.kinds()[0], model)))
+    costs = [0.0, *[layer] * model.layers, 0.0, float(model.vocab * model.hidden), 0.0, 0.0]
+    done = np.cumsum(costs)
+    counts, stage = [0] * pp, 0
+    for block, reached in enumerate(done):
+        counts[stage] += 1 <= block <= model.layers
+        stage += bool(reached > done[-1] * (stage + 1) / pp)
+    return tuple(counts)
+
+
+def _shard_group(run: MeasuredRun, grid: RunGrid) -> int:
+    return run.shard_group if run.shard_group < grid.dp * grid.cp else 0
+
+
+def _sequence_parallel(run: MeasuredRun, software: Software) -> bool:
+    """Where a run does not say, it is on in the frameworks that came after it (arXiv 2205.05198)."""
+    stated = run.text("sequence_parallel").lower()
+    return stated in ("1", "yes", "true") if stated else software.framework in SEQUENCE_PARALLEL_FRAMEWORKS

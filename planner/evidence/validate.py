@@ -1,0 +1,166 @@
+"""Predict measured runs: step time and memory of each row's own layout, or the reason why a row cannot be priced."""
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from costmodels.job import Software
+from costmodels.memory import allocated_bytes, reserved_bytes
+from costmodels.price import price_layout
+from costmodels.pricing import Constants, Pricing
+from costmodels.results import LayoutCost, MemoryUse
+from hardware.errors import InputError
+from planner.evidence.measured import MeasuredRun, read_runs
+from planner.evidence.runs import PricedRun, question_of
+from planner.profile import MachineProfile
+
+LEAST_MFU_PERCENT = 5.0
+"""Runs below it are troubled (a network fault, a cold start) and say nothing about a model."""
+UNSTATED = "(not stated)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """What the cost models say of one run. ``skipped`` is the reason when they say nothing; then the rest is None.
+
+    ``profiled`` is whether a machine's profile was applied.
+    """
+
+    run: MeasuredRun
+    step_time_s: float | None = None
+    peak_mem_bytes: float | None = None
+    verdict: str | None = None
+    skipped: str | None = None
+    cost: LayoutCost | None = None
+    profiled: bool = False
+
+    @property
+    def error(self) -> float | None:
+        """Predicted over measured step time less one; None when either is missing or the run was troubled."""
+        measured = self.run.step_time_s
+        mfu = self.run.number("mfu")
+        troubled = self.run.status != "ok" or (mfu is not None and mfu < LEAST_MFU_PERCENT)
+        if self.step_time_s is None or not measured or troubled:
+            return None
+        return self.step_time_s / measured - 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorSummary:
+    """Absolute relative errors of a group of runs."""
+
+    name: str
+    rows: int
+    median: float
+    p90: float
+    median_ratio: float
+
+
+def predict(run: MeasuredRun, constants: Constants | None = None, profile: MachineProfile | None = None) -> Prediction:
+    """Price one run, under a machine's profile where it holds."""
+    if run.skipped:
+        return Prediction(run=run, skipped=run.skipped)
+    try:
+        asked = question_of(run)
+        cost = price_layout(_pricings(asked, constants or Constants(), profile), asked.layout)
+    except InputError as error:
+        return Prediction(run=run, skipped=str(error))
+    return Prediction(
+        run=run,
+        step_time_s=cost.step.total_s,
+        peak_mem_bytes=stated_peak_bytes(run, asked.job.software, cost.memory),
+        verdict=cost.heaviest.verdict.value,
+        cost=cost,
+        profiled=profile is not None and all(part == profile.accelerator for part in _parts(asked)),
+    )
+
+
+def stated_peak_bytes(run: MeasuredRun, software: Software, uses: Sequence[MemoryUse]) -> float:
+    """Return the quantity that a run reports: live tensors, what the allocator holds (most sources), or the device.
+
+    Nanotron's benchmarks are written by rank 0, which is on the first stage; others state the largest of all ranks.
+    """
+    notes = f"{run.text('notes')} {run.text('derived')} {run.text('source')}".lower()
+    read = reserved_bytes
+    if re.search(r"max_allocated|max_memory_allocated|peak allocated|max allocated", notes):
+        read = allocated_bytes
+    elif re.search(r"nvidia-smi|first/last nodes|flagperf", notes):  # FlagPerf's monitor samples nvidia-smi
+        read = _device_bytes
+    sizes = [read(use) for use in uses]
+    return sizes[0] if software.framework == "nanotron" else max(sizes)
+
+
+def _device_bytes(use: MemoryUse) -> float:
+    return use.total_bytes
+
+
+def _parts(asked: PricedRun) -> list[str]:
+    return [island.node.accelerator.name for island in asked.cluster.islands]
+
+
+def _pricings(asked: PricedRun, constants: Constants, profile: MachineProfile | None) -> tuple[Pricing, ...]:
+    framework = asked.job.software.framework
+    return tuple(
+        Pricing(
+            model=asked.model,
+            job=asked.job,
+            island=island,
+            constants=profile.over(constants, part, framework) if profile else constants,
+        )
+        for island, part in zip(asked.cluster.islands, _parts(asked), strict=True)
+    )
+
+
+def validate(
+    paths: Sequence[Path],
+    constants: Constants | None = None,
+    profile: MachineProfile | None = None,
+    *,
+    progress: Callable[[Iterable[MeasuredRun], int], Iterable[MeasuredRun]] = lambda runs, _: runs,
+) -> tuple[Prediction, ...]:
+    """Predict every run of some tables.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        CSV files, see :mod:`planner.evidence.measured`.
+    constants : Constants, optional
+        Default: those that ship.
+    profile : MachineProfile, optional
+        Of the machine; runs of other accelerators are predicted without it.
+    progress : callable
+        Wraps the runs, given their number, to show progress.
+
+    Raises
+    ------
+    InputError
+        A file is no table of runs.
+    """
+    shared = constants or Constants()
+    runs = [run for path in paths for run in read_runs(path)]
+    return tuple(predict(run, shared, profile) for run in progress(runs, len(runs)))
+
+
+def summaries(predictions: Iterable[Prediction], column: str) -> tuple[ErrorSummary, ...]:
+    """Errors by the text of a column, largest group first; an empty column name puts all runs into one group."""
+    groups: dict[str, list[float]] = defaultdict(list)
+    for prediction in predictions:
+        if prediction.error is not None:
+            groups[prediction.run.text(column) or UNSTATED if column else "all"].append(prediction.error)
+    found = [_summary(name, np.array(errors)) for name, errors in groups.items()]
+    return tuple(sorted(found, key=lambda item: (-item.rows, item.name)))
+
+
+def _summary(name: str, errors: np.typing.NDArray[np.float64]) -> ErrorSummary:
+    sizes = np.abs(errors)
+    return ErrorSummary(
+        name=name,
+        rows=len(errors),
+        median=float(np.median(sizes)),
+        p90=float(np.quantile(sizes, 0.9)),
+        median_ratio=float(np.median(errors + 1.0)),
+    )

@@ -1,0 +1,209 @@
+"""Why nothing is feasible: the tightest constraint in numbers, and the nearest change that was found to mend it."""
+
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final
+
+from costmodels.layout import Layout
+from costmodels.memory import usable_memory
+from costmodels.pricing import Constants, Pricing
+from costmodels.workload.counts import parameter_count
+from hardware.cluster import Cluster
+from planner.infeasible.changes import DOUBLINGS, Change, batches, choices, more_nodes, shorter, without_choices
+from planner.layouts.build import on_island
+from planner.plan_report import Infeasibility
+from planner.request import PlanRequest
+from planner.search.refine import layout_of
+from planner.search.smallest import Smallest, smallest_layout
+from planner.search.tally import Tally
+from planner.search.uniform import UniformSearch
+
+GIB: Final = 2.0**30
+FIRST_STEP: Final = 4  # the first step is this part of the nodes
+LOOK_LIMIT_S: Final = 20.0  # for looking for a change
+STATES: Final = ("weights", "gradients", "optimizer")
+
+
+def explain_infeasible(request: PlanRequest, pricings: Sequence[Pricing], tally: Tally) -> Infeasibility:
+    """Name what stood nearest to being feasible, and the first change after which a search finds a layout.
+
+    Parameters
+    ----------
+    request : PlanRequest
+        What was asked.
+    pricings : sequence of Pricing
+        One per island.
+    tally : Tally
+        The search's counts.
+
+    Returns
+    -------
+    Infeasibility
+        ``remedy`` is the changed request, when one was found.
+    """
+    found = [entry for entry in (smallest_layout(request, pricing) for pricing in pricings) if entry is not None]
+    near = min(found, key=lambda entry: entry.use.total_bytes / entry.use.usable_bytes, default=None)
+    constraint = _memory(request, pricings, near) if near is not None else _rules(request, tally)
+    look = _Look(
+        deadline=time.monotonic() + LOOK_LIMIT_S,
+        constants=_constants_by_part(pricings),
+        states_bytes=states_bytes(request),
+    )
+    mended = look.nearest(request, near)
+    if not mended:
+        what = f"none found: {_tried(request)} did not help"
+        late = f" within {LOOK_LIMIT_S:g} s" if time.monotonic() > look.deadline else ""
+        return Infeasibility(constraint=constraint, nearest_change=what + late)
+    words = [f"{change.words}: {in_short(layout)} fits" for change, layout in mended]
+    return Infeasibility(constraint=constraint, nearest_change="; or ".join(words), remedy=mended[0][0].request)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Look:
+    """Looking for a change until a deadline of ``time.monotonic``; what it finds has been searched."""
+
+    deadline: float
+    constants: Mapping[str, Constants]  # by accelerator
+    states_bytes: float
+
+    def nearest(self, request: PlanRequest, near: Smallest | None) -> list[tuple[Change, Layout]]:
+        """The first change, in the order of what it costs a user, after which a layout fits.
+
+        More nodes and shorter sequences cost users differently, so both are given where both do.
+        """
+        free = without_choices(request)
+        same_machine = self._first(choices(request)) or (self._first(batches(request)) if near is None else None)
+        if same_machine is not None:
+            return [same_machine]
+        # Long sequences first: they are the cheaper search, and none can help where the states alone are too large.
+        less = self._first(shorter(request)) if self._states_fit(request.cluster) else None
+        more = self._fewest_nodes(request, "")
+        if more is None and free is not None:
+            more = self._fewest_nodes(free.request, free.words)
+        return [found for found in (more, less) if found is not None]
+
+    def _states_fit(self, machine: Cluster) -> bool:
+        usable = sum(island.gpus * usable_memory(island.node.accelerator) for island in machine.islands)
+        return self.states_bytes <= usable
+
+    def _first(self, changes: Iterable[Change]) -> tuple[Change, Layout] | None:
+        for change in changes:
+            layout = self._layout(change.request)
+            if layout is not None:
+                return change, layout
+        return None
+
+    def _fewest_nodes(self, request: PlanRequest, also: str) -> tuple[Change, Layout] | None:
+        """Add nodes in growing steps until a layout fits, then halve the step between what did not fit and what did.
+
+        Fewer nodes than hold the states are passed over.
+        """
+        most = request.cluster.islands[0].nodes * 2**DOUBLINGS
+        found: tuple[Change, Layout] | None = None
+        high = self._nodes_too_few(request)
+        low, step = high, max(1, high // FIRST_STEP)
+        while found is None and high < most:
+            low, high, step = high, min(high + step, most), 2 * step
+            found = self._first([more_nodes(request, high)])
+        while found is not None and high - low > 1:
+            middle = (low + high) // 2
+            fewer = self._first([more_nodes(request, middle)])
+            low, high, found = (low, middle, fewer) if fewer is not None else (middle, high, found)
+        if found is None or not also:
+            return found
+        change, layout = found
+        return Change(words=f"{also}, {change.words}", request=change.request), layout
+
+    def _nodes_too_few(self, request: PlanRequest) -> int:
+        """The largest number of nodes of the first island of which is known that it does not do."""
+        first, *others = request.cluster.islands
+        elsewhere = sum(island.gpus * usable_memory(island.node.accelerator) for island in others)
+        each = first.node.gpus * usable_memory(first.node.accelerator)
+        needed = math.ceil((self.states_bytes - elsewhere) / each)
+        return min(max(first.nodes, needed - 1), first.nodes * 2**DOUBLINGS)
+
+    def _layout(self, request: PlanRequest) -> Layout | None:
+        """Some layout of a request on one of its islands, one that fits safely if there is one."""
+        for number, island in enumerate(request.cluster.islands):
+            left = self.deadline - time.monotonic()
+            if left <= 0.0:
+                return None
+            constants = self.constants[island.node.accelerator.name]
+            pricing = Pricing(model=request.model, job=request.job, island=island, constants=constants)
+            asked = replace(request, top=1, time_limit_s=left)
+            tally = UniformSearch(asked, pricing, any_will_do=True).run()
+            if tally.best:
+                best = min(tally.best.values(), key=lambda candidate: candidate.order)
+                return on_island(layout_of(best), number)
+        return None
+
+
+def _constants_by_part(pricings: Sequence[Pricing]) -> Mapping[str, Constants]:
+    return MappingProxyType({pricing.accelerator.name: pricing.constants for pricing in pricings})
+
+
+def _memory(request: PlanRequest, pricings: Sequence[Pricing], near: Smallest) -> str:
+    """The states alone when they exceed all memory there is, else the layout that needs least."""
+    states = states_bytes(request)
+    each = states / parameter_count(request.model).total
+    usable = sum(pricing.island.gpus * usable_memory(pricing.accelerator) for pricing in pricings)
+    if states > usable:
+        return (
+            f"memory: weights, gradients and optimizer states take {states / GIB:.0f} GiB ({each:g} bytes a "
+            f"parameter), and activations come on top; {request.cluster.gpus} GPUs have {usable / GIB:.0f} GiB usable"
+        )
+    use = near.use
+    own = sum(size for name, size in use.components if name in STATES)
+    first = near.layout.first
+    return (
+        f"memory: even {in_short(near.layout)} with micro-batch {near.layout.micro_batch} and recompute "
+        f"{first.recompute} needs {use.total_bytes / GIB:.1f} GiB on the heaviest GPU of stage {use.stage}, "
+        f"{use.usable_bytes / GIB:.1f} GiB usable; {own / GIB:.1f} GiB are weights, gradients and optimizer states"
+    )
+
+
+def states_bytes(request: PlanRequest) -> float:
+    """Bytes of weights, gradients and optimizer states of the whole model, each kept once."""
+    return sum(size for _, size in states_parts(request))
+
+
+def states_parts(request: PlanRequest) -> tuple[tuple[str, float], ...]:
+    """Bytes of each kind of state of the whole model, each kept once, the largest first."""
+    precision = request.job.precision
+    parameters = parameter_count(request.model).total
+    parts = (
+        ("weights", precision.weight_bytes + precision.extra_weight_bytes),
+        ("gradients", request.job.software.gradient_bytes or precision.gradient_bytes),
+        ("optimizer", precision.master_bytes + request.job.optimizer_bytes),
+    )
+    return tuple(sorted(((name, parameters * each) for name, each in parts), key=lambda part: (-part[1], part[0])))
+
+
+def _rules(request: PlanRequest, tally: Tally) -> str:
+    """No grid is legal: the rule that most of them break, or that none multiplies out."""
+    if tally.rejected:
+        rule, count = tally.rejected.most_common(1)[0]
+        return f"every one of {tally.enumerated} grids breaks a rule of {request.framework}; {count} break: {rule}"
+    pinned = ", ".join(f"{name}={value}" for name, value in request.fixed)
+    what = f"no grid over {request.cluster.gpus} GPUs divides a global batch of {request.job.global_batch}"
+    return what + (f" with {pinned}" if pinned else "")
+
+
+def _tried(request: PlanRequest) -> str:
+    """What was looked at in vain."""
+    words = ["single pins"] if request.fixed else []
+    words += ["recompute"] if request.recompute != "auto" else []
+    words += [f"up to {2**DOUBLINGS} times as many nodes"]
+    words += ["shorter sequences"] if any(shorter(request)) else []
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def in_short(layout: Layout) -> str:
+    """Degrees of a layout that are not 1, as titles have them."""
+    first = layout.first
+    degrees = (("TP", first.tp), ("PP", layout.pp), ("CP", first.cp), ("EP", first.ep), ("DP", first.dp))
+    named = [f"{name}{degree}" for name, degree in degrees if degree > 1]
+    return " ".join([*named, *([f"ZeRO{first.zero}"] if first.zero > 1 else [])]) or "one GPU"

@@ -1,0 +1,1 @@
+"""A user's own launch: checked, answered, and carried to another machine."""

@@ -1,0 +1,278 @@
+"""A user's own launch answered: legal or not, what it builds, what it costs, and what is better near it."""
+
+import os
+from dataclasses import dataclass, replace
+from typing import Final
+
+from costmodels.layout import FULL_RECOMPUTE, Granularity, Layout, Recompute, Strategy
+from costmodels.results import Verdict
+from costmodels.workload import presets
+from hardware.catalog import cluster as find_cluster
+from hardware.catalog import fixed_cluster_names
+from hardware.catalog_schema import canonical
+from hardware.cluster import Cluster
+from hardware.errors import InputError
+from planner.advice.remedies import Remedy, remedies
+from planner.ingest.judge import judge_launch, stated_world
+from planner.ingest.judged import JudgedLaunch, LaunchInput
+from planner.ingest.launch_text import LaunchText, read_launch_text
+from planner.layouts.build import uniform_layout
+from planner.nearest import nearest
+from planner.plan_report import RankedLayout
+from planner.planning import estimate
+from planner.question import LaunchQuestion, job_of
+from planner.request import Framework, PlanRequest
+from planner.rules.nearest import Neighbour, nearest_legal, spread
+from planner.rules.proposal import Proposal
+from planner.rules.split import layers_built
+from planner.rules.table import resolve_version
+
+CHECKED: Final = (
+    Framework.MEGATRON,
+    Framework.BRIDGE,
+    Framework.NEMO,
+    Framework.TORCHTITAN,
+    Framework.DEEPSPEED,
+    Framework.GALVATRON,
+)
+FASTEST: Final = 3  # faster layouts that are named
+MOST_STEPS: Final = 3  # changes in a row that are tried
+
+
+@dataclass(frozen=True, kw_only=True)
+class PricedNeighbour:
+    """A legal launch near one that is not, with its price where one is asked for."""
+
+    neighbour: Neighbour
+    ranked: RankedLayout | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FasterLayout:
+    """A faster layout near the launch: the changes that lead to it, one after the other."""
+
+    changes: tuple[str, ...]
+    ranked: RankedLayout
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchReport:
+    """The answer. ``request`` and what is priced are None or empty without a model or a cluster."""
+
+    judged: JudgedLaunch
+    near: tuple[PricedNeighbour, ...]
+    request: PlanRequest | None
+    ranked: RankedLayout | None
+    faster: tuple[FasterLayout, ...]
+
+
+def check_launch(question: LaunchQuestion) -> LaunchReport:
+    """Judge a launch and price it.
+
+    Parameters
+    ----------
+    question : LaunchQuestion
+        What the user asks.
+
+    Returns
+    -------
+    LaunchReport
+
+    Raises
+    ------
+    InputError
+        The launch cannot be read, or a name is not known.
+    """
+    judged = read_launch(question)
+    near: tuple[Neighbour, ...] = ()
+    if judged.proposal is not None and not judged.legal:
+        near = nearest_legal(judged.proposal, judged.framework, version=judged.version)
+    request = request_of_launch(judged, question.cluster) if question.cluster else None
+    if request is None:
+        unpriced = tuple(PricedNeighbour(neighbour=neighbour, ranked=None) for neighbour in near)
+        return LaunchReport(judged=judged, near=unpriced, request=None, ranked=None, faster=())
+    priced = tuple(_priced(request, neighbour) for neighbour in near)
+    ranked = estimate(request, judged.layout) if judged.layout is not None else None
+    start = ranked if judged.legal else next((one.ranked for one in priced if one.ranked is not None), ranked)
+    faster = faster_layouts(request, start) if start is not None else ()
+    return LaunchReport(judged=judged, near=priced, request=request, ranked=ranked, faster=faster)
+
+
+def read_launch(question: LaunchQuestion) -> JudgedLaunch:
+    """Read and judge a launch; parameters and errors as of :func:`check_launch`."""
+    framework = _framework(question.framework)
+    if not question.arguments and question.file is None:
+        raise InputError("no launch is given", allowed="--args-file FILE, or -- ARGS...")
+    text = read_launch_text(question.file, question.arguments)
+    return judge_launch(
+        LaunchInput(
+            text=text,
+            framework=framework,
+            version=resolve_version(framework, question.version),
+            world=_world(question, text, framework),
+            model=presets.model(question.model) if question.model else None,
+        )
+    )
+
+
+def _framework(name: str) -> Framework:
+    known = {framework.value: framework for framework in CHECKED}
+    found = known.get(name.strip().lower())
+    if found is None:
+        raise InputError(f"framework {name!r} is not known{nearest(name, known)}", allowed=", ".join(known))
+    return found
+
+
+def _world(question: LaunchQuestion, text: LaunchText, framework: Framework) -> int:
+    """GPUs of the job: as the user says, as the launch says, as the cluster has."""
+    told = question.world or stated_world(text, framework)
+    if told:
+        return told
+    return find_cluster(question.cluster).gpus if question.cluster and not is_preset_alone(question.cluster) else 1
+
+
+def is_preset_alone(cluster: str) -> bool:
+    """Whether a cluster is a preset without a number of nodes."""
+    is_file = cluster.casefold().endswith(".toml") or os.sep in cluster
+    return not is_file and ":" not in cluster and canonical(cluster) not in map(canonical, fixed_cluster_names())
+
+
+def cluster_of(name: str, gpus: int) -> Cluster:
+    """Return a cluster; a preset without a number of nodes gets as many nodes as the GPUs need.
+
+    Raises
+    ------
+    InputError
+        The cluster is not known.
+    """
+    found = find_cluster(f"{name}:1" if is_preset_alone(name) else name)
+    if is_preset_alone(name) and found.gpus < gpus:
+        found = find_cluster(f"{name}:{-(-gpus // found.gpus)}")
+    return found
+
+
+def cluster_for(name: str, world: int) -> Cluster:
+    """Return a cluster that holds a job, see :func:`cluster_of`.
+
+    Raises
+    ------
+    InputError
+        The cluster is not known, or has fewer GPUs than the job.
+    """
+    found = cluster_of(name, world)
+    if found.gpus < world:
+        raise InputError(
+            f"{found.name} has {found.gpus} GPUs, the launch uses {world}",
+            allowed="a cluster with as many, such as PRESET:NODES",
+        )
+    return found
+
+
+def request_of_launch(judged: JudgedLaunch, cluster: str) -> PlanRequest | None:
+    """The launch's model, job and machine as a request; None when its model or its batch is not known.
+
+    Raises
+    ------
+    InputError
+        The cluster is not known, or too small.
+    """
+    machine = cluster_for(cluster, judged.world)
+    if judged.model is None or judged.proposal is None:
+        return None
+    proposal = judged.proposal
+    job = job_of(
+        judged.framework, judged.precision, global_batch=max(1, proposal.global_batch), seq=max(1, proposal.seq)
+    )
+    offloaded = proposal.switches.cpu_offload_layers
+    if offloaded:
+        job = replace(job, software=replace(job.software, activation_offload_layers=offloaded))
+    return PlanRequest(model=judged.model, cluster=machine, job=job, framework=judged.framework)
+
+
+def layout_of_proposal(proposal: Proposal) -> Layout:
+    """State a legal proposal as a layout; selective recompute is that of core attention.
+
+    Raises
+    ------
+    InputError
+        Its degrees do not cover its GPUs or its batch.
+    """
+    model_gpus = proposal.tp * proposal.cp * proposal.pp * proposal.gtp
+    dp = proposal.dp or max(1, proposal.world // model_gpus)
+    strategy = Strategy(
+        tp=proposal.tp,
+        cp=proposal.cp,
+        dp=dp,
+        ep=proposal.ep if proposal.model.experts else 1,
+        etp=proposal.etp if proposal.model.experts else 1,
+        sequence_parallel=proposal.sequence_parallel and proposal.tp > 1,
+        zero=proposal.zero,
+        recompute=_recompute(proposal),
+    )
+    split = layers_built(proposal) or spread(proposal.model.layers, proposal.pp, proposal.vpp)
+    return uniform_layout(
+        strategy,
+        split,
+        micro_batch=proposal.micro_batch,
+        num_microbatches=max(1, proposal.global_batch // (proposal.micro_batch * dp)),
+    )
+
+
+def _recompute(proposal: Proposal) -> Recompute:
+    switches = proposal.switches
+    if switches.recompute_full:
+        return FULL_RECOMPUTE
+    if not switches.recompute_selective:
+        return Recompute()
+    names = ("moe", "moe_act", "layernorm", "mla_up_proj", "shared_experts")
+    told = tuple(name for name in names if getattr(switches, f"recompute_{name}"))
+    return Recompute(granularity=Granularity.SELECTIVE, modules=told or ("core_attn",))
+
+
+def _priced(request: PlanRequest, neighbour: Neighbour) -> PricedNeighbour:
+    proposal = neighbour.proposal
+    job = replace(request.job, global_batch=proposal.global_batch)
+    try:
+        ranked = estimate(replace(request, job=job), layout_of_proposal(proposal))
+    except InputError:  # a grid that the layout or its schedule cannot hold has no price
+        return PricedNeighbour(neighbour=neighbour, ranked=None)
+    return PricedNeighbour(neighbour=neighbour, ranked=ranked)
+
+
+def faster_layouts(request: PlanRequest, start: RankedLayout) -> tuple[FasterLayout, ...]:
+    """Faster layouts near one: the best single changes, and where the best change after the best change leads.
+
+    Parameters
+    ----------
+    request : PlanRequest
+        Model, cluster, job.
+    start : RankedLayout
+        Priced; where it does not fit, what fits counts as better.
+
+    Returns
+    -------
+    tuple of FasterLayout
+        Fastest first, each with its changes in order.
+    """
+    found: list[FasterLayout] = []
+    at = start
+    changes: tuple[str, ...] = ()
+    for step in range(MOST_STEPS):
+        better = _better(request, at)
+        for remedy in better[: FASTEST if not step else 1]:
+            ranked = RankedLayout(layout=remedy.layout, cost=remedy.cost, evidence=start.evidence)
+            found.append(FasterLayout(changes=(*changes, remedy.change), ranked=ranked))
+        if not better:
+            break
+        at = RankedLayout(layout=better[0].layout, cost=better[0].cost, evidence=start.evidence)
+        changes = (*changes, better[0].change)
+    found.sort(key=lambda item: (item.ranked.cost.step.total_s, item.changes))
+    return tuple(found[:FASTEST])
+
+
+def _better(request: PlanRequest, at: RankedLayout) -> tuple[Remedy, ...]:
+    priced = remedies(request, at.layout, at.cost)
+    if at.cost.heaviest.verdict is not Verdict.OOM:
+        return priced.faster
+    fitting = [remedy for remedy in priced.saving if remedy.verdict is not Verdict.OOM]
+    return tuple(sorted(fitting, key=lambda remedy: (remedy.cost.step.total_s, remedy.change)))

@@ -1,0 +1,300 @@
+"""A recipe carried to another machine: what must change and why, and what the fastest layout would change further."""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from costmodels.layout import Layout
+from costmodels.results import MemoryUse, Verdict
+from costmodels.workload import presets
+from costmodels.workload.model import ModelSpec
+from hardware.errors import InputError
+from planner.advice.remedies import Remedy, remedies
+from planner.launches.check import cluster_of, layout_of_proposal, read_launch
+from planner.plan_report import PlanReport, RankedLayout
+from planner.planning import estimate, plan, why_slower
+from planner.question import LaunchQuestion, PortQuestion, job_of
+from planner.request import Framework, Objective, PlanRequest
+from planner.rules.nearest import nearest_legal
+from planner.rules.proposal import Proposal, facts_of, proposals_of
+from planner.rules.verdict import Violation, check
+
+MOST_CHANGES: Final = 8
+"""Forced changes in a row before a recipe is given up."""
+_GIB: Final = 2.0**30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """Where a port starts: a layout with the model, batch and precision that it was made for."""
+
+    name: str
+    model: ModelSpec
+    layout: Layout
+    global_batch: int
+    seq: int
+    precision: str
+    framework: Framework
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """One setting that changes: what, and the rule or the memory that forces it."""
+
+    what: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Port:
+    """A recipe on another machine.
+
+    Attributes
+    ----------
+    recipe : Recipe
+        As it was.
+    carried : RankedLayout or None
+        The recipe with the forced changes alone; None when none that fits was found.
+    forced : tuple of Change
+        In the order in which they were found.
+    further : tuple of str
+        What the fastest layout changes besides.
+    report : PlanReport
+        The search on the new machine.
+    """
+
+    recipe: Recipe
+    carried: RankedLayout | None
+    forced: tuple[Change, ...]
+    further: tuple[str, ...]
+    report: PlanReport
+
+
+def recipe_of_launch(question: LaunchQuestion) -> Recipe:
+    """Read a launch as the start of a port.
+
+    Raises
+    ------
+    InputError
+        The launch cannot be read, would not start where it was made, or its model is not known.
+    """
+    judged = read_launch(question)
+    if judged.layout is None or judged.model is None or judged.proposal is None:
+        first = judged.violations[0].message if judged.violations else "its model is not known"
+        allowed = "a launch that plan check finds legal"
+        raise InputError(f"the launch cannot be carried: {first}", allowed=allowed, where=question_name(question))
+    return Recipe(
+        name=question_name(question),
+        model=_preset_like(judged.model),
+        layout=judged.layout,
+        global_batch=judged.proposal.global_batch,
+        seq=judged.proposal.seq,
+        precision=judged.precision,
+        framework=judged.framework,
+    )
+
+
+def _preset_like(model: ModelSpec) -> ModelSpec:
+    """The preset of the same sizes, so that a report names a model that can be found again; else the model itself."""
+    facts = replace(facts_of(model), max_positions=0)
+    for name in presets.names():
+        preset = presets.find(name)
+        if preset is not None and replace(facts_of(preset), max_positions=0) == facts:
+            return preset
+    return model
+
+
+def question_name(question: LaunchQuestion) -> str:
+    """File of a launch, for messages."""
+    return str(question.file) if question.file else "the given arguments"
+
+
+def port(recipe: Recipe, question: PortQuestion) -> Port:
+    """Carry a recipe to another machine.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        Where to start.
+    question : PortQuestion
+        The machine (a preset without a number of nodes has as many GPUs as the recipe), the batch and the search.
+
+    Returns
+    -------
+    Port
+
+    Raises
+    ------
+    InputError
+        The machine is not known.
+    """
+    machine = cluster_of(question.cluster, recipe.layout.gpus)
+    batch, seq = question.global_batch or recipe.global_batch, question.seq or recipe.seq
+    request = PlanRequest(
+        model=recipe.model,
+        cluster=machine,
+        job=job_of(recipe.framework, recipe.precision, global_batch=batch, seq=seq),
+        framework=recipe.framework,
+        top=question.top,
+        time_limit_s=question.time_limit_s,
+        words=(("model", recipe.model.name), ("cluster", machine.name), ("precision", recipe.precision)),
+    )
+    carried, forced = carry(recipe, request)
+    report = _with_carried(plan(request), carried)
+    further = _further(carried, report) if carried is not None else ()
+    return Port(recipe=recipe, carried=carried, forced=forced, further=further, report=report)
+
+
+def _with_carried(report: PlanReport, carried: RankedLayout | None) -> PlanReport:
+    """The report with the carried recipe first, where a search that ran out of time found nothing as fast."""
+    if carried is None or report.request.objective is not Objective.TIME:
+        return report
+    found = report.layouts
+    if found and found[0].cost.step.total_s <= carried.cost.step.total_s:
+        return report
+    others = [replace(found[0], why=why_slower(carried.cost, found[0].cost)), *found[1:]] if found else []
+    return replace(report, layouts=(carried, *others)[: report.request.top])
+
+
+def carry(recipe: Recipe, request: PlanRequest) -> tuple[RankedLayout | None, tuple[Change, ...]]:
+    """Change a recipe until it is legal and fits, each change with what forces it; nothing is changed for speed.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        Where to start.
+    request : PlanRequest
+        Model, machine and job to run it on.
+
+    Returns
+    -------
+    tuple
+        The carried layout with its price, or None; and the changes.
+    """
+    layout, changes = _on_gpus(recipe, request)
+    if layout is None:
+        return None, tuple(changes)
+    at = _priced(request, layout)
+    while at is not None and at.cost.heaviest.verdict is Verdict.OOM and len(changes) < MOST_CHANGES:
+        use = at.cost.heaviest
+        remedy = _cheapest(request, at)
+        if remedy is None:
+            changes.append(Change(what="nothing that is legal saves memory", why=_memory(use)))
+            return None, tuple(changes)
+        changes.append(Change(what=remedy.change, why=_memory(use)))
+        at = RankedLayout(layout=remedy.layout, cost=remedy.cost, evidence=at.evidence)
+    if at is None or at.cost.heaviest.verdict is Verdict.OOM:
+        return None, tuple(changes)
+    return at, tuple(changes)
+
+
+def _memory(use: MemoryUse) -> str:
+    return f"stage {use.stage} needs {use.total_bytes / _GIB:.1f} GiB, {use.usable_bytes / _GIB:.1f} usable"
+
+
+def _cheapest(request: PlanRequest, at: RankedLayout) -> Remedy | None:
+    """The change that makes it fit and is then fastest; else the one that saves most."""
+    saving = remedies(request, at.layout, at.cost).saving
+    fitting = [remedy for remedy in saving if remedy.verdict is not Verdict.OOM]
+    if fitting:
+        return min(fitting, key=lambda remedy: (remedy.cost.step.total_s, remedy.change))
+    return max(saving, key=lambda remedy: (remedy.saved_bytes, remedy.change), default=None)
+
+
+def _on_gpus(recipe: Recipe, request: PlanRequest) -> tuple[Layout | None, list[Change]]:
+    """The recipe on as many GPUs as the machine has: replicas follow, then what rules force."""
+    gpus, before = request.cluster.gpus, recipe.layout
+    changes: list[Change] = []
+    first = before.first
+    if gpus == before.gpus and request.job.global_batch == recipe.global_batch:
+        if not _broken(before, request):
+            return before, changes
+    elif gpus != before.gpus:
+        shards = first.tp * first.cp * before.pp
+        whole = gpus % shards == 0
+        told = f"dp {first.dp} -> {gpus // shards}" if whole else f"GPUs {before.gpus} -> {gpus}"
+        changes.append(Change(what=told, why=f"{gpus} GPUs instead of {before.gpus}, tp x cp x pp = {shards}"))
+    proposal = _proposal(recipe, request)
+    broken = check(proposal, request.framework)
+    if broken:
+        near = [one for one in nearest_legal(proposal, request.framework, count=9) if _keeps(one.proposal, request)]
+        if not near:
+            changes.append(Change(what="nothing near it is legal", why=_rules(broken)))
+            return None, changes
+        changes.append(Change(what=str(near[0]), why=_rules(broken)))
+        proposal = near[0].proposal
+    layout = layout_of_proposal(proposal)
+    same = (proposal.pp, proposal.vpp) == (before.pp, before.vpp)
+    return _with_recompute(layout, before) if same else layout, changes
+
+
+def _keeps(proposal: Proposal, request: PlanRequest) -> bool:
+    return (proposal.global_batch, proposal.world) == (request.job.global_batch, request.cluster.gpus)
+
+
+def _with_recompute(layout: Layout, before: Layout) -> Layout:
+    """The new layout with the recompute of each stage of the old one."""
+    stages = []
+    for new, old in zip(layout.stages, before.stages, strict=True):
+        grid = new.strategies[0].strategy
+        runs = tuple(replace(run, strategy=replace(grid, recompute=run.strategy.recompute)) for run in old.strategies)
+        stages.append(replace(new, layers_per_chunk=old.layers_per_chunk, strategies=runs))
+    return replace(layout, stages=tuple(stages))
+
+
+def _proposal(recipe: Recipe, request: PlanRequest) -> Proposal:
+    """The recipe's degrees on the machine's GPUs; dp follows."""
+    told = proposals_of(
+        recipe.layout,
+        facts_of(recipe.model),
+        global_batch=request.job.global_batch,
+        seq=request.job.seq,
+        world=request.cluster.gpus,
+        precision=request.job.precision.name,
+    )[0]
+    return replace(told, world=request.cluster.gpus, dp=0)
+
+
+def _broken(layout: Layout, request: PlanRequest) -> tuple[Violation, ...]:
+    proposals = proposals_of(
+        layout,
+        facts_of(request.model),
+        global_batch=request.job.global_batch,
+        seq=request.job.seq,
+        world=layout.gpus,
+        precision=request.job.precision.name,
+    )
+    return tuple(violation for proposal in proposals for violation in check(proposal, request.framework))
+
+
+def _rules(broken: tuple[Violation, ...]) -> str:
+    return "; ".join(f"{violation.message} ({violation.rule})" for violation in broken)
+
+
+def _priced(request: PlanRequest, layout: Layout) -> RankedLayout | None:
+    try:
+        return estimate(request, layout)
+    except InputError:  # a schedule that cannot run with these sizes
+        return None
+
+
+def _further(carried: RankedLayout, report: PlanReport) -> tuple[str, ...]:
+    """Settings that differ between the carried recipe and the fastest layout."""
+    if not report.layouts:
+        return ()
+    old, new = carried.layout, report.layouts[0].layout
+    pairs = (
+        ("tp", old.first.tp, new.first.tp),
+        ("pp", old.pp, new.pp),
+        ("cp", old.first.cp, new.first.cp),
+        ("ep", old.first.ep, new.first.ep),
+        ("etp", old.first.etp, new.first.etp),
+        ("dp", old.first.dp, new.first.dp),
+        ("virtual chunks", old.vpp, new.vpp),
+        ("ZeRO", old.first.zero, new.first.zero),
+        ("micro-batch", old.micro_batch, new.micro_batch),
+        ("recompute", str(old.first.recompute), str(new.first.recompute)),
+    )
+    changed = [f"{name} {before} -> {after}" for name, before, after in pairs if before != after]
+    if (old.pp, old.vpp) == (new.pp, new.vpp) and old.layers_per_stage != new.layers_per_stage:
+        changed.append("layers per stage " + ",".join(str(stage.layers) for stage in new.stages))
+    return tuple(changed)

@@ -1,0 +1,195 @@
+"""From grids to priced candidates: recompute choices, virtual stages, even splits, memory."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from costmodels.layer_costs import EMBEDDING, HEAD, MTP, PartCosts
+from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Recompute
+from costmodels.pipeline.schedules import PipelineSpec, Schedule
+from costmodels.positions import Contents, part_counts
+from costmodels.table import Bools, Floats, Ints
+from costmodels.workload.model import ModelSpec
+from planner.layouts.grids import Grids
+from planner.layouts.splits import balanced_positions, even_positions, leading_positions
+from planner.request import Framework, PlanRequest
+
+MAX_VPP: Final = 24
+WITHOUT_VIRTUAL_STAGES: Final = (Framework.DEEPSPEED, Framework.GALVATRON)
+WITHOUT_FREE_SPLITS: Final = (Framework.DEEPSPEED,)
+WITH_LONE_ENDS: Final = (Framework.MEGATRON, Framework.BRIDGE, Framework.NEMO)
+FEW_CHUNKS: Final = 4  # virtual degrees tried even where they do not divide
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Group:
+    """Candidates that share a pipeline shape. ``rows`` index the expanded table, shape (R,)."""
+
+    spec: PipelineSpec
+    rows: Ints
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Expanded:
+    """Grids under chosen recompute options, one row each.
+
+    ``grid`` is the row of the grids that a row came from; ``full`` the row that recomputes the same grid in full, or
+    -1.
+    """
+
+    grids: Grids
+    grid: Ints
+    full: Ints
+
+
+def expand(grids: Grids, options: tuple[Recompute, ...], wanted: Bools) -> Expanded:
+    """Put every grid under the recompute options wanted for it.
+
+    Parameters
+    ----------
+    grids : Grids
+        S grids.
+    options : tuple of Recompute
+        O options.
+    wanted : ndarray of bool
+        Shape (S, O).
+
+    Returns
+    -------
+    Expanded
+        Rows by grid, then by option. Where no recompute is wanted, full recompute is there too: for the first layers.
+    """
+    if NO_RECOMPUTE in options and FULL_RECOMPUTE in options:
+        wanted = wanted.copy()
+        wanted[:, options.index(FULL_RECOMPUTE)] |= wanted[:, options.index(NO_RECOMPUTE)]
+    grid, option = np.nonzero(wanted)
+    table = replace(grids.table.take(grid), recompute=option, recomputes=options)
+    full = np.full(len(grid), -1, dtype=np.int64)
+    if FULL_RECOMPUTE in options:
+        number = options.index(FULL_RECOMPUTE)
+        row_of = np.full(len(grids), -1, dtype=np.int64)
+        row_of[grid[option == number]] = np.flatnonzero(option == number)
+        full = row_of[grid]
+    expanded = Grids(table=table, num_microbatches=grids.num_microbatches[grid], gpus=grids.gpus[grid])
+    return Expanded(grids=expanded, grid=grid, full=full)
+
+
+def virtual_degrees(layers: int, pp: int, num_microbatches: int, pinned: int | None, ends: int = 2) -> tuple[int, ...]:
+    """Virtual chunks per stage worth trying: 1, all that split the layers evenly, and a few that do not.
+
+    Interleaving needs ``num_microbatches`` to be a multiple of ``pp`` in every framework's default form. ``ends`` is
+    how many ends of the model may be alone on a position.
+    """
+    if pinned is not None:
+        fits = pinned == 1 or (pp > 1 and num_microbatches % pp == 0 and pinned * pp <= layers + ends)
+        return (pinned,) if fits else ()
+    if pp == 1 or num_microbatches % pp:
+        return (1,)
+    most = min(MAX_VPP, (layers + ends) // pp)
+    even = [v for v in range(2, most + 1) if any((layers + more) % (pp * v) == 0 for more in (0, 1, 2))]
+    few = list(range(2, min(FEW_CHUNKS, layers // pp) + 1))
+    return (1, *sorted({*even, *few}))
+
+
+def splits_freely(request: PlanRequest) -> bool:
+    """Whether the framework takes any number of layers on any stage."""
+    return request.framework not in WITHOUT_FREE_SPLITS
+
+
+def pinned_virtual(request: PlanRequest) -> int | None:
+    """Virtual chunks that a request leaves no choice about: pinned, or 1 where the framework has none."""
+    return 1 if request.framework in WITHOUT_VIRTUAL_STAGES else request.fixed_degree("vpp")
+
+
+def lone_ends(request: PlanRequest) -> int:
+    """How many ends of the model may be alone on a pipeline position."""
+    return 2 if request.framework in WITH_LONE_ENDS else 0
+
+
+def pipeline_groups(grids: Grids, layers: int, pinned_vpp: int | None, ends: int = 2) -> Iterator[Group]:
+    """Split rows into groups of one pipeline shape, each with every virtual degree; the order is fixed.
+
+    ``ends`` is how many ends of the model may be alone on a position.
+    """
+    shapes = np.stack([grids.table.pp, grids.num_microbatches], axis=1)
+    distinct, inverse = np.unique(shapes, axis=0, return_inverse=True)
+    for number, (pp, m) in enumerate(distinct.tolist()):
+        rows = np.flatnonzero(inverse == number)
+        for vpp in virtual_degrees(layers, pp, m, pinned_vpp, ends):
+            schedule = Schedule.INTERLEAVED if vpp > 1 else Schedule.ONE_F_ONE_B
+            yield Group(spec=PipelineSpec(schedule=schedule, pp=pp, vpp=vpp, num_microbatches=m), rows=rows)
+
+
+def even_contents(request: PlanRequest, group: Group, islands: tuple[int, ...]) -> Contents:
+    """Contents of a group whose layers are split evenly as the framework does it, one strategy each."""
+    model, places = request.model, group.spec.pp * group.spec.vpp
+    split = even_positions if splits_freely(request) else leading_positions
+    counts = part_counts(model, split(model.layers, places))
+    shape = (len(group.rows), counts.shape[0], 1, counts.shape[1])
+    return Contents(
+        spec=group.spec,
+        rows=group.rows[:, None],
+        counts=np.broadcast_to(counts[None, :, None, :], shape),
+        islands=islands,
+    )
+
+
+def balanced_contents(model: ModelSpec, group: Group, costs: PartCosts, islands: tuple[int, ...]) -> Contents | None:
+    """Contents of a group whose positions take about the same time, each row by its own times.
+
+    None where an even split is as good: equal layers that divide evenly, or fewer layers than positions.
+    """
+    places = group.spec.pp * group.spec.vpp
+    if places > model.layers or places == 1 or (len(model.runs) == 1 and model.layers % places == 0):
+        return None
+    part_s = (costs.forward_s + costs.backward_s).sum(axis=0)[:, group.rows]
+    index = {kind: row for row, kind in enumerate(model.kinds())}
+    layer_s = part_s[[index[kind] for kind in model.layer_kinds()]].T
+    ends = {name: part_s[row] for row, name in enumerate(costs.names)}
+    nothing = np.zeros(len(group.rows))
+    last_s = ends.get(HEAD, nothing) + model.mtp_layers * ends.get(MTP, nothing)
+    layers = balanced_positions(layer_s, ends.get(EMBEDDING, nothing), last_s, places)
+    counts = part_counts(model, layers)[:, :, None, :]
+    return Contents(spec=group.spec, rows=group.rows[:, None], counts=counts, islands=islands)
+
+
+def prefix_contents(contents: Contents, other_rows: Ints, first: Ints, kinds: int) -> Contents:
+    """Contents in which the first layers of every position use another strategy.
+
+    Parameters
+    ----------
+    contents : Contents
+        One strategy per layout (J = 1).
+    other_rows : ndarray of int
+        Row of the other strategy, shape (R,).
+    first : ndarray of int
+        Layers of every position that use it, shape (R,); a position with fewer layers uses it for all.
+    kinds : int
+        Parts that are kinds of layers, ahead of the ends of the model.
+
+    Returns
+    -------
+    Contents
+        J = 2: the given strategy, the other one. On a position the first layers are taken kind by kind in model order;
+        the embedding goes with the first layer, the head with the last, as in :func:`costmodels.positions.contents_of`.
+    """
+    whole = contents.counts[:, :, 0, :]
+    layers = whole[..., :kinds]
+    before = np.cumsum(layers, axis=-1) - layers
+    moved = np.clip(first[:, None, None] - before, 0.0, layers)
+    counts: Floats = np.zeros((*whole.shape[:2], 2, whole.shape[2]))
+    counts[:, :, 0, :] = whole
+    counts[:, :, 0, :kinds] -= moved
+    counts[:, :, 1, :kinds] = moved
+    some, every = moved.sum(axis=-1) > 0.0, moved.sum(axis=-1) >= layers.sum(axis=-1)
+    ends_too = some & np.where(np.arange(whole.shape[1]) == 0, True, every)
+    counts[:, :, 1, kinds:] = np.where(ends_too[..., None], whole[..., kinds:], 0.0)
+    counts[:, :, 0, kinds:] -= counts[:, :, 1, kinds:]
+    return Contents(
+        spec=contents.spec,
+        rows=np.stack([contents.rows[:, 0], other_rows], axis=1),
+        counts=counts,
+        islands=contents.islands,
+    )

@@ -1,0 +1,74 @@
+"""Which recompute choices a search tries: those that no other choice beats in both memory and time, by module."""
+
+from itertools import combinations
+from typing import Final
+
+from costmodels.layer_costs import part_ops
+from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Granularity, Recompute
+from costmodels.pricing import Pricing
+from costmodels.workload.op import SUBMODULES
+from hardware.errors import InputError
+from planner.layouts.recompute_words import MODULES, parse_recompute_words
+from planner.request import Framework
+
+SELECTIVE_MODULES: Final = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe_act", "moe", "shared_experts")
+_FULL_OR_NONE: Final = (Framework.GALVATRON, Framework.DEEPSPEED, Framework.TORCHTITAN)
+MAX_MODULES: Final = 3
+
+
+def recompute_options(wanted: str, framework: Framework, pricing: Pricing) -> tuple[Recompute, ...]:
+    """Recompute choices for a model, in rising order of what they repeat.
+
+    Parameters
+    ----------
+    wanted : str
+        ``auto``, or the words of :func:`planner.layouts.recompute_words.parse_recompute_words`.
+    framework : Framework
+        Some know only all or nothing.
+    pricing : Pricing
+        Gives the model's modules and the software's kernels.
+
+    Raises
+    ------
+    InputError
+        Words that are not understood, or a number of layers.
+    """
+    if wanted == "auto":
+        selective = () if framework in _FULL_OR_NONE else _selective(pricing)
+        return (NO_RECOMPUTE, *selective, FULL_RECOMPUTE)
+    recompute, layers = parse_recompute_words(wanted)
+    if layers:
+        raise InputError(
+            f"--recompute {wanted!r} counts layers", allowed="auto, none, selective, full: a search counts"
+        )
+    check_modules(recompute, pricing)
+    return (recompute,)
+
+
+def check_modules(recompute: Recompute, pricing: Pricing) -> None:
+    """Raise InputError for a module that no layer of the model has: nothing would be recomputed."""
+    present = {op.module for ops in part_ops(pricing) for op in ops}
+    present |= {outer for outer, inner in SUBMODULES.items() if present & set(inner)}
+    for module in recompute.modules:
+        if module not in present:
+            raise InputError(
+                f"--recompute: {pricing.model.name} has no {module}",
+                allowed=", ".join(name for name in MODULES if name in present),
+            )
+
+
+def _selective(pricing: Pricing) -> tuple[Recompute, ...]:
+    """Sets of up to three modules that the model has; a set with a module inside another one of it is left out.
+
+    Core attention is offered only where the kernel keeps its matrix: a fused kernel recomputes it anyway.
+    """
+    present = {op.module for ops in part_ops(pricing) for op in ops}
+    keeps_matrix = not pricing.job.software.flash_attention
+    modules = [m for m in SELECTIVE_MODULES if m in present and (m != "core_attn" or keeps_matrix)]
+    sets = [
+        chosen
+        for size in range(1, min(MAX_MODULES, len(modules)) + 1)
+        for chosen in combinations(modules, size)
+        if not any(inner in chosen for outer in chosen for inner in SUBMODULES.get(outer, ()))
+    ]
+    return tuple(Recompute(granularity=Granularity.SELECTIVE, modules=chosen) for chosen in sets)

@@ -1,0 +1,1 @@
+"""The search itself: uniform grids, mixed strategies by two levels, islands of unlike machines, refined splits."""

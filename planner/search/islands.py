@@ -1,0 +1,222 @@
+"""Layouts over islands of unlike machines: each stage on one island, the layers split by the islands' speeds.
+
+All stages have the same number of GPUs and the same strategy (what Megatron-like frameworks can launch); an island
+takes as many stages as its GPUs allow. Every grid is bounded for every order of the islands; in the order of these
+bounds the split of the layers is solved, with one chunk per stage and with several, until the next bound is too slow.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import permutations
+from typing import Final
+
+import numpy as np
+
+from costmodels.layout import Layout
+from costmodels.memory import usable_memory
+from costmodels.pipeline.inflight import in_flight_total
+from costmodels.pipeline.schedules import PipelineSpec
+from costmodels.price import price_layout
+from costmodels.pricing import Pricing
+from costmodels.results import LayoutCost, Verdict
+from planner.inter_op.chunks import ChunkProblem, partition_chunks
+from planner.inter_op.costs import Position
+from planner.inter_op.objective import one_f_one_b
+from planner.inter_op.stages import StageProblem, partition_stages
+from planner.layouts.build import schedule_of, uniform_stages
+from planner.layouts.expand import expand, pinned_virtual
+from planner.layouts.grids import Grids, divisors, enumerate_grids
+from planner.layouts.recompute_options import recompute_options
+from planner.request import PlanRequest
+from planner.rules import check_layout, legal_mask
+from planner.search.island_rows import IslandRows
+from planner.search.stage_table import StagePlace, chunk_ends, layer_runs, span_costs_s
+
+FULLEST_SHARE: Final = 0.9  # of the usable memory that parts may take in the table; prices judge the rest
+MOST_ORDERS: Final = 24  # of the islands that are looked at
+VIRTUAL: Final = (1, 2, 3, 4, 6, 8)  # chunks per stage that are tried
+LARGEST_IDLE_SHARE: Final = 0.25  # of an island's GPUs that a stage size may leave idle
+
+Chunks = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class IslandPlan:
+    """A layout over several islands with its price."""
+
+    layout: Layout
+    cost: LayoutCost
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Open:
+    """One row with its islands in an order: no layout of it is faster than ``bound_s``."""
+
+    bound_s: float
+    rows: IslandRows
+    row: int
+    order: tuple[int, ...]
+
+    @property
+    def key(self) -> tuple[int, ...]:
+        """What makes two layouts differ for a user: the grid."""
+        table, row = self.rows.grids.table, self.row
+        degrees = (table.tp, table.cp, table.dp, table.ep, table.etp)
+        return (*(int(degree[row]) for degree in degrees), self.rows.pp)
+
+
+class IslandSearch:
+    """One search over all islands of a cluster together.
+
+    Parameters
+    ----------
+    request : PlanRequest
+        What is asked.
+    pricings : sequence of Pricing
+        One per island.
+    known_s : sequence of float
+        Step times of layouts that are in the ranking already [s].
+    deadline : float
+        Of ``time.monotonic``.
+    """
+
+    def __init__(
+        self, request: PlanRequest, pricings: Sequence[Pricing], known_s: Sequence[float], deadline: float
+    ) -> None:
+        self.request = request
+        self.pricings = tuple(pricings)
+        self.known_s = list(known_s)
+        self.deadline = deadline
+        self.enumerated = 0
+        self.solved = 0
+        self.pruned = 0
+        self.open_bound_s = float("inf")  # least time of any layout over the islands, as far as is proven
+
+    def run(self) -> list[IslandPlan]:
+        """Best layouts over all islands, best first, one for each grid."""
+        best: dict[tuple[int, ...], IslandPlan] = {}
+        ahead = sorted(self._open(), key=lambda entry: (entry.bound_s, entry.order, entry.row))
+        self.open_bound_s = ahead[0].bound_s if ahead else float("inf")
+        for number, entry in enumerate(ahead):
+            if entry.bound_s > self._limit_s(best) or time.monotonic() > self.deadline:
+                self.pruned += len(ahead) - number
+                break
+            held = best.get(entry.key)
+            limit_s = min(self._limit_s(best), held.cost.step.total_s if held else float("inf"))
+            if entry.bound_s <= limit_s:
+                found = [plan for plan in self._solve(entry, limit_s) if plan.cost.step.total_s <= limit_s]
+                fastest = min(found, key=lambda plan: plan.cost.step.total_s, default=None)
+                best |= {entry.key: fastest} if fastest is not None else {}
+        ranked = sorted(best.values(), key=lambda plan: plan.cost.step.total_s)
+        return ranked[: self.request.top]
+
+    def _limit_s(self, best: Mapping[tuple[int, ...], IslandPlan]) -> float:
+        """Time beyond which nothing can enter the ranking any more."""
+        times = sorted([*self.known_s, *(plan.cost.step.total_s for plan in best.values())])
+        return times[self.request.top - 1] if len(times) >= self.request.top else float("inf")
+
+    def _open(self) -> Iterator[_Open]:
+        """Every row in every order of the islands, with its bound; rows that cannot fit are left out."""
+        pinned = self.request.fixed_degree("pp")
+        orders = list(permutations(range(len(self.pricings))))[:MOST_ORDERS]
+        for stage_gpus in self._stage_sizes():
+            stages = tuple(pricing.island.gpus // stage_gpus for pricing in self.pricings)
+            grids = self._grids(stage_gpus, sum(stages)) if pinned in (None, sum(stages)) else None
+            if grids is None or not len(grids):
+                continue
+            rows = IslandRows(pricings=self.pricings, grids=self._with_recompute(grids), stages=stages)
+            for order in orders:
+                bound = rows.bound_s(order)
+                for row in np.flatnonzero(np.isfinite(bound)).tolist():
+                    yield _Open(bound_s=float(bound[row]), rows=rows, row=row, order=order)
+
+    def _stage_sizes(self) -> tuple[int, ...]:
+        """GPUs of a stage such that every island holds stages and leaves few GPUs idle."""
+        gpus = [pricing.island.gpus for pricing in self.pricings]
+        layers = self.request.model.layers
+        sizes = sorted({size for count in gpus for size in divisors(count)})
+        return tuple(
+            size
+            for size in sizes
+            if sum(count // size for count in gpus) <= layers
+            and all(count >= size and count % size <= LARGEST_IDLE_SHARE * count for count in gpus)
+        )
+
+    def _grids(self, stage_gpus: int, pp: int) -> Grids:
+        every = enumerate_grids(self.request, stage_gpus * pp)
+        grids = every.take(np.flatnonzero(every.table.pp == pp))
+        self.enumerated += len(grids)
+        legal = legal_mask(self.request.framework, grids.table, self.request.model, self.request.job).ok
+        return grids.take(np.flatnonzero(legal))
+
+    def _with_recompute(self, grids: Grids) -> Grids:
+        options = recompute_options(self.request.recompute, self.request.framework, self.pricings[0])
+        return expand(grids, options, np.ones((len(grids), len(options)), dtype=np.bool_)).grids
+
+    def _solve(self, entry: _Open, limit_s: float) -> Iterator[IslandPlan]:
+        """Splits of one row for every number of chunks; those too slow, not legal or not safe are left out."""
+        for vpp in self._virtual_degrees(entry):
+            chunks = self._split(entry, vpp)
+            self.solved += 1
+            hosts = entry.rows.hosts(entry.order)
+            if chunks is None or entry.rows.step_s(entry.row, hosts, chunks) > limit_s:
+                continue
+            layout = self._layout(entry, chunks)
+            if check_layout(layout, self.request.model, self.request.job, framework=self.request.framework):
+                continue
+            cost = price_layout(self.pricings, layout)
+            if all(use.verdict is Verdict.FITS for use in cost.memory):
+                yield IslandPlan(layout=layout, cost=cost)
+
+    def _virtual_degrees(self, entry: _Open) -> tuple[int, ...]:
+        pinned = pinned_virtual(self.request)
+        if pinned is not None:
+            return (pinned,) if pinned == 1 or self._interleaves(entry) else ()
+        most = self.request.model.layers // entry.rows.pp
+        return tuple(v for v in VIRTUAL if v == 1 or (v <= most and self._interleaves(entry)))
+
+    def _interleaves(self, entry: _Open) -> bool:
+        return entry.rows.pp > 1 and int(entry.rows.grids.num_microbatches[entry.row]) % entry.rows.pp == 0
+
+    def _split(self, entry: _Open, vpp: int) -> Chunks | None:
+        """Layers of every chunk of every stage as the partitioner sees them."""
+        model, hosts = self.request.model, entry.rows.hosts(entry.order)
+        sizes = entry.rows.sizes(entry.row)
+        m = int(entry.rows.grids.num_microbatches[entry.row])
+        schedule = schedule_of(len(hosts), vpp)
+        spec = PipelineSpec(schedule=schedule, pp=len(hosts), vpp=vpp, num_microbatches=m)
+        held = in_flight_total(spec) / vpp
+        limits = [FULLEST_SHARE * usable_memory(self.pricings[island].accelerator) for island in hosts]
+        if vpp == 1:
+            places = [
+                StagePlace(sizes=sizes[island], in_flight=float(flying), limit_bytes=limit)
+                for island, flying, limit in zip(hosts, held, limits, strict=True)
+            ]
+            problem = StageProblem(cost_s=span_costs_s(model, places), objective=one_f_one_b(m))
+            best = partition_stages(problem).best
+            return None if best is None else tuple((count,) for count in best.split)
+        reference = sizes[0]
+        slower = [float(size.time_s[: size.kinds].sum() / reference.time_s[: size.kinds].sum()) for size in sizes]
+        plan = partition_chunks(
+            ChunkProblem(
+                runs=layer_runs(model, reference),
+                positions=tuple(
+                    Position(slowdown=slower[island], limit_bytes=limit, in_flight=float(flying))
+                    for island, flying, limit in zip(hosts, held, limits, strict=True)
+                ),
+                chunks=vpp,
+                micro_batches=m,
+                ends=chunk_ends(model, reference),
+            )
+        )
+        return None if plan is None else plan.layers
+
+    def _layout(self, entry: _Open, chunks: Chunks) -> Layout:
+        grids, hosts = entry.rows.grids, entry.rows.hosts(entry.order)
+        return Layout(
+            stages=uniform_stages(entry.rows.strategy(entry.row), chunks, islands=hosts),
+            micro_batch=int(grids.table.micro_batch[entry.row]),
+            num_microbatches=int(grids.num_microbatches[entry.row]),
+            schedule=schedule_of(len(hosts), len(chunks[0])),
+        )

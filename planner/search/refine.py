@@ -1,0 +1,81 @@
+"""The best of a grid: its best variants with the splits that the partitioner finds for them."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from costmodels.layout import Layout, Strategy
+from costmodels.price import price_layout
+from costmodels.pricing import Pricing
+from costmodels.results import LayoutCost, Verdict
+from planner.layouts.build import uniform_layout
+from planner.layouts.expand import splits_freely
+from planner.request import PlanRequest
+from planner.rules import check_layout
+from planner.search.tally import Candidate, Key, Tally
+from planner.search.uneven import uneven_layouts
+
+VARIANTS: Final = 3  # virtual degrees of a grid whose splits are refined
+_SAME: Final = 1.0 - 1e-9  # a layout that is faster by less is no faster
+
+Priced = tuple[Layout, LayoutCost]
+
+
+def layout_of(candidate: Candidate) -> Layout:
+    """Return the explicit layout of a candidate."""
+    return uniform_layout(
+        Strategy(
+            tp=candidate.tp,
+            cp=candidate.cp,
+            dp=candidate.dp,
+            ep=candidate.ep,
+            etp=candidate.etp,
+            sequence_parallel=candidate.sequence_parallel,
+            zero=candidate.zero,
+            recompute=candidate.recompute,
+        ),
+        tuple(candidate.layers[stage :: candidate.pp] for stage in range(candidate.pp)),
+        micro_batch=candidate.micro_batch,
+        num_microbatches=candidate.num_microbatches,
+        prefix=candidate.prefix,
+    )
+
+
+def best_of_grid(request: PlanRequest, pricing: Pricing, tally: Tally, key: Key) -> Priced:
+    """Return the fastest layout of a grid with its price; ties keep the earlier one.
+
+    Parameters
+    ----------
+    request : PlanRequest
+        What is asked: splits must be legal.
+    pricing : Pricing
+        Of the island of the search.
+    tally : Tally
+        What the search found; says whether layers may be split at will.
+    key : tuple of int
+        The grid, one of ``tally.best``.
+    """
+    found = [_with_best_split(request, pricing, layout_of(variant)) for variant in tally.near_best(key, VARIANTS)]
+    best = min(found, key=lambda pair: pair[1].step.total_s)
+    for variant in tally.tight.get(key, ()):  # faster as they are split, but too large: they may fit otherwise
+        if variant.total_s < best[1].step.total_s:
+            splits = _splits(request, pricing, layout_of(variant))
+            fitting = [pair for pair in splits if pair[1].heaviest.verdict is tally.accepted]
+            best = min([best, *fitting], key=lambda pair: pair[1].step.total_s)
+    return best
+
+
+def _with_best_split(request: PlanRequest, pricing: Pricing, layout: Layout) -> Priced:
+    """The layout with the fastest split among its own and the partitioner's that is no riskier; ties keep its own."""
+    best = (layout, price_layout([pricing], layout))
+    for other, cost in _splits(request, pricing, layout):
+        safe = cost.heaviest.verdict in (Verdict.FITS, best[1].heaviest.verdict)
+        if safe and cost.step.total_s < best[1].step.total_s * _SAME:
+            best = (other, cost)
+    return best
+
+
+def _splits(request: PlanRequest, pricing: Pricing, layout: Layout) -> Iterator[Priced]:
+    """Other splits of a layout that the framework accepts, with their prices."""
+    for other in uneven_layouts(pricing, layout) if splits_freely(request) else ():
+        if not check_layout(other, request.model, request.job, framework=request.framework):
+            yield other, price_layout([pricing], other)

@@ -1,0 +1,192 @@
+"""The uniform search: every grid, bounded, priced with its recompute and virtual stages, in order of its lower bound.
+
+A cheap lower bound over every split and recompute orders the grids. Those that come first get a tighter bound under
+every recompute option, with whole layers and with the memory, and are priced in its order, until the least bound that
+is left exceeds the time of the worst layout still wanted. What is left is pruned by proof: ``docs/search.md``.
+"""
+
+import time
+from typing import Final
+
+import numpy as np
+
+from costmodels.layer_costs import PartCosts, part_weights, price_parts
+from costmodels.memory import model_memory
+from costmodels.pricing import Pricing
+from costmodels.results import Verdict
+from costmodels.table import Floats
+from planner.bounds.option_memory import OptionMemory
+from planner.bounds.options import OptionBounds, one_chunk_only
+from planner.bounds.step_time import part_seconds, part_work, step_lower_bound_s, with_jitter_s
+from planner.layouts.expand import Expanded, Group, expand, lone_ends, pinned_virtual, pipeline_groups
+from planner.layouts.grids import Grids, enumerate_grids, kernel_table, world_sizes
+from planner.layouts.recompute_options import recompute_options
+from planner.request import PlanRequest
+from planner.rules import legal_mask
+from planner.search.frontier import Frontier
+from planner.search.priced_block import PricedBlock
+from planner.search.smallest import excess_bytes
+from planner.search.tally import Tally
+
+FIRST_BLOCK: Final = 128
+BLOCK: Final = 512
+GRIDS_KEPT: Final = 10  # at least: which of them is best is decided when their splits are refined
+
+
+class UniformSearch:
+    """One search over uniform grids on one island.
+
+    Parameters
+    ----------
+    request : PlanRequest
+        What is asked.
+    pricing : Pricing
+        Model, job and the island.
+    any_will_do : bool
+        Look only under the recompute that keeps least, and stop at the first layouts that fit.
+    wanted : int
+        Grids to keep; 0: as many as the request wants layouts, and at least :data:`GRIDS_KEPT`.
+    """
+
+    def __init__(self, request: PlanRequest, pricing: Pricing, *, any_will_do: bool = False, wanted: int = 0) -> None:
+        self.request = request
+        self.pricing = pricing
+        self.weights = part_weights(pricing)
+        options = recompute_options(request.recompute, request.framework, pricing)
+        self.options = options[-1:] if any_will_do else options
+        self.any_will_do = any_will_do
+        self.accepted = Verdict.FITS
+        self.wanted = 1 if any_will_do else wanted or max(request.top, GRIDS_KEPT)
+        self.tally = Tally(accepted=self.accepted, wanted=self.wanted)
+        self.deadline = time.monotonic() + request.time_limit_s
+        self._gpu_seconds_per_sample: float | None = None
+
+    def run(self) -> Tally:
+        """Search for what fits safely, and if there is nothing for what fits with risk; returns what was found."""
+        self._search(Verdict.FITS)
+        if not self.tally.best:
+            self._search(Verdict.RISKY)
+        return self.tally
+
+    def _search(self, accepted: Verdict) -> None:
+        """Search all GPU counts, the whole island first."""
+        self.accepted = accepted
+        self.tally = Tally(accepted=accepted, wanted=self.wanted)
+        sizes = world_sizes(self.pricing.island)
+        for number, world in enumerate(sizes):
+            if number and self.any_will_do and self.tally.best:
+                break
+            limit = self.tally.threshold_s()
+            if number and np.isfinite(limit) and self._bound_of_fewer_s(world) > limit:
+                self.tally.pruned["fewer GPUs: time lower bound (counts of GPUs)"] += len(sizes) - number
+                break
+            if number and time.monotonic() > self.deadline:
+                self.tally.pruned["fewer GPUs: time limit (counts of GPUs)"] += len(sizes) - number
+                self.tally.open_bound_s = min(self.tally.open_bound_s, self._bound_of_fewer_s(world))
+                break
+            self._search_world(world)
+
+    def _search_world(self, world: int) -> None:
+        grids = self._with_room(self.grids_of(world))
+        if len(grids):
+            bounds = OptionBounds(
+                request=self.request,
+                pricing=self.pricing,
+                options=self.options,
+                accepted=self.accepted,
+                grids=grids,
+            )
+            self._best_first(Frontier(bounds))
+
+    def _with_room(self, grids: Grids) -> Grids:
+        """Drop grids whose states alone are too large: they are not worth a bound on their time under any option.
+
+        When any layout will do, grids without room under the recompute that keeps least go too.
+        """
+        if not len(grids):
+            return grids
+        held = OptionMemory(pricing=self.pricing, accepted=self.accepted).states_fit(grids)
+        if self.any_will_do and pinned_virtual(self.request) in (None, 1):
+            held &= excess_bytes(self.pricing, grids, self.options[-1], self.accepted) <= 0.0
+        self.tally.pruned["memory lower bound"] += int((~held).sum())
+        return grids.take(np.flatnonzero(held))
+
+    def grids_of(self, world: int) -> Grids:
+        """Return the legal grids over so many GPUs; the tally counts them and those that are refused."""
+        every = enumerate_grids(self.request, world)
+        self.tally.enumerated += len(every)
+        verdict = legal_mask(self.request.framework, every.table, self.request.model, self.request.job)
+        self.tally.rejected.update(dict(verdict.reasons))
+        return every.take(np.flatnonzero(verdict.ok))
+
+    def _best_first(self, frontier: Frontier) -> None:
+        """Price blocks of grids in the order of their bounds, until the least bound left is too slow."""
+        size = FIRST_BLOCK
+        while True:
+            limit = self.tally.threshold_s()
+            rows, known = frontier.take(size, limit)
+            if not rows.size:
+                break
+            self._evaluate(frontier.bounds.grids.take(rows), known)
+            size = BLOCK
+            if time.monotonic() > self.deadline or (self.any_will_do and self.tally.best):
+                break
+        late = time.monotonic() > self.deadline
+        self.tally.pruned["memory lower bound"] += frontier.without_memory
+        if frontier.left:
+            self.tally.pruned["time limit" if late else "time lower bound"] += frontier.left
+            self.tally.open_bound_s = min(self.tally.open_bound_s, frontier.least_s)
+
+    def _evaluate(self, grids: Grids, known: Floats) -> None:
+        """Price a block of grids under every virtual degree and the recompute options whose known bounds allow it.
+
+        ``known`` has shape (S, options).
+        """
+        request = self.request
+        wanted = known <= self.tally.threshold_s()
+        block = expand(grids, self.options, wanted)
+        table = block.grids.table
+        costs = price_parts(self.pricing, table)
+        asked = wanted[block.grid, table.recompute]
+        bound = np.maximum(self._priced_bound_s(block, costs), known[block.grid, table.recompute])
+        alive = np.flatnonzero(asked & (bound <= self.tally.threshold_s()))
+        self.tally.pruned["time lower bound of a variant"] += int(asked.sum()) - len(alive)
+        free = bound[asked & (table.pp > 1)]  # their layers may be split in ways that are not tried one by one
+        self.tally.open_bound_s = min(self.tally.open_bound_s, float(free.min(initial=np.inf)))
+        priced = PricedBlock(
+            request=request,
+            pricing=self.pricing,
+            tally=self.tally,
+            block=block,
+            costs=costs,
+            memory=model_memory(request.model, request.job, table, self.pricing.constants.memory),
+        )
+        ends = lone_ends(request)
+        groups = pipeline_groups(block.grids.take(alive), request.model.layers, pinned_virtual(request), ends)
+        for group in groups:
+            priced.group(Group(spec=group.spec, rows=alive[group.rows]))
+
+    def _priced_bound_s(self, block: Expanded, costs: PartCosts) -> Floats:
+        """Bound of every row from its price, shape (S,). Rows without recompute stand for those that recompute some."""
+        part_s = part_seconds(costs)
+        plain = np.flatnonzero((block.full >= 0) & (block.full != np.arange(len(block.full))))
+        full = part_s[:, block.full[plain]]
+        part_s[:, plain] = np.minimum(part_s[:, plain], full)
+        work = part_work(costs.names, part_s, self.weights)
+        table, m = block.grids.table, block.grids.num_microbatches
+        one_chunk = one_chunk_only(self.request, table.pp, m)
+        return with_jitter_s(step_lower_bound_s(work, table.pp, m, one_chunk), block.grids.gpus)
+
+    def _bound_of_fewer_s(self, world: int) -> float:
+        """Least time of any layout on ``world`` GPUs.
+
+        Every GPU works ``m W / pp`` with ``m pp = batch world / (micro-batch tp cp pp)``; the least GPU-seconds per
+        sample over all kernels' sizes, whatever the pipeline, are computed once.
+        """
+        if self._gpu_seconds_per_sample is None:
+            kernels = kernel_table(self.request, self.pricing.island.gpus)
+            costs = price_parts(self.pricing, kernels)
+            work = part_work(costs.names, part_seconds(costs), self.weights)
+            per_sample = work.total_s * kernels.tp * kernels.cp / kernels.micro_batch
+            self._gpu_seconds_per_sample = float(per_sample.min(initial=np.inf))
+        return self.request.job.global_batch * self._gpu_seconds_per_sample / world

@@ -1,0 +1,1 @@
+"""Many questions at once: sweep files and the rows they answer."""
