@@ -17,7 +17,7 @@ from types import MappingProxyType
 import numpy as np
 from least_squares import Vector, fit
 
-from costmodels.power import PowerModel, Work, power_model, step_power
+from costmodels.power.accelerator import PowerModel, Work, power_model, step_power
 from hardware.catalog import accelerator
 
 HIGHEST_MHZ = {"A100-SXM4-80GB": 1410.0, "A40": 1740.0}

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.heat import heat_problem, stretched
+from costmodels.power.heat import heat_problem, stretched
 from planner.layouts.explicit import ExplicitLayout, layout_of
 from planner.planning import pricings_of
 from planner.question import Question, request_of

@@ -17,7 +17,7 @@ FILES: Final = (
     ("overlap", "overlap.toml"),
     ("communication", "collectives/network.toml"),
     ("memory", "memory/constants.toml"),
-    ("power", "power.toml"),
+    ("power", "power/power.toml"),
     ("software", "software.toml"),
 )
 """Models and the files of their constants, from the root of this package."""

@@ -14,12 +14,12 @@ from typing import Final
 
 import numpy as np
 
-from costmodels import power
 from costmodels.compute import accumulation_s, dispatch_s, op_times
 from costmodels.exchange import LayerExchange, layer_exchange, tensor_calls
 from costmodels.layout import Granularity, Recompute
 from costmodels.memory.states import LocalParameters, local_parameters
 from costmodels.overlap import exposed_s
+from costmodels.power import accelerator as power
 from costmodels.pricing import Pricing
 from costmodels.reliability import expected_maximum
 from costmodels.table import Bools, Floats, StrategyTable

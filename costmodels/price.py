@@ -3,12 +3,21 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from costmodels.heat import HeatProblem, Settled, heat_problem, identity_maps, once, placed_maps, settle, times_of_row
+from costmodels.explicit_step import priced_step
 from costmodels.layout import Layout
 from costmodels.memory import stage_memory
 from costmodels.placement import Placement
-from costmodels.power_state import power_state
-from costmodels.priced import priced_step
+from costmodels.power.heat import (
+    HeatProblem,
+    Settled,
+    heat_problem,
+    identity_maps,
+    once,
+    placed_maps,
+    settle,
+    times_of_row,
+)
+from costmodels.power.state import power_state
 from costmodels.pricing import Pricing
 from costmodels.results import LayoutCost, MemoryUse, PowerState, StepTime, Verdict
 from costmodels.step import StepTimes

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Final
 
 from costmodels.layout import Layout
-from costmodels.node_power import capped_island
 from costmodels.placement import Placement
+from costmodels.power.node import capped_island
 from costmodels.price import price_layout
 from costmodels.pricing import Constants, Pricing
 from costmodels.results import LayoutCost

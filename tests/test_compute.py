@@ -18,7 +18,7 @@ from costmodels.compute.traffic import traffic_s
 from costmodels.efficiency import names_part, read_efficiency
 from costmodels.job import Precision, Software, TrainingJob
 from costmodels.layout import Strategy
-from costmodels.power import Work, power_model, step_power
+from costmodels.power.accelerator import Work, power_model, step_power
 from costmodels.table import StrategyTable, table_of
 from costmodels.workload.op import Op, OpKind, Split
 from hardware.catalog import accelerator, accelerator_names

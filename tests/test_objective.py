@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from costmodels.node_power import node_w
+from costmodels.power.node import node_w
 from hardware.catalog import cluster
 from hardware.errors import InputError
 from planner.planning import plan

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.heat import HeatProblem, device_arrays, heat_problem, identity_maps, inlets_c, placed_maps, settle
 from costmodels.layout import Layout
 from costmodels.placement import Placement, identity, ranks_of_stages, stage_map
+from costmodels.power.heat import HeatProblem, device_arrays, heat_problem, identity_maps, inlets_c, placed_maps, settle
 from costmodels.price import price_layout, price_layout_with_heat
 from hardware.cluster import Cluster, DeviceState, FabricTier
 from hardware.errors import InputError

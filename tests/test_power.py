@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from costmodels.node_power import capped_island, gpu_share_w, node_w
-from costmodels.power import (
+from costmodels.power.accelerator import (
     WAITS,
     PowerModel,
     Work,
@@ -23,6 +22,7 @@ from costmodels.power import (
     step_power,
     time_factor,
 )
+from costmodels.power.node import capped_island, gpu_share_w, node_w
 from hardware.catalog import accelerator, accelerator_names, cluster
 from hardware.cluster import Cluster
 from hardware.errors import InputError
@@ -196,7 +196,7 @@ def test_every_accelerator_has_a_model() -> None:
 
 
 def test_constants_name_their_sources() -> None:
-    path = Path(__file__).parent.parent / "costmodels" / "power.toml"
+    path = Path(__file__).parent.parent / "costmodels" / "power" / "power.toml"
     table = tomllib.loads(path.read_text(encoding="utf-8"))
     rows = [table["default"], table["activity"], table["clock_bound"], table["peak"], table["node"], *table["part"]]
     used = {value[1] for row in rows for name, value in row.items() if name != "match"}

@@ -6,9 +6,8 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from costmodels.power import PowerModel, Work, power_model, power_w, step_load, step_power
-from costmodels.table import Floats
-from costmodels.thermal import (
+from costmodels.power.accelerator import PowerModel, Work, power_model, power_w, step_load, step_power
+from costmodels.power.thermal import (
     Slots,
     ThermalModel,
     ThermalState,
@@ -18,6 +17,7 @@ from costmodels.thermal import (
     temperatures_c,
     thermal_model,
 )
+from costmodels.table import Floats
 from hardware.catalog import node_type
 
 NODE = node_type("dgx-h100")

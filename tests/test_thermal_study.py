@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from costmodels.heat import heat_problem, identity_maps, settle
 from costmodels.mesh import Axis, domains, group_of
 from costmodels.placement import ranks_of_stages, stages_of_blocks
+from costmodels.power.heat import heat_problem, identity_maps, settle
 from costmodels.price import price_layout_with_heat
 from costmodels.results import LayoutCost
 from costmodels.table import table_of

@@ -76,7 +76,7 @@ def op_times(
         The accelerator of the stage.
     clock : array or float
         Sustained clock over the accelerator's highest clock [1], scalar or shape (S,). Efficiencies hold at 1.0;
-        :mod:`costmodels.power` gives what a power limit leaves of it.
+        :mod:`costmodels.power.accelerator` gives what a power limit leaves of it.
     efficiency : Efficiency
         Constants of all generations.
 

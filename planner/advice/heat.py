@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from costmodels.heat import heat_problem, identity_maps, once
 from costmodels.layout import Layout
 from costmodels.pipeline.schedules import Schedule
-from costmodels.power_state import power_state
+from costmodels.power.heat import heat_problem, identity_maps, once
+from costmodels.power.state import power_state
 from costmodels.pricing import Constants
 from costmodels.results import LayoutCost, SlotState, Verdict
 from planner.plan_report import RankedLayout

@@ -6,7 +6,6 @@ from typing import Final
 
 import numpy as np
 
-from costmodels import power
 from costmodels.compute.local import Grid, grid_of
 from costmodels.layer_costs import (
     DEVICE_WORKS,
@@ -19,6 +18,7 @@ from costmodels.layer_costs import (
     repeated_s,
 )
 from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Granularity, Recompute
+from costmodels.power import accelerator as power
 from costmodels.pricing import Pricing
 from costmodels.table import Floats, Ints
 from planner.bounds.step_time import ENDS, part_work

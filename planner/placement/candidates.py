@@ -12,11 +12,11 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.heat import HeatProblem, IslandHeat
 from costmodels.placement import Placement, identity, ranks_of_stages, stages_of_blocks
-from costmodels.power import busy_w
+from costmodels.power.accelerator import busy_w
+from costmodels.power.heat import HeatProblem, IslandHeat
+from costmodels.power.thermal import temperatures_c
 from costmodels.table import Floats
-from costmodels.thermal import temperatures_c
 from planner.placement.patterns import Gpus, NodeSlots, listed_whole, patterns
 
 MOST_CANDIDATES: Final = 512

@@ -1,7 +1,7 @@
 """Placement and split of a layout together.
 
-For given layers per stage the placements are priced in balance (:mod:`costmodels.heat`): all of them where they are
-few, else from some starts by steps to better neighbours. Each pace of the stages that a good placement leaves is a
+For given layers per stage the placements are priced in balance (:mod:`costmodels.power.heat`): all of them where they
+are few, else from some starts by steps to better neighbours. Each pace of the stages that a good placement leaves is a
 problem for the partitioner, whose splits are placed in turn. The identity placement is always among those priced.
 """
 
@@ -11,9 +11,9 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.heat import HeatProblem, Settled, heat_problem, identity_maps, once, placed_maps, settle
 from costmodels.layout import Layout
 from costmodels.placement import Placement, identity
+from costmodels.power.heat import HeatProblem, Settled, heat_problem, identity_maps, once, placed_maps, settle
 from costmodels.price import memory_of, placed_cost
 from costmodels.pricing import Pricing
 from costmodels.results import LayoutCost, Verdict

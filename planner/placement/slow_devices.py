@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.heat import device_arrays
+from costmodels.power.heat import device_arrays
 from costmodels.pricing import Pricing
 from hardware.cluster import Cluster, FabricTier, Island
 

@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.layout import Layout
-from costmodels.node_power import node_w
+from costmodels.power.node import node_w
 from costmodels.results import LayoutCost
 from costmodels.table import Floats
 from hardware.cluster import NodeType

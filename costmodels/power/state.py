@@ -5,13 +5,13 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.heat import HeatProblem, IslandHeat, Settled
-from costmodels.node_power import node_w
 from costmodels.placement import UNUSED
-from costmodels.power import peak_w
+from costmodels.power.accelerator import peak_w
+from costmodels.power.heat import HeatProblem, IslandHeat, Settled
+from costmodels.power.node import node_w
+from costmodels.power.thermal import CLOCK_TOLERANCE, burst_rise_c
 from costmodels.results import PowerState, SlotState
 from costmodels.table import Bools, Floats, Ints
-from costmodels.thermal import CLOCK_TOLERANCE, burst_rise_c
 
 MOST_SLOTS: Final = 16_384
 """Accelerators that are listed one by one."""

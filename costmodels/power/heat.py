@@ -12,16 +12,16 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.explicit_step import PricedStep, priced_step
 from costmodels.layer_costs import DEVICE_WORKS, power_seconds
 from costmodels.layer_costs import Work as LayerWork
 from costmodels.layout import Layout
 from costmodels.placement import UNUSED, Placement, ranks_of_stages, stage_map
-from costmodels.power import PowerModel, StepLoad, Work, power_model, step_load, time_factor
-from costmodels.priced import PricedStep, priced_step
+from costmodels.power.accelerator import PowerModel, StepLoad, Work, power_model, step_load, time_factor
+from costmodels.power.thermal import Slots, ThermalModel, ThermalState, steady_state, temperatures_c, thermal_model
 from costmodels.pricing import Pricing
 from costmodels.step import StageWork, StepTimes
 from costmodels.table import Floats, Ints
-from costmodels.thermal import Slots, ThermalModel, ThermalState, steady_state, temperatures_c, thermal_model
 from hardware.cluster import Island
 
 ROUNDS: Final = 48  # sixteen halvings at least; a few suffice
@@ -115,7 +115,7 @@ def heat_problem(pricings: Sequence[Pricing], layout: Layout, like: HeatProblem 
     Parameters
     ----------
     pricings, layout
-        As in :func:`costmodels.priced.priced_step`, which raises what is wrong.
+        As in :func:`costmodels.explicit_step.priced_step`, which raises what is wrong.
     like : HeatProblem, optional
         Of a layout with the same strategies on the same islands.
 

@@ -406,7 +406,7 @@ def highest_within(excess: Callable[[Floats], Floats], low: Floats, high: Floats
 
 @lru_cache(maxsize=1)
 def _table() -> Mapping[str, Any]:
-    text = resources.files("costmodels").joinpath("power.toml").read_text(encoding="utf-8")
+    text = resources.files("costmodels.power").joinpath("power.toml").read_text(encoding="utf-8")
     return MappingProxyType(tomllib.loads(text))
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from costmodels.power import PowerModel, StepLoad, Work, busy_w, highest_within, power_w
+from costmodels.power.accelerator import PowerModel, StepLoad, Work, busy_w, highest_within, power_w
 from costmodels.table import Bools, Floats, Ints
 from hardware.cluster import NodeType
 
@@ -366,5 +366,5 @@ def _upstream(model: ThermalModel) -> Floats:
 
 @lru_cache(maxsize=1)
 def _table() -> Mapping[str, Any]:
-    text = resources.files("costmodels").joinpath("thermal.toml").read_text(encoding="utf-8")
+    text = resources.files("costmodels.power").joinpath("thermal.toml").read_text(encoding="utf-8")
     return MappingProxyType(tomllib.loads(text))

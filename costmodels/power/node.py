@@ -6,7 +6,7 @@ nodes spend a share of all of it on fans. Constants: ``power.toml``, ``docs/powe
 
 from dataclasses import replace
 
-from costmodels.power import node_constants
+from costmodels.power.accelerator import node_constants
 from hardware.cluster import Cluster, CoolingKind, Island, NodeType
 from hardware.errors import InputError
 
