@@ -204,6 +204,20 @@ def test_a_send_uses_the_outermost_tier_between_neighbours() -> None:
     assert inside < outside / 5
 
 
+def test_stages_inside_a_domain_leave_their_share_to_the_one_that_sends_out() -> None:
+    """Eight GPUs share one adapter: a stage of 1, 2, 4, 8 or 16 ranks has 8, 4, 2, 1 and 1 shares of it for a flow."""
+    inner, outer = tiers_of()
+    shared = (inner, replace(outer, bytes_per_s=12.5e9 / 8, pair_bytes_per_s=12.5e9))
+    own = (inner, replace(outer, bytes_per_s=50e9, pair_bytes_per_s=50e9))
+    ring, message = NETWORK.link(outer).ring, 1e11
+    for stride, shares in ((1, 8), (2, 4), (4, 2), (8, 1), (16, 1)):
+        group = placed(32, stride, shared)
+        taken = float(send_receive_s(message, group, shared, NETWORK)[0])
+        assert taken == pytest.approx(message / (ring * shares * 12.5e9 / 8), rel=0.01)
+        taken = float(send_receive_s(message, group, own, NETWORK)[0])
+        assert taken == pytest.approx(message / (ring * 50e9), rel=0.01)  # an adapter each: nothing to gain
+
+
 def test_vectorised_groups_equal_single_ones() -> None:
     rng = np.random.default_rng(11)
     tiers = tiers_of(switch_reduces=True)

@@ -25,9 +25,10 @@ from hardware.cluster import Cluster, DeviceState
 from hardware.tiers import island_tiers
 from planner.layouts.explicit import ExplicitLayout, layout_of
 from planner.placement import PlacedLayout, place_layout, place_with_splits
-from planner.planning import pricings_of
+from planner.planning import estimate, pricings_of
 from planner.question import Question, request_of
 from planner.request import PlanRequest
+from planner.traffic import traffic_of
 
 FACTS = tomllib.loads((Path(__file__).parent / "reference" / "thermal_study.toml").read_text(encoding="utf-8"))
 SEQ = {"llama3-70b": 8192, "gpt3-175b": 2048, "mixtral-8x22b": 4096}
@@ -74,6 +75,22 @@ MEASURES = {
 def test_stated_orderings(row: Mapping[str, Any]) -> None:
     measure = MEASURES[row["measure"]]
     assert measure(cost_of(**row["better"])) > measure(cost_of(**row["worse"]))
+
+
+def network_bytes_per_s(row: Mapping[str, Any]) -> float:
+    """Rate of an accelerator while it sends to the next stage in another node, or gathers weights from other nodes."""
+    told = dict(row)
+    request = replace(asked(told.pop("model")), thermal=False)
+    layout = layout_of(request, ExplicitLayout(**{"pp": 1, **told}, recompute="full"))
+    found = traffic_of(request, estimate(request, layout))
+    purpose = "send" if layout.pp > 1 else "weights"
+    rows = [use for use in found.axes if use.purpose == purpose and use.slow_bytes_per_token]
+    return sum(use.message_bytes * use.count for use in rows) / sum(use.busy_s for use in rows)
+
+
+@pytest.mark.parametrize("row", FACTS["bandwidth"], ids=lambda row: f"{row['better']}")
+def test_deep_pipelines_use_the_way_to_the_network_better(row: Mapping[str, Any]) -> None:
+    assert network_bytes_per_s(row["better"]) > network_bytes_per_s(row["worse"])
 
 
 @pytest.mark.parametrize("row", FACTS["span"], ids=lambda row: str(row["at"]))

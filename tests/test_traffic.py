@@ -65,9 +65,26 @@ def test_no_link_is_busy_for_longer_than_its_exchanges_take() -> None:
     request = asked("l40s-4:3", model="llama_7b", batch=32)
     found = traffic_of(request, priced(replace(request, job=replace(request.job, seq=2048)), pp=6, dp=2, zero=3))
     inside = sum(row.busy_s for row in found.axes if row.tier == "scale-up")
+    sends = next(row for row in found.axes if row.purpose == "send")
+    # Two stages of two GPUs lie in a node: the first sends inside it, the second to the next one.
+    rate = island_tiers(request.cluster.islands[0])[0].bytes_per_s
+    inside += sends.count * sends.message_bytes / 2 / rate
     assert found.resources[0].name.startswith("pcie")
     assert found.resources[0].busy_s == pytest.approx(inside)
     assert found.resources[0].share < 1.0
+
+
+@pytest.mark.parametrize(("tp", "pp"), [(1, 32), (2, 16), (4, 8), (8, 4)])
+def test_sends_of_stages_in_one_node_leave_it_once(tp: int, pp: int) -> None:
+    """A node of 8 GPUs sends what one stage sends, however many stages it holds; each flow has its part of the NIC."""
+    request = asked("h200-thermal-study", model="gpt3_175b")
+    found = traffic_of(request, priced(request, tp=tp, pp=pp, recompute="full"))
+    sends = next(row for row in found.axes if row.purpose == "send")
+    nics = next(link for link in found.resources if link.name.startswith("NICs"))
+    assert sends.message_bytes == SEQ * 12_288 * 2 / tp
+    assert sends.slow_bytes_per_token == pytest.approx(sends.count * sends.message_bytes * 4 * tp / (BATCH * SEQ))
+    assert nics.busy_s == pytest.approx(sends.count * sends.message_bytes * tp / 12.5e9)
+    assert sends.message_bytes * sends.count / sends.busy_s == pytest.approx(12.5e9 / tp, rel=0.08)
 
 
 def test_wide_tp_and_ep_have_the_shared_adapter_as_their_bottleneck() -> None:

@@ -103,9 +103,10 @@ def _pairs(message_bytes: Floats, group: PlacedGroup, tiers: tuple[Tier, ...], c
 def _neighbour(
     message_bytes: Floats, group: PlacedGroup, tiers: tuple[Tier, ...], constants: NetworkConstants
 ) -> Floats:
-    """All of it, at the boundary between domains."""
+    """All of it, at the boundary between domains: one member of each sends, hence a part for every one of them."""
     del tiers, constants
-    return message_bytes * crosses(group)
+    out: Floats = message_bytes * crosses(group) / group.members[:, :-1].T
+    return out
 
 
 def _all_reduce(
