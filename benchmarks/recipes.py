@@ -61,6 +61,7 @@ KEYS = {
     "etp": "model.expert_tensor_parallel_size",
     "sp": "model.sequence_parallel",
     "vpp": "model.virtual_pipeline_model_parallel_size",
+    "vpp_group": "model.microbatch_group_size_per_vp_stage",
     "layout": "model.pipeline_model_parallel_layout",
     "first": "model.num_layers_in_first_pipeline_stage",
     "last": "model.num_layers_in_last_pipeline_stage",

@@ -126,6 +126,19 @@ def test_bridge_counts_both_grids():
     assert any("256" in violation.message for violation in bad.violations)
 
 
+@pytest.mark.parametrize(
+    ("framework", "section", "data"),
+    [("bridge", "model", "train"), ("nemo", "trainer.strategy", "data")],
+)
+def test_groups_of_micro_batches_are_read(framework, section, data):
+    words = [f"{section}.pipeline_model_parallel_size=4", f"{section}.virtual_pipeline_model_parallel_size=2"]
+    words += [f"{data}.micro_batch_size=1", f"{data}.global_batch_size=18"]
+    bad = read_launch(told(framework, *words, world=4, model="llama3_8b"))
+    assert ["micro-batches leave" in violation.message for violation in bad.violations] == [True]
+    words.append(f"{section}.microbatch_group_size_per_vp_stage=6")
+    assert read_launch(told(framework, *words, world=4, model="llama3_8b")).legal
+
+
 def test_nemo_names_keys_that_it_would_drop_silently():
     judged = read_launch(
         told("nemo", "trainer.strategy.context_paralel_size=2", "trainer.num_nodes=1", "trainer.devices=8",

@@ -96,6 +96,8 @@ def test_model_flags_are_those_that_build_the_published_model(name):
         ("wide_resnet_1b", "known by their totals only"),
         ("mpt_7b", "ALiBi"),
         ("bert_large", "attention to later tokens"),
+        ("exaone4_1_2b", "norms after attention and feed-forward part alone"),
+        ("glm52", "an indexer that chooses the keys"),
     ],
 )
 def test_what_has_no_flag_is_refused_by_name(name, part):
@@ -110,6 +112,11 @@ def test_a_model_that_states_no_details_is_exported_with_a_note():
     assert "--swiglu" in model_arguments(bare, 4096)
     assert any("base 10000" in note for note in model_notes(bare))
     assert not any("base 10000" in note for note in model_notes(model("llama3_8b")))
+
+
+def test_norms_over_all_heads_are_remarked():
+    assert any("all heads at once" in note for note in model_notes(model("olmoe_7b")))
+    assert not any("all heads at once" in note for note in model_notes(model("qwen3_8b")))
 
 
 @given(layers=st.lists(st.booleans(), min_size=1, max_size=40))

@@ -20,6 +20,7 @@ OTHER_NORMS = {"MiniMax-M2.5", "gemma-3-1b-pt", "phi-2", "falcon-7b", "gpt-oss-1
 # Megatron-LM's FLOPs: windows count as whole sequences; gpt-oss has a gate that it does not count.
 OTHER_FLOPS = {"gemma-3-1b-pt", "gpt-oss-120b", "gpt-oss-20b"}
 
+SPARSE = {**KNOWN["GLM-5.2"]["config"], "num_hidden_layers": 4}
 LLAMA = {
     "model_type": "llama",
     "num_hidden_layers": 2,
@@ -334,3 +335,54 @@ def test_no_value_of_a_field_escapes_as_another_error(family: str, field: str, v
         assert message.startswith("config.json")
         return
     assert parameter_count(spec).total > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "kinds"),
+    [
+        ({"indexer_types": ["full", "shared", "shared", "full"]}, "iwwi"),
+        ({"index_topk_pattern": "FSSF"}, "iwwi"),
+        ({"index_topk_freq": 1}, "iiii"),
+        ({"index_topk_freq": 2, "index_skip_topk_offset": 1}, "iwiw"),
+        ({}, "iiiw"),
+    ],
+)
+def test_which_layers_have_an_indexer(changes: dict[str, object], kinds: str) -> None:
+    spec = from_config({**SPARSE, **changes}, name="x", where="config.json")
+    mixers = [kind.mixer for kind in spec.layer_kinds() if isinstance(kind, LayerKind)]
+    assert "".join("i" if isinstance(m, Attention) and m.index_heads else "w" for m in mixers) == kinds
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        ({"indexer_types": ["full", "none", "full", "full"]}, "indexer_types: 'none' is not accepted"),
+        ({"index_topk_pattern": "FS"}, "index_topk_pattern: '2 entries' is not accepted"),
+        ({"index_topk": 0}, "index_topk: 0 is not accepted"),
+    ],
+)
+def test_wrong_indexers_are_refused(changes: dict[str, object], part: str) -> None:
+    with pytest.raises(InputError) as error:
+        from_config({**SPARSE, **changes}, name="x", where="config.json")
+    assert part in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "windows"),
+    [
+        ({"sliding_window": 512, "sliding_window_pattern": "LLG"}, [512, 512, 0, 0]),
+        ({"sliding_window": 512, "sliding_window_pattern": 2}, [512, 0, 512, 0]),
+        ({"sliding_window": 512}, [512, 512, 512, 0]),
+        ({"sliding_window": None, "sliding_window_pattern": 2}, [0, 0, 0, 0]),
+    ],
+)
+def test_windows_of_exaone(changes: dict[str, object], windows: list[int]) -> None:
+    config = {**KNOWN["EXAONE-4.0-32B"]["config"], "num_hidden_layers": 4, **changes}
+    spec = from_config(config, name="x", where="config.json")
+    assert [kind.mixer.window for kind in spec.layer_kinds() if isinstance(kind, LayerKind)] == windows
+
+
+def test_a_wrong_pattern_of_exaone_is_refused() -> None:
+    config = {**KNOWN["EXAONE-4.0-32B"]["config"], "sliding_window_pattern": "LX"}
+    with pytest.raises(InputError, match="letters L and G"):
+        from_config(config, name="x", where="config.json")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from costmodels.workload.architecture import Architecture
-from costmodels.workload.counts import flops_per_token, parameter_count
+from costmodels.workload.counts import flops_per_token, forward_flops, parameter_count
 from costmodels.workload.layers import embedding_ops, head_ops, layer_ops, mtp_ops, padded_vocab
 from costmodels.workload.model import ModelSpec
 from costmodels.workload.op import Op, Split
@@ -24,6 +24,7 @@ PUBLISHED = {  # Hugging Face parameter counts (safetensors index or model card)
     "deepseek_moe_16b": 16_375_728_128,
     "deepseek_v2": 235_741_434_880,
     "deepseek_v2_lite": 15_706_484_224,
+    "exaone4_1_2b": 1_279_391_488,
     "falcon_40b": 41_303_293_952,
     "gemma2_27b": 27_227_128_320,
     "gemma2_9b": 9_241_705_984,
@@ -42,6 +43,12 @@ PUBLISHED = {  # Hugging Face parameter counts (safetensors index or model card)
     "llama3_8b": 8_030_261_248,
     "llama_65b": 65_285_660_672,
     "mistral_7b_v0_1": 7_241_732_096,
+    "nemotron3_nano_4b": 3_973_556_832,
+    "nemotron_nano_12b_v2": 12_310_001_152,
+    "nemotron_nano_9b_v2": 8_888_227_328,
+    "nemotronh_47b": 46_791_554_816,
+    "nemotronh_8b": 8_100_852_736,
+    "olmoe_7b": 6_919_161_856,
     "opt_13b": 12_853_473_280,
     "opt_30b": 29_974_540_288,
     "opt_6_7b": 6_658_473_984,
@@ -96,6 +103,27 @@ def test_windows_explain_the_difference_from_the_published_count(name: str) -> N
 @pytest.mark.parametrize(("name", "parameters"), PUBLISHED.items())
 def test_parameters_equal_hugging_face(name: str, parameters: int) -> None:
     assert parameter_count(model(name)).total == parameters
+
+
+def test_glm52_fills_its_published_checkpoint() -> None:
+    """The tensors of zai-org/GLM-5.2: two bytes a parameter, and fp32 biases of 256 experts in 76 routers."""
+    count = parameter_count(model("glm5.2"))
+    assert 2 * (count.total + count.mtp) + 4 * 256 * 76 == 1_506_659_919_872
+
+
+def test_an_indexer_is_repeated_on_every_tensor_parallel_rank_and_counts_its_scores() -> None:
+    spec = model("glm5.2")
+    indexed, shared = (
+        next(kind for kind in spec.kinds() if kind.name == name) for name in ("indexed+moe", "window+moe")
+    )
+    extra = [op for op in layer_ops(indexed, spec) if op.name.startswith("index")]
+    assert {op.split for op in extra} == {Split.REPLICATED}
+    scores = next(op for op in extra if op.name == "index_scores")
+    assert forward_flops(scores, 8192) == 2 * 32 * 128 * 8192 / 2  # a product of 32 heads with half of the keys
+    attention = next(op for op in layer_ops(indexed, spec) if op.name == "core_attention")
+    assert forward_flops(attention, 8192) == 2 * 64 * 512 * (2048 - 2048**2 / (2 * 8192))  # 2048 keys, fewer at first
+    without = sum(op.parameters for op in layer_ops(shared, spec))
+    assert sum(op.parameters for op in layer_ops(indexed, spec)) - without == 2048 * 4096 + 6144 * (128 + 32) + 256
 
 
 @pytest.mark.parametrize(

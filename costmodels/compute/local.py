@@ -126,8 +126,9 @@ def attention_shape(op: Op, grid: Grid, job: TrainingJob) -> AttentionShape:
     """
     whole = job.software.cp_comm == "a2a"
     spread = grid.cp if whole else np.ones_like(grid.cp)
-    heads = np.ceil(op.heads / (grid.tp * spread))
-    kv_heads = np.maximum(op.kv_heads / (grid.tp * spread), 1.0)
+    tp = np.ones_like(grid.tp) if op.split is Split.REPLICATED else grid.tp
+    heads = np.ceil(op.heads / (tp * spread))
+    kv_heads = np.maximum(op.kv_heads / (tp * spread), 1.0)
     keys = mean_keys(float(job.seq), op.window, causal=op.causal)
     queries = job.seq * spread / grid.cp
     steps = grid.cp if job.software.cp_comm == "p2p" else np.ones_like(grid.cp)

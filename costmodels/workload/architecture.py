@@ -24,7 +24,7 @@ from costmodels.workload.model import (
 )
 from hardware.errors import InputError
 
-MIXER_LETTERS: Final = "fwl"  # full attention, windowed attention, linear attention
+MIXER_LETTERS: Final = "fwil"  # full attention, windowed, windowed with an indexer, linear attention
 FFN_LETTERS: Final = "de"  # dense, experts
 MAX_LAYERS: Final = 10_000
 HYBRID_LETTERS: Final = "M*-E"  # Mamba-2, attention, dense feed-forward, experts: one part per layer (Nemotron-H)
@@ -51,8 +51,9 @@ class Architecture:
     qkv_bias, out_bias, qk_norm, qk_norm_parameters, output_gate, sinks, rotary, window :
         As in :class:`costmodels.workload.model.Attention`.
     mixer_pattern, ffn_pattern : str
-        One letter per layer, repeated to the number of layers: ``f`` full attention, ``w`` windowed, ``l`` linear;
-        ``d`` dense, ``e`` experts. Empty: all full (windowed when a window is set); all dense (experts when there are).
+        One letter per layer, repeated to the number of layers: ``f`` full attention, ``w`` windowed, ``i`` windowed
+        with an indexer, ``l`` linear; ``d`` dense, ``e`` experts. Empty: all full (windowed when a window is set); all
+        dense (experts when there are).
     first_dense : int
         Leading layers that are dense whatever the pattern says.
     hybrid_pattern : str
@@ -61,6 +62,8 @@ class Architecture:
         Latent attention when ``kv_rank`` is set; ``head_dim`` then includes ``rope_dim``.
     shared_kv, out_rank, out_groups : bool, int, int
         Low-rank projections of grouped attention, with ``q_rank``.
+    index_heads, index_dim : int
+        Indexer of layers with the letter ``i``; the window is the number of keys that it chooses.
     experts, top_k, expert_ffn, shared_ffn, shared_gate, router_bias, expert_bias, latent :
         Mixture of experts: see :class:`costmodels.workload.model.MoeFfn`.
     mamba_heads, mamba_head_dim, mamba_state, mamba_groups, conv_width, mamba_conv_bias, mamba_bias :
@@ -106,6 +109,8 @@ class Architecture:
     shared_kv: bool = False
     out_rank: int = 0
     out_groups: int = 1
+    index_heads: int = 0
+    index_dim: int = 0
     experts: int = 0
     top_k: int = 0
     expert_ffn: int = 0
@@ -212,9 +217,12 @@ class Architecture:
         )
 
     def _mtp_kind(self) -> LayerKind:
-        """The block of a multi-token-prediction layer: full attention and the feed-forward part of the last layer."""
+        """The block of a multi-token-prediction layer: the feed-forward part of the last layer behind full attention.
+
+        Where any layer has an indexer, it has one too.
+        """
         last = next(ffn for _, ffn in reversed(self._parts()) if ffn)
-        return self._kind("f", self.mtp_ffn or last)
+        return self._kind("i" if self.index_heads else "f", self.mtp_ffn or last)
 
     def _mixer(self, letter: str) -> tuple[Mixer | None, int]:
         """The mixer and the norm parameters inside it."""
@@ -252,7 +260,7 @@ class Architecture:
             q_rank=self.q_rank,
             kv_rank=self.kv_rank,
             rope_dim=self.rope_dim,
-            window=self.window if letter == "w" else 0,
+            window=self.window if letter in "wi" else 0,
             qkv_bias=self.qkv_bias,
             out_bias=self.out_bias,
             qk_norm=self.qk_norm,
@@ -263,6 +271,8 @@ class Architecture:
             shared_kv=self.shared_kv,
             out_rank=self.out_rank,
             out_groups=self.out_groups,
+            index_heads=self.index_heads if letter == "i" else 0,
+            index_dim=self.index_dim if letter == "i" else 0,
         )
         return attention, inner_attention_norm(attention)
 
@@ -285,12 +295,13 @@ class Architecture:
 
 
 _NAMES: Final = MappingProxyType(
-    {"f": "attention", "w": "window", "l": "delta", "M": "mamba", "d": "dense", "e": "moe"}
+    {"f": "attention", "w": "window", "i": "indexed", "l": "delta", "M": "mamba", "d": "dense", "e": "moe"}
 )
 
 
 _NEEDS: Final = (
     ("w", ("window",), "a layer has windowed attention"),
+    ("i", ("window", "index_heads", "index_dim"), "a layer has attention with an indexer"),
     (
         "l",
         ("linear_key_heads", "linear_value_heads", "linear_key_dim", "linear_value_dim"),
@@ -322,7 +333,7 @@ def _check(facts: Architecture, where: str) -> None:
         raise InputError(f"norm {facts.norm!r} is not known", allowed="rms, layer", where=f"{where}: norm")
     mixers = {mixer for mixer, _ in facts._parts()}
     ffns = {ffn for _, ffn in facts._parts()}
-    if mixers & {"f", "w"} or facts.mtp_layers:
+    if mixers & {"f", "w", "i"} or facts.mtp_layers:
         _check_attention(facts, where)
     for letter, needs, why in _NEEDS:
         if letter in mixers | ffns:

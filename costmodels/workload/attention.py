@@ -35,6 +35,7 @@ def attention_ops(mixer: Attention, hidden: int, kernels: Kernels, *, causal: bo
     return (
         *_projections(mixer, hidden),
         _rotary(mixer, kernels),
+        *_indexer(mixer, hidden, causal=causal),
         _core(mixer, kernels, causal=causal),
         *_output_gate(mixer),
         *_output(mixer, hidden, kernels),
@@ -55,7 +56,23 @@ def inner_attention_norm(mixer: Attention) -> int:
         Weights, whole.
     """
     heads = (mixer.qk_norm_parameters or 2 * mixer.qk_dim) if mixer.qk_norm else 0
-    return heads + mixer.q_rank + mixer.kv_rank
+    return heads + mixer.q_rank + mixer.kv_rank + index_norm(mixer)
+
+
+def index_norm(mixer: Attention) -> int:
+    """Count the parameters of the norm of the indexer's keys, a LayerNorm that every tp rank repeats.
+
+    Parameters
+    ----------
+    mixer : Attention
+        Shape of the attention.
+
+    Returns
+    -------
+    int
+        Weights and biases; 0 without an indexer.
+    """
+    return 2 * mixer.index_dim
 
 
 def _projections(mixer: Attention, hidden: int) -> tuple[Op, ...]:
@@ -195,6 +212,56 @@ def _rotary(mixer: Attention, kernels: Kernels) -> Op:
         traffic_elements_per_token=traffic,
         saved_elements_per_token=float(rotated + values),
         dropped_by=("attn", "mla_up_proj"),
+    )
+
+
+def _indexer(mixer: Attention, hidden: int, *, causal: bool) -> tuple[Op, ...]:
+    """Scores that choose the keys; projections and scores are repeated whole on every tp rank.
+
+    Queries come from the latent of the queries (from the model's width without one), one key and the heads' weights
+    from the width; a score is a product over the index width, weighted and summed over the heads.
+
+    References
+    ----------
+    Megatron-core ``transformer/experimental_attention_variant/dsa.py`` (``DSAIndexer``: projections ``duplicated``,
+    input gathered over tp and detached); DeepSeek-AI, DeepSeek-V3.2.
+    """
+    if not mixer.index_heads:
+        return ()
+    queries = mixer.index_heads * mixer.index_dim
+    projections = (
+        ("index_q", mixer.q_rank or hidden, queries),
+        ("index_k", hidden, mixer.index_dim),
+        ("index_weights", hidden, mixer.index_heads),
+    )
+    return (
+        *(
+            Op(
+                name=name,
+                module="attn",
+                kind=OpKind.GEMM,
+                split=Split.REPLICATED,
+                k=k,
+                n=n,
+                saved_elements_per_token=float(n),  # queries, key and weights, for the indexer's own loss
+                shared_input_elements_per_token=float(k),
+                dropped_by=("attn",),
+                parameters=k * n,
+            )
+            for name, k, n in projections
+        ),
+        Op(
+            name="index_scores",
+            module="attn",
+            kind=OpKind.ATTENTION,
+            split=Split.REPLICATED,
+            heads=mixer.index_heads,
+            kv_heads=1,
+            qk_dim=mixer.index_dim,
+            causal=causal,
+            dropped_by=("attn",),
+            low_precision=False,
+        ),
     )
 
 

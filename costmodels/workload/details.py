@@ -45,6 +45,8 @@ class ModelDetails:
         Added to the variance.
     norm_plus_one : bool
         The norm's weight is stored as its difference from one.
+    norm_after : bool
+        The norms stand after attention and feed-forward part, not before them.
     rope_theta, rope_fraction : float
         Base of the rotary embedding; share of a head's dimensions that it turns.
     rope_scaling : str
@@ -72,6 +74,7 @@ class ModelDetails:
     activation: str = ""
     norm_epsilon: float = 1e-5
     norm_plus_one: bool = False
+    norm_after: bool = False
     rope_theta: float = 10000.0
     rope_fraction: float = 1.0
     rope_scaling: str = "none"
@@ -156,6 +159,7 @@ def details_of_config(config: Mapping[str, object], where: str) -> ModelDetails:
         activation=_HF_ACTIVATIONS.get(activation, activation),
         norm_epsilon=values.number("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", default=1e-5),
         norm_plus_one=config.get("model_type") == "nemotron",
+        norm_after=config.get("model_type") == "exaone4",
         alibi=config.get("model_type") in ("bloom", "mpt") or config.get("alibi") is True,
         **_rotary(values),
         **_router(values),
@@ -183,10 +187,12 @@ def _rotary(values: Fields) -> dict[str, Any]:
     return found
 
 
+_SIGMOID: Final = ("glm4_moe", "glm_moe_dsa", "minimax_m2", "nemotron_h")  # families whose routers score so by default
+
+
 def _router(values: Fields) -> dict[str, Any]:
-    sigmoid = {"glm4_moe": "sigmoid", "minimax_m2": "sigmoid", "nemotron_h": "sigmoid"}
     family = values.text("model_type", default="")
-    score = values.text("scoring_func", default=sigmoid.get(family, "softmax"))
+    score = values.text("scoring_func", default="sigmoid" if family in _SIGMOID else "softmax")
     groups = values.whole("n_group", default=0)
     scale = values.number("routed_scaling_factor", default=0.0)
     return {

@@ -107,6 +107,36 @@ def gemma3(config: Fields) -> Architecture:
     return replace(gemma(config), norms_per_layer=4, qk_norm=True, window=window, mixer_pattern=pattern)
 
 
+def exaone4(config: Fields) -> Architecture:
+    """EXAONE 4: norms after both parts instead of before, query and key norms, one full layer in a stated pattern.
+
+    ``sliding_window_pattern`` is the period of full layers or letters (``L`` windowed, ``G`` full); the last layer is
+    full. Without ``sliding_window`` all layers are.
+    """
+    layers = config.whole("num_hidden_layers", least=1)
+    window, pattern = window_of_types(config, layers)
+    if not pattern:
+        window, pattern = _exaone_window(config, layers)
+    return replace(llama(config), qk_norm=True, window=window, mixer_pattern=pattern)
+
+
+def _exaone_window(config: Fields, layers: int) -> tuple[int, str]:
+    window = config.whole("sliding_window", default=0)
+    if not window:
+        return 0, ""
+    stated = config.values.get("sliding_window_pattern")
+    if isinstance(stated, str):
+        letters = {"L": "w", "G": "f"}
+        if not stated or set(stated) - set(letters):
+            raise config.wrong("sliding_window_pattern", stated, "a whole number, or letters L and G")
+        period = "".join(letters[letter] for letter in stated)
+    else:
+        every = config.whole("sliding_window_pattern", default=4, least=1)
+        period = "w" * (every - 1) + "f"
+    repeated = period * (-(-layers // len(period)))
+    return window, repeated[: layers - 1] + "f"
+
+
 def phi3(config: Fields) -> Architecture:
     """Phi-3: as Llama, with merged projections."""
     return replace(llama(config), family="phi3")

@@ -103,6 +103,53 @@ def deepseek(config: Fields) -> Architecture:
     )
 
 
+def olmoe(config: Fields) -> Architecture:
+    """OLMoE: experts as wide as ``intermediate_size``, query and key norms over all heads at once."""
+    base = llama(config)
+    head_dim = base.head_dim or base.hidden // base.heads
+    return replace(
+        base,
+        out_bias=base.qkv_bias,
+        qk_norm=True,
+        qk_norm_parameters=(base.heads + (base.kv_heads or base.heads)) * head_dim,
+        experts=config.whole("num_experts", "num_local_experts", least=1),
+        top_k=config.whole("num_experts_per_tok", least=1),
+    )
+
+
+def sparse_deepseek(config: Fields) -> Architecture:
+    """DeepSeek-V3.2 and GLM-5: as DeepSeek-V3, with an indexer that chooses ``index_topk`` keys for each query.
+
+    ``indexer_types``, ``index_topk_pattern`` or a frequency and an offset say which layers have one (GLM-5.2: every
+    fourth); the others attend to the keys that the last one chose.
+    """
+    layers = config.whole("num_hidden_layers", least=1)
+    return replace(
+        deepseek(config),
+        window=config.whole("index_topk", least=1),
+        mixer_pattern=_indexed_layers(config, layers),
+        index_heads=config.whole("index_n_heads", least=1),
+        index_dim=config.whole("index_head_dim", least=1),
+    )
+
+
+def _indexed_layers(config: Fields, layers: int) -> str:
+    """Letters of the layers: ``i`` with an indexer of its own, ``w`` with the keys of an earlier one."""
+    types = config.texts("indexer_types") or tuple(config.text("index_topk_pattern", default=""))
+    if types:
+        letters = {"full": "i", "F": "i", "shared": "w", "S": "w"}
+        name = "indexer_types" if config.has("indexer_types") else "index_topk_pattern"
+        for item in types:
+            if item not in letters:
+                raise config.wrong(name, item, ", ".join(letters))
+        if len(types) != layers:
+            raise config.wrong(name, f"{len(types)} entries", f"num_hidden_layers = {layers} entries")
+        return "".join(letters[item] for item in types)
+    every = max(1, config.whole("index_topk_freq", default=1))
+    offset = config.whole("index_skip_topk_offset", default=2)
+    return "".join("w" if max(index - offset + 1, 0) % every else "i" for index in range(layers))
+
+
 def glm4_moe(config: Fields) -> Architecture:
     """GLM-4.5: biases on queries, keys and values, leading dense layers, shared expert, MTP."""
     expert = config.whole("moe_intermediate_size", least=1)

@@ -24,6 +24,8 @@ class Attention:
 
     ``window`` 0 means the whole sequence. Grouped attention may have a query rank too, an output projection through
     ``out_groups`` blocks of rank ``out_rank``, and one projection for keys and values (``shared_kv``; DeepSeek-V4).
+    ``index_heads`` of width ``index_dim`` score all keys to choose those that are attended to (sparse attention of
+    DeepSeek-V3.2); as many keys as are chosen stand as the window.
     """
 
     kind: AttentionKind = AttentionKind.GROUPED
@@ -45,6 +47,8 @@ class Attention:
     shared_kv: bool = False
     out_rank: int = 0
     out_groups: int = 1
+    index_heads: int = 0
+    index_dim: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

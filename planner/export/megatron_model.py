@@ -74,7 +74,7 @@ def model_arguments(model: ModelSpec, seq: int) -> tuple[str, ...]:
 
 def model_notes(model: ModelSpec) -> tuple[str, ...]:
     """What the flags leave open or assume."""
-    details, notes = model.known_details, []
+    details, notes, kinds = model.known_details, [], model.kinds()
     if not details.stated:
         notes.append(
             "the model states neither activation nor rotary base: the arguments assume "
@@ -82,9 +82,11 @@ def model_notes(model: ModelSpec) -> tuple[str, ...]:
         )
     if details.rope_scaling == "yarn" and details.rope_original_positions not in (0, _MLA_ORIGINAL_POSITIONS):
         notes.append(f"yarn from {details.rope_original_positions} positions: latent attention assumes 4096")
-    if any(isinstance(k, LayerKind) and isinstance(k.ffn, MoeFfn) and k.ffn.router_bias for k in model.kinds()):
+    if any(isinstance(k, LayerKind) and isinstance(k.ffn, MoeFfn) and k.ffn.router_bias for k in kinds):
         notes.append("the router has no bias in Megatron-LM")
-    if any(isinstance(k, LayerKind) and isinstance(k.ffn, MoeFfn) for k in model.kinds()):
+    if any(isinstance(k, LayerKind) and isinstance(k.mixer, Attention) and k.mixer.qk_norm_parameters for k in kinds):
+        notes.append("the model norms the queries and keys of all heads at once, --qk-layernorm those of each head")
+    if any(isinstance(k, LayerKind) and isinstance(k.ffn, MoeFfn) for k in kinds):
         notes.append("load balancing of experts is left to you: --moe-router-load-balancing-type, --moe-aux-loss-coeff")
     return tuple(notes)
 
@@ -110,6 +112,8 @@ def _block(model: ModelSpec, kind: object) -> LayerKind:
 def _attention(model: ModelSpec, kinds: list[LayerKind]) -> Attention:
     """The attention of every layer but for its window."""
     found = {replace(kind.mixer, window=0) for kind in kinds if isinstance(kind.mixer, Attention)}
+    if any(attention.index_heads for attention in found):
+        raise _refuse(model, "an indexer that chooses the keys of attention", "attention to all keys or to a window")
     if len(found) != 1:
         raise _refuse(model, f"{len(found)} different kinds of attention", "the same heads in every layer")
     attention = found.pop()
@@ -127,6 +131,8 @@ def _attention(model: ModelSpec, kinds: list[LayerKind]) -> Attention:
 
 
 def _norm(model: ModelSpec, details: ModelDetails) -> list[str]:
+    if details.norm_after:
+        raise _refuse(model, "norms after attention and feed-forward part alone", "norms before them")
     if model.final_norm_parameters not in (model.hidden, 2 * model.hidden):
         raise _refuse(model, f"a final norm of {model.final_norm_parameters} parameters", "RMSNorm or LayerNorm")
     kind = "RMSNorm" if model.final_norm_parameters == model.hidden else "LayerNorm"
