@@ -14,10 +14,14 @@ from costmodels.collectives import (
 )
 from costmodels.collectives.algorithms import smooth_sum_s
 from costmodels.collectives.fabric import alltoall_bytes_per_s, ring_bytes_per_s
+from costmodels.collectives.leaving import leaving_bytes
 from costmodels.collectives.rings import ring_count, worst_exchange_links
+from costmodels.contention import Flow, max_min_rates
 from costmodels.mesh import Group, PlacedGroup, place
-from hardware.cluster import FabricShape, LinkKind
-from hardware.tiers import Tier
+from hardware import catalog
+from hardware.cluster import FabricShape, FabricTier, LinkKind
+from hardware.sharing import adapters_of
+from hardware.tiers import Tier, island_tiers
 
 NETWORK = default_network()
 DGX1 = (
@@ -284,3 +288,38 @@ def test_cards_behind_a_host_bridge_share_it() -> None:
     tree = replace(tiers_of()[0], kind=LinkKind.PCIE, shape=FabricShape.TREE, bytes_per_s=25e9, pair_bytes_per_s=39e9)
     one = np.ones(2, dtype=np.int64)
     assert ring_bytes_per_s(tree, np.array([2, 8]), one).tolist() == [39e9, 25e9]
+
+
+@pytest.mark.parametrize("adapters", [1, 2, 4, 8])
+@pytest.mark.parametrize("stage", [1, 2, 4, 8])
+def test_only_the_last_stage_in_a_node_sends_outwards(adapters: int, stage: int) -> None:
+    """Stages of a few accelerators on nodes of eight, all sending at once: max-min fair rates on the adapters."""
+    island = catalog.cluster("dgx-h100:4").islands[0]
+    node = replace(island.node, nics=replace(island.node.nics, count=adapters, gpu_bytes_per_s=0.0))
+    node = replace(node, host=replace(node.host, pcie_switches=()))
+    tiers = island_tiers(replace(island, node=node, fabric=()))
+    own = adapters_of(node)
+    flows = tuple(
+        Flow(volume_bytes=1.0, links=own[rank], limit_bytes_per_s=node.nics.bytes_per_s)
+        for rank in range(8)
+        if (rank + stage) // 8 != rank // 8
+    )
+    rates = max_min_rates(flows, np.full(adapters, node.nics.bytes_per_s))
+    message = 1e12  # so large that only the rate counts
+    group = placed(32 // stage, stage, tiers)
+    time_s = seconds("sendrecv", message, group, tiers)
+    assert message / time_s == pytest.approx(float(rates.min()) * NETWORK.link(tiers[1]).ring, rel=1e-2)
+    leaving = leaving_bytes("sendrecv", np.array([message]), group, tiers, NETWORK)
+    assert leaving[0, 0] * 8 == pytest.approx(len(flows) * message)  # what all ranks of a node send outwards together
+
+
+@pytest.mark.parametrize("oversubscription", [1.0, 2.0, 4.0])
+def test_uplinks_are_shared_by_the_stages_that_cross_them(oversubscription: float) -> None:
+    """Two stages of a node each below leaves of two nodes: half of the accelerators send over the leaf's uplinks."""
+    island = catalog.cluster("dgx-h100:8").islands[0]
+    leaf = FabricTier(name="leaf", nodes=2, oversubscription=oversubscription)
+    tiers = island_tiers(replace(island, fabric=(leaf, FabricTier(name="core", nodes=0))))
+    message = 1e12
+    rate = message / seconds("sendrecv", message, placed(8, 8, tiers), tiers) / NETWORK.link(tiers[1]).ring
+    uplinks = 16 * tiers[1].bytes_per_s / oversubscription
+    assert rate == pytest.approx(min(uplinks / 8, tiers[1].pair_bytes_per_s), rel=1e-2)

@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.collectives.constants import NetworkConstants
-from costmodels.collectives.route import Crossing, Route, route_of
+from costmodels.collectives.route import Route, route_of
 from costmodels.mesh import PlacedGroup
 from costmodels.table import Floats, Ints
 from hardware.tiers import Tier
@@ -198,20 +198,9 @@ def _send_receive_s(message_bytes: Bytes, route: Route, constants: NetworkConsta
     times = [np.where(route.inside > 1, message_bytes / route.pair_bytes_per_s, 0.0)]
     latency = np.full(route.size.shape, route.launch_s + route.hop_s)
     for crossing in route.crossings:
-        rate = _boundary_bytes_per_s(crossing) * constants.link(crossing.tier).ring
-        times.append(np.where(crossing.parts > 1, message_bytes / rate, 0.0))
+        times.append(np.where(crossing.parts > 1, message_bytes / crossing.neighbour_bytes_per_s, 0.0))
         latency = np.where(crossing.parts > 1, route.launch_s + crossing.hop_s, latency)
     return _time_s(latency, [np.maximum.reduce(times)], constants)
-
-
-def _boundary_bytes_per_s(crossing: Crossing) -> Floats:
-    """Rate of the one member of a domain whose neighbour is in the next: the members inside leave it their share.
-
-    Of a pipeline of which several stages lie in one node only the last of them sends over the network, so its ranks
-    have the node's adapters for themselves, each at most what one accelerator reaches alone.
-    """
-    tier = crossing.tier
-    return np.minimum(crossing.inside * tier.bytes_per_s, max(tier.pair_bytes_per_s, tier.bytes_per_s))
 
 
 def all_reduce_s(

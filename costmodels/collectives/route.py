@@ -16,14 +16,16 @@ class Crossing:
     """Leaving the domains of one tier over the next: arrays (S,).
 
     ``parts`` is the number of domains that the group leaves and enters, ``inside`` the members in one of them,
-    ``bytes_per_s`` what one of these domains can send for the group, ``steps`` the neighbours along a ring that this
-    crossing joins, ``levels`` the depth of a binary tree over it. Where a group stays within one domain ``parts`` is 1.
+    ``bytes_per_s`` what one of these domains can send for the group, ``neighbour_bytes_per_s`` what its last member can
+    when the others send inside, ``steps`` the neighbours along a ring that this crossing joins, ``levels`` the depth of
+    a binary tree over it. Where a group stays within one domain ``parts`` is 1.
     """
 
     tier: Tier
     parts: Floats
     inside: Floats
     bytes_per_s: Floats
+    neighbour_bytes_per_s: Floats
     steps: Floats
     levels: Floats
     hop_s: float
@@ -65,7 +67,8 @@ def route_of(group: PlacedGroup, tiers: tuple[Tier, ...], constants: NetworkCons
     """
     inner = constants.link(tiers[0])
     together = group.within(0)
-    crossings = []
+    crossings: list[Crossing] = []
+    own = np.full(group.size.shape, np.inf)
     for index in range(1, len(tiers)):
         parts = group.parts(index - 1).astype(np.float64)
         if not (parts > 1.0).any():  # nobody leaves a domain of this size, nor one of the next
@@ -74,12 +77,16 @@ def route_of(group: PlacedGroup, tiers: tuple[Tier, ...], constants: NetworkCons
         link = constants.link(tier)
         inside = group.within(index - 1).astype(np.float64)
         outer = group.parts(index).astype(np.float64)
+        if tier.kind != tiers[index - 1].kind:  # the adapters: neighbours beside each other use the same ones
+            senders = np.maximum(tiers[index - 1].gpus / inside, 1.0)
+            own = np.maximum(tier.bytes_per_s, tier.pair_bytes_per_s / senders)
         crossings.append(
             Crossing(
                 tier=tier,
                 parts=parts,
                 inside=inside,
                 bytes_per_s=np.minimum(inside * tier.bytes_per_s * link.ring, constants.group_bytes_per_s),
+                neighbour_bytes_per_s=np.minimum(inside * tier.bytes_per_s, own) * link.ring,
                 steps=parts - outer,
                 levels=np.ceil(np.log2(parts / outer)),
                 hop_s=constants.hop_s(tier),
