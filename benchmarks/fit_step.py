@@ -207,7 +207,7 @@ def step_s(asked: PricedRun, constants: Constants) -> float:
     ]
     contents, table = contents_of(asked.layout, asked.model)
     costs = [price_parts(pricing, table) for pricing in pricings]
-    return float(price_steps(pricings, costs, table, contents).total_s[0])
+    return float(price_steps(pricings, costs, contents).total_s[0])
 
 
 class Fit:

@@ -75,7 +75,7 @@ def layouts_per_second() -> float:
     count = 0
     for group in pipeline_groups(block, request.model.layers, None):
         contents = even_contents(request, group, tuple(0 for _ in range(group.spec.pp)))
-        price_steps([pricing], [costs], block.table, contents)
+        price_steps([pricing], [costs], contents)
         named = components(stage_sums(request.model, request.job, memory, contents), usable, constants)
         verdicts(named, usable, constants)
         count += len(group.rows)

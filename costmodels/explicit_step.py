@@ -49,7 +49,7 @@ class PricedStep:
             counts=np.broadcast_to(contents.counts, (rows, *contents.counts.shape[1:])),
             reshard_s=None if reshard is None else np.broadcast_to(reshard, (rows, *reshard.shape[1:])),
         )
-        return price_steps(self.pricings, self.costs, self.table, repeated, work)
+        return price_steps(self.pricings, self.costs, repeated, work)
 
     def stage_works_s(self) -> Floats:
         """Seconds of a step by work on every stage, shape (len(Work), pp)."""
@@ -90,7 +90,7 @@ def priced_step(pricings: Sequence[Pricing], layout: Layout, like: PricedStep | 
         table=table,
         contents=contents,
         work=work,
-        times=price_steps(pricings, aligned, table, contents, work),
+        times=price_steps(pricings, aligned, contents, work),
     )
 
 

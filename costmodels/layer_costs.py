@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.compute import accumulation_s, dispatch_s, op_times
-from costmodels.exchange import LayerExchange, layer_exchange, tensor_calls
+from costmodels.exchange import Boundaries, LayerExchange, PlacedTable, layer_exchange, tensor_calls
 from costmodels.layout import Granularity, Recompute
 from costmodels.memory.states import LocalParameters, local_parameters
 from costmodels.overlap import exposed_s
@@ -95,6 +95,8 @@ class PartCosts:
     forward_links_s, backward_links_s : ndarray
         Shape (T, K, S) for T tiers: seconds in which exchanges that leave the innermost domain run, hidden ones too,
         and seconds in which they would use a rank's whole share of each outer tier.
+    boundaries : Boundaries
+        What crosses stage boundaries under the S strategies on the island.
     """
 
     names: tuple[str, ...]
@@ -106,6 +108,12 @@ class PartCosts:
     clock: Floats
     forward_links_s: Floats
     backward_links_s: Floats
+    boundaries: Boundaries
+
+    @property
+    def placed(self) -> PlacedTable:
+        """The strategies on the island."""
+        return self.boundaries.placed
 
     def index(self, name: str) -> int:
         """Row of a part."""
@@ -170,7 +178,8 @@ def price_parts(pricing: Pricing, table: StrategyTable, *, exchanges: bool = Tru
     PartCosts
     """
     names = part_names(pricing)
-    parts = [_Part(pricing, table, *part) for part in zip(names, part_ops(pricing), strict=True)]
+    placed = PlacedTable(table, pricing.tiers, pricing.constants.network)
+    parts = [_Part(pricing, placed, *part) for part in zip(names, part_ops(pricing), strict=True)]
     links = [part.links_s(exchanges=exchanges) for part in parts]
     costs = _at_sustained_clock(
         pricing,
@@ -184,6 +193,7 @@ def price_parts(pricing: Pricing, table: StrategyTable, *, exchanges: bool = Tru
             clock=np.ones(len(table)),
             forward_links_s=np.stack([forward for forward, _ in links], axis=1),
             backward_links_s=np.stack([backward for _, backward in links], axis=1),
+            boundaries=Boundaries(pricing.model, pricing.job, placed),
         ),
     )
     if exchanges:
@@ -217,7 +227,8 @@ def repeated_s(pricing: Pricing, table: StrategyTable, recomputes: Sequence[Reco
     ndarray
         Seconds per micro-batch, shape (len(recomputes), K, S).
     """
-    parts = [_Part(pricing, table, *part) for part in zip(part_names(pricing), part_ops(pricing), strict=True)]
+    placed = PlacedTable(table, pricing.tiers, pricing.constants.network)
+    parts = [_Part(pricing, placed, *part) for part in zip(part_names(pricing), part_ops(pricing), strict=True)]
     return np.stack([np.stack([part.repeated_by(recompute) for part in parts]) for recompute in recomputes])
 
 
@@ -260,9 +271,10 @@ def _at_sustained_clock(pricing: Pricing, costs: PartCosts) -> PartCosts:
 class _Part:
     """One part under all strategies: its compute by op, its exchanges, and what they add up to."""
 
-    def __init__(self, pricing: Pricing, table: StrategyTable, name: str, ops: Sequence[Op]) -> None:
+    def __init__(self, pricing: Pricing, placed: PlacedTable, name: str, ops: Sequence[Op]) -> None:
         self.pricing = pricing
-        self.table = table
+        self.placed = placed
+        self.table = table = placed.table
         self.ops = ops
         self.parameters: LocalParameters = local_parameters(ops, table)
         self.name = name
@@ -330,8 +342,7 @@ class _Part:
     @cached_property
     def exchange(self) -> LayerExchange:
         """Exchanges of the part before anything hides them."""
-        p = self.pricing
-        return layer_exchange(self.name, p.model, p.job, self.table, p.tiers, p.constants.network)
+        return layer_exchange(self.name, self.pricing.model, self.pricing.job, self.placed)
 
     def forward_s(self, *, exchanges: bool) -> Floats:
         """Forward seconds by work, shape (len(Work), S)."""
@@ -365,7 +376,7 @@ class _Part:
 
     def links_s(self, *, exchanges: bool) -> tuple[Floats, Floats]:
         """Seconds on outer tiers of a forward and a backward pass, shapes (T, S); see :class:`PartCosts`."""
-        shape = (len(self.pricing.tiers), len(self.table))
+        shape = (len(self.placed.tiers), len(self.table))
         if not exchanges or shape[0] == 1:
             return np.zeros(shape), np.zeros(shape)
         e, (again_tp, again_cp, again_ep) = self.exchange, self._repeated_s

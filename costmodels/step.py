@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.compute import optimizer_step_s
-from costmodels.exchange import boundary_exchange, state_exchange, tied_embedding_s
+from costmodels.exchange import state_exchange
 from costmodels.layer_costs import COMPUTE_WORKS, EXCHANGE_WORKS, PartCosts, Work
 from costmodels.memory.states import LocalParameters
 from costmodels.overlap import Overlap, exposed_s
@@ -187,7 +187,6 @@ def staircase_bound_s(work: StageWork, contents: Contents) -> Floats:
 def price_steps(
     pricings: Sequence[Pricing],
     costs: Sequence[PartCosts],
-    table: StrategyTable,
     contents: Contents,
     work: StageWork | None = None,
 ) -> StepTimes:
@@ -197,10 +196,8 @@ def price_steps(
     ----------
     pricings, costs : sequences of Pricing and PartCosts
         One of each per island.
-    table : StrategyTable
-        The strategies that ``contents.rows`` point into.
     contents : Contents
-        What every position holds.
+        What every position holds; its rows are strategies of the costs.
     work : StageWork, optional
         Of the same contents, when it is known already.
 
@@ -211,8 +208,7 @@ def price_steps(
     """
     spec = contents.spec
     work = stage_work(costs, contents) if work is None else work
-    first = table.take(contents.rows[:, 0])
-    sends = _sends(pricings, first, contents)
+    sends = _sends(pricings, costs, contents)
     work, send = _beside_sends(work, contents, sends)
     forward, backward = work.forward_s.sum(axis=0), work.backward_s.sum(axis=0)
     weight_grad = None
@@ -223,14 +219,15 @@ def price_steps(
     stage_s = (forward + backward).sum(axis=2)
     busiest = stage_s.argmax(axis=1)
     works = (work.forward_s + work.backward_s).sum(axis=3)[:, np.arange(len(busiest)), busiest]
-    reduce, gather, optimizer = _state_times(pricings, table, contents, work, sends)
+    reduce, gather, optimizer = _state_times(pricings, costs, contents, work, sends)
     # Stages that end early reduce gradients while the others still work; those that begin late gather as long.
     idle_after = time.makespan_s[:, None] - time.finish_s
-    reduce_s = np.maximum(reduce - idle_after, 0.0).max(axis=1) + _tied_s(pricings, first)
-    gather_s = np.maximum(gather + _sliced_s(pricings, table, contents, work) - time.start_s, 0.0).max(axis=1)
+    reduce_s = np.maximum(reduce - idle_after, 0.0).max(axis=1) + _tied_s(costs, contents)
+    table, first = costs[0].placed.table, contents.rows[:, 0]
+    gather_s = np.maximum(gather + _sliced_s(pricings[0], table, contents, work) - time.start_s, 0.0).max(axis=1)
     optimizer_s = optimizer.max(axis=1)
     steady = time.makespan_s + reduce_s + gather_s + optimizer_s
-    sync = jitter_s(steady, first.tp * first.cp * first.dp * spec.pp)
+    sync = jitter_s(steady, table.tp[first] * table.cp[first] * table.dp[first] * spec.pp)
     return StepTimes(
         total_s=steady + sync,
         makespan_s=time.makespan_s,
@@ -246,10 +243,15 @@ def price_steps(
     )
 
 
-def _tied_s(pricings: Sequence[Pricing], table: StrategyTable) -> Floats:
+def _tied_s(costs: Sequence[PartCosts], contents: Contents) -> Floats:
     """Seconds in which first and last stage add up the gradients of a shared embedding, at the end; shape (R,)."""
-    slowest = min(pricings, key=lambda pricing: pricing.tiers[-1].bytes_per_s)
-    return tied_embedding_s(slowest.model, slowest.job, table, slowest.tiers, slowest.constants.network)
+    slower = min((costs[contents.islands[end]] for end in (0, -1)), key=_outer_bytes_per_s)
+    return slower.boundaries.tied_s[contents.rows[:, 0]]
+
+
+def _outer_bytes_per_s(costs: PartCosts) -> float:
+    """Rate of an island's outermost tier."""
+    return costs.placed.tiers[-1].bytes_per_s
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -263,21 +265,21 @@ class _Sends:
     loads: Floats
 
 
-def _sends(pricings: Sequence[Pricing], table: StrategyTable, contents: Contents) -> _Sends:
+def _sends(pricings: Sequence[Pricing], costs: Sequence[PartCosts], contents: Contents) -> _Sends:
     """Price the boundaries between stages, each on the slower of its two islands."""
-    pp = contents.spec.pp
-    send = np.zeros((len(table), pp))
-    loads = np.zeros((max(len(pricing.tiers) for pricing in pricings) - 1, *send.shape))
+    pp, rows = contents.spec.pp, contents.rows[:, 0]
+    send = np.zeros((len(rows), pp))
+    loads = np.zeros((max(len(cost.boundaries.load) for cost in costs), *send.shape))
+    whole = len(set(contents.islands)) == 1
     for stage in range(pp if pp > 1 else 0):
-        here, there = contents.islands[stage], contents.islands[(stage + 1) % pp]
-        slower = max((pricings[here], pricings[there]), key=lambda pricing: -pricing.tiers[-1].bytes_per_s)
-        found = boundary_exchange(slower.model, slower.job, table, slower.tiers, slower.constants.network)
-        load = found.load(slower.tiers)
-        stall_s = _expected_stall_s(slower)
-        if here == there and stage == 0 and len(set(contents.islands)) == 1:
-            send[:], loads[: len(load)] = (found.forward_s + stall_s)[:, None], load[:, :, None]
+        ends = contents.islands[stage], contents.islands[(stage + 1) % pp]
+        slower = min(ends, key=lambda island: _outer_bytes_per_s(costs[island]))
+        found = costs[slower].boundaries
+        at = slice(None) if whole else slice(stage, stage + 1)
+        send[:, at] = (found.send.forward_s[rows] + _expected_stall_s(pricings[slower]))[:, None]
+        loads[: len(found.load), :, at] = found.load[:, rows, None]
+        if whole:
             break
-        send[:, stage], loads[: len(load), :, stage] = found.forward_s + stall_s, load
     return _Sends(seconds=send, loads=loads)
 
 
@@ -316,20 +318,20 @@ def _expected_stall_s(pricing: Pricing) -> float:
     return overlap.receive_stall_s * -math.expm1(-((nodes / overlap.stall_nodes) ** 3))
 
 
-def _sliced_s(pricings: Sequence[Pricing], table: StrategyTable, contents: Contents, work: StageWork) -> Floats:
+def _sliced_s(pricing: Pricing, table: StrategyTable, contents: Contents, work: StageWork) -> Floats:
     """Host seconds to cut gradients and weights into the shards of their group one by one, shape (R, pp)."""
     sliced = np.zeros((len(contents.rows), contents.spec.pp))
-    if not pricings[0].job.software.sliced_states:
+    if not pricing.job.software.sliced_states:
         return sliced
     for j in range(contents.rows.shape[1]):
         rows = table.take(contents.rows[:, j])
         shards = np.where((rows.zero >= 1) & (rows.dp * rows.cp > 1), rows.dp * rows.cp, 0)
-        sliced += pricings[0].constants.overlap.slice_s * shards[:, None] * work.weight_tensors[:, j]
+        sliced += pricing.constants.overlap.slice_s * shards[:, None] * work.weight_tensors[:, j]
     return sliced
 
 
 def _state_times(
-    pricings: Sequence[Pricing], table: StrategyTable, contents: Contents, work: StageWork, sends: _Sends
+    pricings: Sequence[Pricing], costs: Sequence[PartCosts], contents: Contents, work: StageWork, sends: _Sends
 ) -> tuple[Floats, Floats, Floats]:
     """Gradient reduction and weight gather that no compute hides, and the optimizer, per stage: shapes (R, pp)."""
     shape = (len(contents.rows), contents.spec.pp)
@@ -341,24 +343,23 @@ def _state_times(
         stages = np.flatnonzero(np.array(contents.islands) == island)
         buckets = np.zeros((len(contents.rows), len(stages)))
         for j in range(contents.rows.shape[1]):
-            rows = table.take(contents.rows[:, j])
-            held = LocalParameters(
-                dense=work.dense_parameters[:, j, stages], expert=work.expert_parameters[:, j, stages]
-            )
+            placed = costs[island].placed.take(contents.rows[:, j])
+            held, of = _unlike_stages(work.dense_parameters[:, j, stages], work.expert_parameters[:, j, stages])
             bucket_bytes = pricing.constants.overlap.bucket_bytes
-            exchange = state_exchange(held, pricing.job, rows, pricing.tiers, pricing.constants.network, bucket_bytes)
+            exchange = state_exchange(held, pricing.job, placed, bucket_bytes)
             pairs = ((exchange.reduce_s, exchange.reduce_load), (exchange.gather_s, exchange.gather_load))
             for number, (seconds, load) in enumerate(pairs):
-                states_s[number][:, stages] += seconds
-                busy_s[number][: len(load), :, stages] += seconds * load
-            optimizer[:, stages] += optimizer_step_s(
+                states_s[number][:, stages] += seconds[:, of]
+                busy_s[number][: len(load), :, stages] += (seconds * load)[:, :, of]
+            owned_s = optimizer_step_s(
                 exchange.owned_parameters,
                 pricing.job,
                 pricing.accelerator,
                 efficiency=pricing.constants.efficiency,
                 node=pricing.island.node,
             )
-            buckets += np.where(held.dense + held.expert > 0.0, 1.0 / exchange.last_bucket_share, 0.0)
+            optimizer[:, stages] += owned_s[:, of]
+            buckets += np.where(held.dense + held.expert > 0.0, 1.0 / exchange.last_bucket_share, 0.0)[:, of]
         last[:, stages] = 1.0 / np.maximum(buckets, 1.0)
     loads = np.minimum(busy_s / np.maximum(states_s[:, None], 1e-30), 0.0 if contents.alone else 1.0)
     software = pricings[0].job.software
@@ -368,6 +369,13 @@ def _state_times(
             overlap = pricings[0].constants.overlap
             states_s[number] = _states_exposed_s(states_s[number], loads[number], window, last, overlap)
     return states_s[0], states_s[1], optimizer
+
+
+def _unlike_stages(dense: Floats, expert: Floats) -> tuple[LocalParameters, Ints]:
+    """Parameters (R, pp) of the stages that do not hold what the one before them does, and which of these each is."""
+    changes = (np.diff(dense, axis=1) != 0.0) | (np.diff(expert, axis=1) != 0.0)
+    unlike = np.append(True, changes.any(axis=0))
+    return LocalParameters(dense=dense[:, unlike], expert=expert[:, unlike]), np.cumsum(unlike) - 1
 
 
 def _states_exposed_s(transfer_s: Floats, loads: Floats, window: Exchanging, last: Floats, overlap: Overlap) -> Floats:

@@ -17,6 +17,7 @@ from costmodels.collectives.dispatch import TokenTraffic, dispatch_s
 from costmodels.collectives.routing import Routing
 from costmodels.exchange import (
     LayerExchange,
+    PlacedTable,
     boundary_bytes,
     boundary_exchange,
     layer_exchange,
@@ -102,7 +103,11 @@ def one(pp: int = 1, **degrees: object) -> StrategyTable:
 
 
 def priced(kind: LayerKind | OpaqueLayer, table: StrategyTable, **software: object) -> LayerExchange:
-    return layer_exchange(kind.name, model_of(kind), job_of(**software), table, TIERS, NETWORK)
+    return layer_exchange(kind.name, model_of(kind), job_of(**software), placed(table))
+
+
+def placed(table: StrategyTable) -> PlacedTable:
+    return PlacedTable(table, TIERS, NETWORK)
 
 
 def group(axis: Axis, table: StrategyTable) -> PlacedGroup:
@@ -164,18 +169,18 @@ def test_opaque_layers_all_reduce_what_they_state() -> None:
     )
     spec = model_of(layer, hidden=0, vocab=0)
     table = table_of([Strategy(tp=4, dp=2)], pp=[2], micro_batch=[8])
-    found = layer_exchange("block", spec, job_of(), table, TIERS, NETWORK)
+    found = layer_exchange("block", spec, job_of(), placed(table))
     assert found.tp_forward_s == pytest.approx(all_reduce_s(24e6, group(Axis.TP, table), TIERS, NETWORK))
     assert boundary_bytes(spec, job_of(), table) == pytest.approx(16e6)
-    whole = layer_exchange("block", model_of(replace(layer, shardable=()), hidden=0), job_of(), table, TIERS, NETWORK)
+    whole = layer_exchange("block", model_of(replace(layer, shardable=()), hidden=0), job_of(), placed(table))
     assert whole.tp_forward_s[0] == whole.tp_backward_s[0] == 0.0
 
 
 def test_ends_of_the_model() -> None:
     table = one(tp=4, dp=2, sequence_parallel=True)
     spec = model_of(DENSE)
-    embedding = layer_exchange("embedding", spec, job_of(), table, TIERS, NETWORK)
-    head = layer_exchange("head", spec, job_of(), table, TIERS, NETWORK)
+    embedding = layer_exchange("embedding", spec, job_of(), placed(table))
+    head = layer_exchange("head", spec, job_of(), placed(table))
     tensor = group(Axis.TP, table)
     gather = all_gather_s(ACTIVATION_BYTES, tensor, TIERS, NETWORK)
     scatter = reduce_scatter_s(ACTIVATION_BYTES, tensor, TIERS, NETWORK)
@@ -184,7 +189,7 @@ def test_ends_of_the_model() -> None:
     assert embedding.tp_backward_s == pytest.approx(gather)
     assert head.tp_forward_s == pytest.approx(gather + 3 * numbers)
     assert head.tp_backward_s == pytest.approx(gather + scatter)
-    gathered = layer_exchange("head", spec, job_of(parallel_loss=False), table, TIERS, NETWORK)
+    gathered = layer_exchange("head", spec, job_of(parallel_loss=False), placed(table))
     logits = all_gather_s(SEQ * 32000 * 2.0, tensor, TIERS, NETWORK)
     assert gathered.tp_forward_s == pytest.approx(gather + logits)
 
@@ -192,9 +197,9 @@ def test_ends_of_the_model() -> None:
 def test_multi_token_prediction_has_a_layer_and_a_head() -> None:
     table = one(tp=4, dp=2, sequence_parallel=True)
     spec = model_of(DENSE, mtp_layers=1, mtp_kind=DENSE)
-    extra = layer_exchange("mtp", spec, job_of(), table, TIERS, NETWORK).tp_bytes
-    layer = layer_exchange("dense", spec, job_of(), table, TIERS, NETWORK).tp_bytes
-    head = layer_exchange("head", spec, job_of(), table, TIERS, NETWORK).tp_bytes
+    extra = layer_exchange("mtp", spec, job_of(), placed(table)).tp_bytes
+    layer = layer_exchange("dense", spec, job_of(), placed(table)).tp_bytes
+    head = layer_exchange("head", spec, job_of(), placed(table)).tp_bytes
     projection = 3 * 3 * 3 / 4 * ACTIVATION_BYTES  # widths 2 h and h gathered, and gathered and scattered backward
     assert extra == pytest.approx(layer + head + projection)
 
@@ -312,10 +317,10 @@ def test_volumes_of_zero_stages() -> None:
     dense = model_of(DENSE)
     for zero, psi in ((0, 2), (1, 2), (2, 2), (3, 3)):
         table = one(dp=ranks, zero=zero)
-        step = state_exchange(parameters(count), job, table, TIERS, NETWORK, 160e6)
+        step = state_exchange(parameters(count), job, placed(table), 160e6)
         sent = step.reduce_bytes[0] + step.gather_bytes[0]
-        layer = layer_exchange("dense", dense, job, table, TIERS, NETWORK)
-        owned = state_exchange(parameters(1.0), job, one(dp=1), TIERS, NETWORK, 160e6)
+        layer = layer_exchange("dense", dense, job, placed(table))
+        owned = state_exchange(parameters(1.0), job, placed(one(dp=1)), 160e6)
         assert owned.owned_parameters[0] == 1.0
         per_parameter = layer.weights_bytes[0] / layer_parameters(dense)
         assert sent / count + per_parameter == pytest.approx(psi * 2.0 * share)
@@ -331,11 +336,11 @@ def test_step_times_are_those_of_bucketed_collectives() -> None:
     bucket, count = 400e6, 1e9  # ten buckets of fp32 gradients
     plain, sharded = one(tp=2, dp=16, zero=0), one(tp=2, dp=16, zero=1)
     data = group(Axis.DP_CP, plain)
-    reduce = state_exchange(parameters(count), job_of(), plain, TIERS, NETWORK, bucket)
+    reduce = state_exchange(parameters(count), job_of(), placed(plain), bucket)
     assert reduce.reduce_s == pytest.approx(10 * all_reduce_s(400e6, data, TIERS, NETWORK))
     assert reduce.gather_s[0] == 0.0
     assert reduce.last_bucket_share[0] == pytest.approx(0.1)
-    split = state_exchange(parameters(count), job_of(), sharded, TIERS, NETWORK, bucket)
+    split = state_exchange(parameters(count), job_of(), placed(sharded), bucket)
     assert split.reduce_s == pytest.approx(10 * reduce_scatter_s(400e6, data, TIERS, NETWORK))
     assert split.gather_s == pytest.approx(5 * all_gather_s(400e6, data, TIERS, NETWORK))
     assert split.owned_parameters == pytest.approx(count / 16)
@@ -343,21 +348,21 @@ def test_step_times_are_those_of_bucketed_collectives() -> None:
 
 def test_context_parallel_ranks_share_the_gradient_reduction() -> None:
     table = one(tp=2, cp=4, dp=4, zero=1)
-    assert state_exchange(parameters(1e9), job_of(), table, TIERS, NETWORK, 1e9).owned_parameters == 1e9 / 16
+    assert state_exchange(parameters(1e9), job_of(), placed(table), 1e9).owned_parameters == 1e9 / 16
 
 
 def test_experts_reduce_over_their_own_replicas() -> None:
     table = one(dp=32, ep=8, zero=0)
-    found = state_exchange(parameters(0.0, 1e8), job_of(), table, TIERS, NETWORK, 4e8)
+    found = state_exchange(parameters(0.0, 1e8), job_of(), placed(table), 4e8)
     assert found.reduce_s == pytest.approx(all_reduce_s(4e8, group(Axis.EDP, table), TIERS, NETWORK))
-    alone = state_exchange(parameters(0.0, 1e8), job_of(), one(dp=8, ep=8), TIERS, NETWORK, 4e8)
+    alone = state_exchange(parameters(0.0, 1e8), job_of(), placed(one(dp=8, ep=8)), 4e8)
     assert alone.reduce_s[0] == 0.0
 
 
 def test_gradients_kept_in_two_bytes_are_reduced_in_two_bytes() -> None:
     table = one(dp=32)
     halves = [
-        state_exchange(parameters(1e9), job_of(gradient_bytes=width), table, TIERS, NETWORK, 160e6).reduce_bytes[0]
+        state_exchange(parameters(1e9), job_of(gradient_bytes=width), placed(table), 160e6).reduce_bytes[0]
         for width in (0.0, 2.0, 4.0)
     ]
     assert halves[1] * 2 == halves[0] == halves[2]
@@ -372,7 +377,7 @@ def test_fully_sharded_weights_are_gathered_twice_and_gradients_scattered_with_e
     scatter = reduce_scatter_s(4.0 * count, data, TIERS, NETWORK)
     assert found.weights_forward_s == pytest.approx(gather)
     assert found.weights_backward_s == pytest.approx(gather + scatter)
-    step = state_exchange(parameters(1e9), job_of(), table, TIERS, NETWORK, 160e6)
+    step = state_exchange(parameters(1e9), job_of(), placed(table), 160e6)
     assert step.reduce_s[0] == step.gather_s[0] == 0.0
 
 
@@ -381,11 +386,11 @@ def test_hybrid_shards_gather_inside_a_node_and_reduce_across() -> None:
     assert priced(DENSE, hybrid).weights_forward_s < priced(DENSE, whole).weights_forward_s
     slow = island_tiers(cluster("p4d:8").islands[0])  # adapters of 50 GB/s beside NVLink of 300 GB/s per accelerator
     near, far = (
-        layer_exchange("dense", model_of(DENSE), job_of(), table, slow, NETWORK).weights_forward_s
+        layer_exchange("dense", model_of(DENSE), job_of(), PlacedTable(table, slow, NETWORK)).weights_forward_s
         for table in (hybrid, whole)
     )
     assert near < 0.3 * far
-    step = state_exchange(parameters(1e9), job_of(), hybrid, TIERS, NETWORK, 1e12)
+    step = state_exchange(parameters(1e9), job_of(), placed(hybrid), 1e12)
     replicas = group(Axis.REPLICA, hybrid)
     assert replicas.members[0, 0] == 1
     assert step.reduce_s == pytest.approx(all_reduce_s(4e9 / 8, replicas, TIERS, NETWORK))
@@ -394,15 +399,11 @@ def test_hybrid_shards_gather_inside_a_node_and_reduce_across() -> None:
 def test_stages_of_one_strategy_are_priced_together() -> None:
     table = table_of([Strategy(dp=8, zero=1), Strategy(dp=16)], pp=[2, 2], micro_batch=[1, 1])
     dense = np.array([[1e9, 2e9, 3e9], [1e9, 0.0, 5e8]])
-    together = state_exchange(
-        LocalParameters(dense=dense, expert=np.zeros_like(dense)), job_of(), table, TIERS, NETWORK, 160e6
-    )
+    together = state_exchange(LocalParameters(dense=dense, expert=np.zeros_like(dense)), job_of(), placed(table), 160e6)
     assert together.reduce_s.shape == (2, 3)
     for row in range(2):
         for stage in range(3):
-            single = state_exchange(
-                parameters(dense[row, stage]), job_of(), table.take(np.array([row])), TIERS, NETWORK, 160e6
-            )
+            single = state_exchange(parameters(dense[row, stage]), job_of(), placed(table.take(np.array([row]))), 160e6)
             assert together.reduce_s[row, stage] == pytest.approx(single.reduce_s[0])
             assert together.gather_s[row, stage] == pytest.approx(single.gather_s[0])
 
@@ -411,18 +412,18 @@ def test_stage_boundaries() -> None:
     spec, job = model_of(DENSE), job_of()
     inside, across = one(pp=2, tp=4), one(pp=2, tp=8)
     assert boundary_bytes(spec, job, across) == pytest.approx(ACTIVATION_BYTES)
-    near, far = (boundary_exchange(spec, job, table, TIERS, NETWORK).forward_s[0] for table in (inside, across))
+    near, far = (boundary_exchange(spec, job, placed(table)).forward_s[0] for table in (inside, across))
     assert far > 5 * near  # the neighbour's ranks lie in another node
     split = one(pp=2, tp=8, sequence_parallel=True)
     assert boundary_bytes(spec, job, split) == pytest.approx(ACTIVATION_BYTES / 8)
-    assert boundary_exchange(spec, job, one(pp=1, tp=8), TIERS, NETWORK).forward_s[0] == 0.0
+    assert boundary_exchange(spec, job, placed(one(pp=1, tp=8))).forward_s[0] == 0.0
 
 
 def test_scatter_gather_sends_each_byte_once() -> None:
     # Narayanan et al., arXiv 2104.04473, section 4.1: each of t ranks sends 1 / t and the receivers gather over NVLink
     spec, job, table = model_of(DENSE), job_of(), one(pp=2, tp=8)
-    plain = boundary_exchange(spec, job, table, TIERS, NETWORK).forward_s[0]
-    split = boundary_exchange(spec, job_of(scatter_gather=True), table, TIERS, NETWORK).forward_s[0]
+    plain = boundary_exchange(spec, job, placed(table)).forward_s[0]
+    split = boundary_exchange(spec, job_of(scatter_gather=True), placed(table)).forward_s[0]
     assert boundary_bytes(spec, job, table, scatter_gather=True) == pytest.approx(ACTIVATION_BYTES / 8)
     assert 3.0 < plain / split < 8.0
 
@@ -430,7 +431,7 @@ def test_scatter_gather_sends_each_byte_once() -> None:
 def test_tied_embeddings_are_reduced_between_the_ends() -> None:
     job, table = job_of(), one(pp=4, tp=8, dp=2)
     tied = model_of(DENSE, tied_embeddings=True)
-    time_s = tied_embedding_s(tied, job, table, TIERS, NETWORK)[0]
+    time_s = tied_embedding_s(tied, job, placed(table))[0]
     assert time_s > 32000 / 8 * HIDDEN * 4.0 / 50e9  # between nodes, over one accelerator's share
-    assert tied_embedding_s(model_of(DENSE), job, table, TIERS, NETWORK)[0] == 0.0
-    assert tied_embedding_s(tied, job, one(tp=8), TIERS, NETWORK)[0] == 0.0
+    assert tied_embedding_s(model_of(DENSE), job, placed(table))[0] == 0.0
+    assert tied_embedding_s(tied, job, placed(one(tp=8)))[0] == 0.0

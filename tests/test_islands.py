@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from small_requests import asked, compositions, cut, fits, legal, sized
 
-from costmodels.layout import Layout
+from costmodels.layout import Layout, Strategy
 from costmodels.price import price_layout
 from costmodels.pricing import Pricing
 from hardware.catalog import cluster
@@ -188,3 +188,20 @@ def test_virtual_stages_help_over_islands_too():
     plain = IslandSearch(replace(request, fixed=(("pp", 2), ("vpp", 1))), pricings_of(request), [], float("inf")).run()
     assert {one.layout.vpp for one in plain} == {1}
     assert free[0].cost.step.total_s <= plain[0].cost.step.total_s * EXACT
+
+
+def test_a_shared_embedding_is_added_up_on_the_islands_of_its_ends_alone() -> None:
+    request = asked("qwen3_0.6b", "dgx-a100:1", global_batch=8, seq=2048)
+    fast, slow = island_of("dgx-h100", 2), island_of("dgx-a100", 2)
+    layout = Layout(
+        stages=uniform_stages(Strategy(), ((14,), (14,)), islands=(0, 0)),
+        micro_batch=1,
+        num_microbatches=8,
+        schedule=schedule_of(2, 1),
+    )
+    both, alone = (
+        price_layout(pricings_of(replace(request, cluster=mixed(*islands))), layout)
+        for islands in ((fast, slow), (fast,))
+    )
+    assert request.model.tied_embeddings
+    assert both.step.total_s == alone.step.total_s

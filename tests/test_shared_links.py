@@ -116,7 +116,7 @@ def times_of(cluster: str, strategy: Strategy, chunks: tuple[int, ...], *, alone
             replace(c, forward_links_s=0.0 * c.forward_links_s, backward_links_s=0.0 * c.backward_links_s)
             for c in costs
         ]
-    return price_steps(pricings, costs, table, contents)
+    return price_steps(pricings, costs, contents)
 
 
 def test_sends_beside_an_expert_exchange_over_the_same_adapters_take_longer() -> None:

@@ -3,12 +3,15 @@
 Durations are those of the transfers alone. What of them hides behind compute is decided by the caller.
 """
 
-from costmodels.exchange.boundary import boundary_bytes, boundary_exchange, tied_embedding_s
+from costmodels.exchange.boundary import Boundaries, boundary_bytes, boundary_exchange, tied_embedding_s
 from costmodels.exchange.layer import LayerExchange, layer_exchange, tensor_calls
+from costmodels.exchange.placed import PlacedTable
 from costmodels.exchange.states import StateExchange, state_exchange
 
 __all__ = [
+    "Boundaries",
     "LayerExchange",
+    "PlacedTable",
     "StateExchange",
     "boundary_bytes",
     "boundary_exchange",

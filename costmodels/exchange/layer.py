@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodels.collectives import NetworkConstants
 from costmodels.exchange.context import context_exchange
 from costmodels.exchange.experts import expert_exchange
 from costmodels.exchange.placed import Call, Exchanged, PlacedTable
@@ -18,7 +17,6 @@ from costmodels.table import Floats, StrategyTable
 from costmodels.workload.layers import embedding_ops, head_ops, layer_ops, mtp_ops
 from costmodels.workload.model import LayerKind, ModelSpec, MoeFfn, OpaqueLayer
 from costmodels.workload.op import Op
-from hardware.tiers import Tier
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -55,9 +53,7 @@ def layer_exchange(
     name: str,
     model: ModelSpec,
     job: TrainingJob,
-    table: StrategyTable,
-    tiers: tuple[Tier, ...],
-    constants: NetworkConstants,
+    placed: PlacedTable,
 ) -> LayerExchange:
     """Price what one part of a model exchanges for one micro-batch under every strategy.
 
@@ -69,12 +65,8 @@ def layer_exchange(
         The model.
     job : TrainingJob
         Sequence, precision, software.
-    table : StrategyTable
-        S strategies.
-    tiers : tuple of Tier
-        Hierarchy from the inside out.
-    constants : NetworkConstants
-        Constants of the communication model.
+    placed : PlacedTable
+        S strategies on their hierarchy.
 
     Returns
     -------
@@ -86,7 +78,6 @@ def layer_exchange(
     InputError
         ``software.cp_comm`` names no known form of context parallelism.
     """
-    placed = PlacedTable(table, tiers, constants)
     kind = kind_of(name, model)
     ops = _ops_of(name, kind, model)
     tensor = _tensor_exchange_of(name, model, job, placed)
@@ -94,12 +85,12 @@ def layer_exchange(
     context = context_exchange(context_widths(inner.mixer if inner else None), job, placed)
     moe = inner.ffn if inner and isinstance(inner.ffn, MoeFfn) else None
     experts = expert_exchange(moe, model, job, placed) if moe else placed.add_up(())
-    weights = weight_exchange(local_parameters(ops, table), job, placed)
+    weights = weight_exchange(local_parameters(ops, placed.table), job, placed)
     axes = {"tp": tensor, "cp": context, "ep": experts, "weights": weights}
     arrays: dict[str, Floats] = {}
     for axis, found in axes.items():
         arrays[f"{axis}_forward_s"], arrays[f"{axis}_backward_s"] = found.forward_s, found.backward_s
-        arrays[f"{axis}_bytes"], arrays[f"{axis}_load"] = found.sent_bytes, found.load(tiers)
+        arrays[f"{axis}_bytes"], arrays[f"{axis}_load"] = found.sent_bytes, found.load(placed.tiers)
     calls = tuple(call for found in axes.values() for call in found.calls)
     return LayerExchange(tp_backward_hidden_s=tensor.hidden_s, calls=calls, **arrays)
 

@@ -12,7 +12,7 @@ import numpy as np
 from costmodels.collectives import COLLECTIVE_S, NetworkConstants, leaving_bytes, sent_share
 from costmodels.job import TrainingJob
 from costmodels.mesh import Axis, PlacedGroup, group_of, place
-from costmodels.table import Bools, Floats, StrategyTable
+from costmodels.table import Bools, Floats, Ints, StrategyTable
 from hardware.tiers import Tier
 
 
@@ -65,10 +65,13 @@ class PlacedTable:
         self._place = place_groups or (lambda axis: place(group_of(axis, table), tiers))
         self._groups: dict[Axis, PlacedGroup] = {}
 
-    def repeated(self, times: int) -> "PlacedTable":
-        """Every row ``times`` times in a row; groups are placed before they are repeated."""
-        rows = np.repeat(np.arange(len(self.table)), times)
+    def take(self, rows: Ints) -> "PlacedTable":
+        """Rows ``rows``; their groups are placed with those of all rows, once."""
         return PlacedTable(self.table.take(rows), self.tiers, self.constants, lambda axis: self.group(axis).take(rows))
+
+    def repeated(self, times: int) -> "PlacedTable":
+        """Every row ``times`` times in a row."""
+        return self.take(np.repeat(np.arange(len(self.table)), times))
 
     def group(self, axis: Axis) -> PlacedGroup:
         """Groups of an axis, shape (S,)."""

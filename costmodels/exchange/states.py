@@ -6,13 +6,11 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.collectives import NetworkConstants
 from costmodels.exchange.placed import Call, Exchanged, Often, PlacedTable
 from costmodels.job import TrainingJob
 from costmodels.memory.states import LocalParameters
 from costmodels.mesh import Axis
-from costmodels.table import Bools, Floats, StrategyTable
-from hardware.tiers import Tier
+from costmodels.table import Bools, Floats
 
 _LEAST_BUCKET_PARAMETERS_PER_RANK: Final = 1e6  # Megatron-LM grows its gradient buckets with the data-parallel group
 
@@ -61,9 +59,7 @@ def reduced_bytes(job: TrainingJob) -> float:
 def state_exchange(
     parameters: LocalParameters,
     job: TrainingJob,
-    table: StrategyTable,
-    tiers: tuple[Tier, ...],
-    constants: NetworkConstants,
+    placed: PlacedTable,
     bucket_bytes: float,
 ) -> StateExchange:
     """Price the gradient reduction and the weight gather at the end of a step.
@@ -74,12 +70,8 @@ def state_exchange(
         Parameters of a rank before ZeRO, shape (S,) or (S, N) for N stages of the same strategy.
     job : TrainingJob
         Precision and software.
-    table : StrategyTable
-        S strategies.
-    tiers : tuple of Tier
-        Hierarchy from the inside out.
-    constants : NetworkConstants
-        Constants of the communication model.
+    placed : PlacedTable
+        S strategies on their hierarchy.
     bucket_bytes : float
         Gradients are reduced in messages of this size, longer ones over large groups [byte].
 
@@ -98,7 +90,7 @@ def state_exchange(
     """
     counts = _trained(parameters, job)
     shape, flat = counts.shape[1:], counts.reshape(2, -1)
-    placed = PlacedTable(table, tiers, constants).repeated(int(np.prod(shape[1:], dtype=np.int64)))
+    placed = placed.repeated(int(np.prod(shape[1:], dtype=np.int64)))
     axes = ((Axis.DP_CP, Axis.SHARD, Axis.REPLICA), (Axis.EDP, Axis.EXPERT_SHARD, Axis.EXPERT_REPLICA))
     parts = 2 if flat[1].any() else 1  # no group is placed for experts that are not there
     held = list(zip(flat, axes, strict=True))[:parts]
@@ -112,8 +104,8 @@ def state_exchange(
         gather_s=np.reshape(gather.forward_s, shape),
         reduce_bytes=np.reshape(reduce.sent_bytes, shape),
         gather_bytes=np.reshape(gather.sent_bytes, shape),
-        reduce_load=np.reshape(reduce.load(tiers), (-1, *shape)),
-        gather_load=np.reshape(gather.load(tiers), (-1, *shape)),
+        reduce_load=np.reshape(reduce.load(placed.tiers), (-1, *shape)),
+        gather_load=np.reshape(gather.load(placed.tiers), (-1, *shape)),
         owned_parameters=np.reshape(owned, shape),
         last_bucket_share=np.reshape(least, shape),
         calls=(*reduce.calls, *gather.calls),

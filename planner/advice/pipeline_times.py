@@ -53,7 +53,7 @@ def pipeline_times(request: PlanRequest, layout: Layout, constants: Constants | 
     costs = [price_parts(pricing, table) for pricing in pricings]
     work = stage_work(costs, contents)
     forward, backward = work.forward_s.sum(axis=0), work.backward_s.sum(axis=0)
-    sent = float(price_steps(pricings, costs, table, contents).send_s[0])
+    sent = float(price_steps(pricings, costs, contents).send_s[0])
     splits = layout.schedule.splits_backward
     return PipelineTimes(
         spec=contents.spec,

@@ -71,7 +71,7 @@ class IslandRows:
             counts=part_counts(self.pricings[0].model, layers)[None, :, None, :],
             islands=tuple(hosts),
         )
-        return float(price_steps(self.pricings, self._costs, self.grids.table, contents).total_s[0])
+        return float(price_steps(self.pricings, self._costs, contents).total_s[0])
 
     def bound_s(self, order: Sequence[int]) -> Floats:
         """Least time of any layout of every row with its islands in an order; infinite where none can fit; shape (R,).

@@ -124,7 +124,7 @@ class PricedBlock:
         if not len(rows):
             return
         part = _rows_of(contents, rows)
-        times = price_steps([self.pricing], [self.costs], self.block.grids.table, part, rows_of_work(work, rows))
+        times = price_steps([self.pricing], [self.costs], part, rows_of_work(work, rows))
         self.tally.solved += len(rows)
         for row in np.flatnonzero(times.total_s <= limit):
             self.tally.offer(self._candidate(found, int(rows[row]), float(times.total_s[row])))

@@ -76,7 +76,7 @@ class StageSolver:
         )
         costs = price_parts(pricing, table)
         memory = model_memory(pricing.model, pricing.job, table, pricing.constants.memory)
-        time_s = (costs.forward_s + costs.backward_s).sum(axis=0) + self._per_step_s(costs, strategies)
+        time_s = (costs.forward_s + costs.backward_s).sum(axis=0) + self._per_step_s(costs)
         keep = _promising(strategies, time_s, memory)
         self.strategies = tuple(strategies[row] for row in keep)
         self.time_s = time_s[:, keep]
@@ -156,14 +156,11 @@ class StageSolver:
         safe = usable_memory(self.pricing.accelerator) * constants.risky_share
         return max(safe - constants.context_bytes - constants.workspace_bytes - self.buffers - self.margin_bytes, 0.0)
 
-    def _per_step_s(self, costs: PartCosts, strategies: Sequence[Strategy]) -> Floats:
+    def _per_step_s(self, costs: PartCosts) -> Floats:
         """Exchange of gradients and weights and the optimizer of one layer, spread over the micro-batches: (K, S)."""
         job, overlap = self.pricing.job, self.pricing.constants.overlap
-        table = table_of(list(strategies), pp=[self.shape.pp] * len(strategies), micro_batch=[1] * len(strategies))
         held = LocalParameters(dense=costs.dense_parameters.T, expert=costs.expert_parameters.T)
-        exchange = state_exchange(
-            held, job, table, self.pricing.tiers, self.pricing.constants.network, overlap.bucket_bytes
-        )
+        exchange = state_exchange(held, job, costs.placed, overlap.bucket_bytes)
         window = overlap.window_share * costs.backward_s.sum(axis=0).T
         reduce = np.maximum(exchange.reduce_s - (window if job.software.grad_overlap else 0.0), 0.0)
         optimizer = optimizer_step_s(

@@ -18,7 +18,7 @@ from costmodels.mesh import Axis, PlacedGroup
 from costmodels.pipeline.schedules import positions
 from costmodels.positions import contents_of
 from costmodels.pricing import Pricing
-from costmodels.table import Floats, StrategyTable
+from costmodels.table import Floats
 from hardware.tiers import Tier
 
 
@@ -107,30 +107,30 @@ def step_calls(pricing: Pricing, layout: Layout, stage: int) -> tuple[StepCall, 
     costs = price_parts(pricing, table)
     found: list[StepCall] = []
     for row in np.flatnonzero(counts.any(axis=1)):
-        one = table.take(np.array([row]))
+        one = costs.placed.take(np.array([row]))
         found += _of_layers(pricing, one, counts[row], costs, layout.num_microbatches)
         found += _of_states(pricing, one, counts[row], costs, int(row))
     if layout.pp > 1:
-        one = table.take(np.array([0]))
-        sends = boundary_exchange(pricing.model, pricing.job, one, pricing.tiers, pricing.constants.network)
+        one = costs.placed.take(np.array([0]))
+        sends = boundary_exchange(pricing.model, pricing.job, one)
         times = float(layout.num_microbatches * layout.vpp)
-        found += [entry for call in sends.calls for entry in _entries(Purpose.SEND, call, times, pricing, one)]
+        found += [entry for call in sends.calls for entry in _entries(Purpose.SEND, call, times, one)]
     return tuple(sorted(found, key=lambda call: list(Purpose).index(call.purpose)))
 
 
 def _of_layers(
-    pricing: Pricing, one: StrategyTable, counts: Floats, costs: PartCosts, num_microbatches: int
+    pricing: Pricing, one: PlacedTable, counts: Floats, costs: PartCosts, num_microbatches: int
 ) -> Iterator[StepCall]:
     """Exchanges of every micro-batch of the parts under one strategy."""
-    recompute = one.recomputes[int(one.recompute[0])]
+    recompute = one.table.recomputes[int(one.table.recompute[0])]
     for part in np.flatnonzero(counts):
         name = costs.names[part]
-        exchange = layer_exchange(name, pricing.model, pricing.job, one, pricing.tiers, pricing.constants.network)
+        exchange = layer_exchange(name, pricing.model, pricing.job, one)
         for call in exchange.calls:
             purpose = _PURPOSE_OF[call.axis]
             again = 1.0 if _repeats(recompute, purpose, name) else 0.0
             times = float(counts[part]) * num_microbatches
-            yield from _entries(purpose, call, times, pricing, one, again)
+            yield from _entries(purpose, call, times, one, again)
 
 
 def _repeats(recompute: Recompute, purpose: Purpose, part: str) -> bool:
@@ -140,37 +140,35 @@ def _repeats(recompute: Recompute, purpose: Purpose, part: str) -> bool:
     return purpose is Purpose.EP and "moe" in recompute.modules
 
 
-def _of_states(pricing: Pricing, one: StrategyTable, counts: Floats, costs: PartCosts, row: int) -> Iterator[StepCall]:
+def _of_states(pricing: Pricing, one: PlacedTable, counts: Floats, costs: PartCosts, row: int) -> Iterator[StepCall]:
     """Reduction of gradients and gather of weights of the parts under one strategy."""
     held = LocalParameters(
         dense=np.array([counts @ costs.dense_parameters[:, row]]),
         expert=np.array([counts @ costs.expert_parameters[:, row]]),
     )
     bucket_bytes = pricing.constants.overlap.bucket_bytes
-    exchange = state_exchange(held, pricing.job, one, pricing.tiers, pricing.constants.network, bucket_bytes)
+    exchange = state_exchange(held, pricing.job, one, bucket_bytes)
     for call in exchange.calls:
         gathers = call.collective == "all_gather"
         purpose = Purpose.WEIGHT_GATHER if gathers else Purpose.GRADIENT_REDUCTION
-        yield from _entries(purpose, call, 1.0, pricing, one)
+        yield from _entries(purpose, call, 1.0, one)
 
 
-def _entries(
-    purpose: Purpose, call: Call, times: float, pricing: Pricing, one: StrategyTable, again: float = 0.0
-) -> Iterator[StepCall]:
+def _entries(purpose: Purpose, call: Call, times: float, one: PlacedTable, again: float = 0.0) -> Iterator[StepCall]:
     """One call, so many times a step, its forward ones ``again`` as often; nothing if it does not take place."""
     often = float(np.sum(call.forward) * (1.0 + again) + np.sum(call.backward))
     message = float(call.message_bytes[0])
     if message <= 0.0 or often <= 0.0:
         return
-    tiers, constants = pricing.tiers, pricing.constants.network
-    group = PlacedTable(one, tiers, constants).group(call.axis)
+    tiers = one.tiers
+    group = one.group(call.axis)
     touched = group.domains[0]
     outermost = next((index for index, number in enumerate(touched) if number == 1), len(tiers) - 1)
     yield StepCall(
         purpose=purpose,
         axis=call.axis.value,
         collective=call.collective,
-        algorithm=_algorithm(call, group, tiers, constants),
+        algorithm=_algorithm(call, group, tiers, one.constants),
         ranks=int(group.size[0]),
         domains=int(touched[0]),
         message_bytes=message,

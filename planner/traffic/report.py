@@ -235,7 +235,7 @@ def _sharing(pricings: Sequence[Pricing], layout: Layout, checkpoint: float) -> 
 def _times(pricings: Sequence[Pricing], layout: Layout, *, alone: bool) -> StepTimes:
     contents, table = contents_of(layout, pricings[0].model)
     costs = [price_parts(pricing, table) for pricing in pricings]
-    return price_steps(pricings, costs, table, replace(contents, alone=alone))
+    return price_steps(pricings, costs, replace(contents, alone=alone))
 
 
 def _beside_checkpoint(request: PlanRequest, layout: Layout, calls: Sequence[StepCall], pricing: Pricing) -> float:
