@@ -29,9 +29,9 @@ TARGETS: Final = (
     ("GPT3-175B 13/11, efficiency", -0.07, 0.5),
     ("GPT3-175B 13/11, gap", -0.17, 0.3),
 )
-RESISTANCES: Final = (0.066, 0.069, 0.072)
-COUPLINGS: Final = (0.026, 0.028, 0.030)
-RISES: Final = (5.0, 7.0)
+RESISTANCES: Final = (0.066, 0.067, 0.068, 0.069)
+COUPLINGS: Final = (0.027, 0.028, 0.029)
+RISES: Final = (0.0, 2.0, 4.0, 5.0, 6.0, 7.0)
 
 
 @dataclass(frozen=True)
