@@ -16,6 +16,7 @@ from costmodels.price import price_layout
 from costmodels.results import Verdict
 from planner.bounds.memory import Flight, StageRoom, memory_bound
 from planner.bounds.options import OptionBounds
+from planner.bounds.priced import PricedBounds
 from planner.bounds.stage_capacity import Layers, Pipelines, capacity_bound_s
 from planner.bounds.step_time import (
     Work,
@@ -25,6 +26,7 @@ from planner.bounds.step_time import (
     pipeline_bound_s,
     step_lower_bound_s,
 )
+from planner.layouts.expand import expand
 from planner.layouts.grids import Grids, enumerate_grids
 from planner.layouts.recompute_options import recompute_options
 from planner.rules import legal_mask
@@ -74,6 +76,16 @@ class Case:
         )
         self.least_s = bounds.time_s()
         self.within_s = bounds.within_memory_s(np.arange(len(self.grids)))
+        self.priced_s = self._priced_s()
+
+    def _priced_s(self) -> np.ndarray:
+        """Bounds of every grid under every option once its parts are priced, shape (S, O)."""
+        block = expand(self.grids, self.options, np.ones(self.within_s.shape, dtype=np.bool_))
+        costs = price_parts(self.pricing, block.grids.table)
+        bounds = PricedBounds(self.request, self.pricing, Verdict.FITS, block, costs)
+        rows = np.arange(len(block.grids))
+        least = np.maximum(bounds.time_s(), bounds.within_memory_s(rows, np.inf))
+        return least.reshape(self.within_s.shape)
 
     def layouts(self, row: int) -> list[Layout]:
         table = self.grids.table
@@ -105,6 +117,7 @@ def test_no_layout_is_faster_than_the_bound_of_its_grid(name):
         assert found.least_s[row] <= cost.step.total_s * EXACT
         if fits(cost):
             assert found.within_s[row, found.option_of(layout)] <= cost.step.total_s * EXACT
+            assert found.priced_s[row, found.option_of(layout)] <= cost.step.total_s * EXACT
 
     check()
 
@@ -118,6 +131,17 @@ def test_the_bounds_say_something():
         assert found.least_s[row] >= layout.num_microbatches * stage_s / EXACT
     assert np.isinf(found.within_s).any()
     assert np.isfinite(found.within_s).any()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_priced_parts_raise_the_bounds_of_grids_whose_exchanges_were_not_known(name):
+    found = case(name)
+    both = np.isfinite(found.within_s) & np.isfinite(found.priced_s)
+    raised = found.priced_s[both] / found.within_s[both]
+    assert raised.max() > 1.0
+    sharded = np.broadcast_to((found.grids.table.zero >= 2)[:, None], both.shape)[both]
+    if sharded.any():
+        assert np.median(raised[sharded]) > 1.0
 
 
 def test_every_grid_of_which_a_layout_fits_has_a_finite_bound():

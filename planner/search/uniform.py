@@ -10,15 +10,16 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.layer_costs import PartCosts, part_weights, price_parts
+from costmodels.layer_costs import part_weights, price_parts
 from costmodels.memory import model_memory
 from costmodels.pricing import Pricing
 from costmodels.results import Verdict
 from costmodels.table import Floats
 from planner.bounds.option_memory import OptionMemory
-from planner.bounds.options import OptionBounds, one_chunk_only
-from planner.bounds.step_time import part_seconds, part_work, step_lower_bound_s, with_jitter_s
-from planner.layouts.expand import Expanded, Group, expand, lone_ends, pinned_virtual, pipeline_groups
+from planner.bounds.options import OptionBounds
+from planner.bounds.priced import PricedBounds
+from planner.bounds.step_time import part_seconds, part_work
+from planner.layouts.expand import Group, expand, lone_ends, pinned_virtual, pipeline_groups
 from planner.layouts.grids import Grids, enumerate_grids, kernel_table, world_sizes
 from planner.layouts.recompute_options import recompute_options
 from planner.request import PlanRequest
@@ -148,8 +149,12 @@ class UniformSearch:
         table = block.grids.table
         costs = price_parts(self.pricing, table)
         asked = wanted[block.grid, table.recompute]
-        bound = np.maximum(self._priced_bound_s(block, costs), known[block.grid, table.recompute])
-        alive = np.flatnonzero(asked & (bound <= self.tally.threshold_s()))
+        limit = self.tally.threshold_s()
+        priced_bounds = PricedBounds(self.request, self.pricing, self.accepted, block, costs)
+        bound = np.maximum(priced_bounds.time_s(), known[block.grid, table.recompute])
+        rows = np.flatnonzero(asked & (bound <= limit) & (table.pp > 1))
+        bound[rows] = np.maximum(bound[rows], priced_bounds.within_memory_s(rows, limit))
+        alive = np.flatnonzero(asked & (bound <= limit))
         self.tally.pruned["time lower bound of a variant"] += int(asked.sum()) - len(alive)
         free = bound[asked & (table.pp > 1)]  # their layers may be split in ways that are not tried one by one
         self.tally.open_bound_s = min(self.tally.open_bound_s, float(free.min(initial=np.inf)))
@@ -165,17 +170,6 @@ class UniformSearch:
         groups = pipeline_groups(block.grids.take(alive), request.model.layers, pinned_virtual(request), ends)
         for group in groups:
             priced.group(Group(spec=group.spec, rows=alive[group.rows]))
-
-    def _priced_bound_s(self, block: Expanded, costs: PartCosts) -> Floats:
-        """Bound of every row from its price, shape (S,). Rows without recompute stand for those that recompute some."""
-        part_s = part_seconds(costs)
-        plain = np.flatnonzero((block.full >= 0) & (block.full != np.arange(len(block.full))))
-        full = part_s[:, block.full[plain]]
-        part_s[:, plain] = np.minimum(part_s[:, plain], full)
-        work = part_work(costs.names, part_s, self.weights)
-        table, m = block.grids.table, block.grids.num_microbatches
-        one_chunk = one_chunk_only(self.request, table.pp, m)
-        return with_jitter_s(step_lower_bound_s(work, table.pp, m, one_chunk), block.grids.gpus)
 
     def _bound_of_fewer_s(self, world: int) -> float:
         """Least time of any layout on ``world`` GPUs.
