@@ -58,6 +58,7 @@ class Software:
         True  # captured graphs hold the experts too (whole iterations), not attention and router alone
     )
     fused_loss: bool = False  # cross-entropy without a second copy of the logits
+    loss_bytes_per_logit: float = 0.0  # at the peak of a loss of separate kernels; 0.0: the memory model's usual
     grouped_gemm: bool = True
     compiled: bool = False  # torch.compile or XLA fuses memory-bound ops
     dispatcher: Dispatcher = Dispatcher.ALLTOALL
@@ -71,7 +72,9 @@ class Software:
     separate_accumulation: bool = False  # every micro-batch's gradients are added to the sum in a pass of their own
     sliced_states: bool = False  # shards of every tensor are copied one by one from Python before and after exchanges
     allocating_receives: bool = False  # a stage allocates what it receives anew for every micro-batch, and waits for it
-    gradient_copy_bytes: float = 0.0  # per parameter: buckets that are reduced, beside the gradients that accumulate
+    gradient_copy_bytes: float = 0.0  # per parameter: buckets of plain replicas, beside the gradients that accumulate
+    passing_gradient_bytes: float = 0.0  # per parameter: a micro-batch's gradients, added to the sum when it is done
+    late_frees: bool = False  # what collectives read is reused only once they ran, and the host runs ahead of them
     main_params_in_optimizer: bool = True
     optimizer_offload: bool = False
     state_offload: bool = False  # weights, gradients and optimizer all stay in host memory (FSDP's CPU offload)

@@ -190,8 +190,46 @@ def test_copies_beside_the_states():
         return parts(there)[name] - parts(here)[name]
 
     sharded, replicas, alone = Strategy(dp=2, zero=1), Strategy(dp=2), Strategy(zero=1)
-    assert [added(s, "gradients") for s in (sharded, replicas, alone)] == pytest.approx([weights, weights, 0.0])
+    assert [added(s, "gradients") for s in (sharded, replicas, alone)] == pytest.approx([0.0, weights, 0.0])
     assert [added(s, "buffers") for s in (sharded, replicas, alone)] == pytest.approx([weights, 0.0, 0.0])
+
+
+def test_gradients_of_a_micro_batch_pass_by():
+    """They stand whole at the end of its backward pass, when its activations are gone, the token table's among them."""
+    software = replace(NOW, passing_gradient_bytes=2.0)
+    (use,) = stage_memory(plan([[16]], Strategy()), LLAMA, job(software, seq=8), BIG)
+    assert parts(use)["working"] == pytest.approx(parts(use)["weights"])
+    assert parts(use)["activations"] == pytest.approx(0.0)
+    long = [parts(stage_memory(plan([[16]], Strategy()), LLAMA, job(s), BIG)[0]) for s in (NOW, software)]
+    assert long[0] == pytest.approx(long[1])  # fewer bytes than the activations that they follow
+
+
+def test_late_frees_stay_reserved_without_a_pipeline():
+    """Whole outputs of two row-parallel products per layer, for as many layers as the host queues."""
+    software = replace(NOW, late_frees=True)
+    ahead = default_memory().layers_ahead
+
+    def added(strategy: Strategy, stages: list[list[int]], layers: int = 16) -> float:
+        model = Architecture(layers=layers, hidden=2048, vocab=32000, heads=16, ffn=8192).build("deep")
+        here, there = (stage_memory(plan(stages, strategy), model, job(s), BIG)[0] for s in (NOW, software))
+        return parts(there)["reserve"] - parts(here)["reserve"]
+
+    split = Strategy(tp=4, sequence_parallel=True)
+    whole = 2.0 * 2048 * 2048  # bytes of one activation, all columns
+    assert added(split, [[16]]) == pytest.approx(2 * 16 * whole)
+    assert added(split, [[64]], layers=64) == pytest.approx(2 * ahead * whole)
+    assert added(replace(split, sequence_parallel=False), [[16]]) == 0.0
+    assert added(split, [[8], [8]]) == 0.0
+    assert added(Strategy(), [[16]]) == 0.0
+
+
+def test_bytes_of_a_loss_of_separate_kernels():
+    strategy = Strategy()
+    usual, less = (
+        parts(stage_memory(plan([[16]], strategy), LLAMA, job(s, seq=8192), BIG)[0])["logits"]
+        for s in (NOW, replace(NOW, loss_bytes_per_logit=8.0))
+    )
+    assert usual - less == pytest.approx((default_memory().loss_bytes_per_logit - 8.0) * 32000 * 8192)
 
 
 def test_states_in_host_memory_leave_what_is_gathered():

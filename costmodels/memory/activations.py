@@ -98,6 +98,27 @@ def working_bytes(ops: Sequence[Op], job: TrainingJob, shares: TokenShares) -> F
     return peak * shares.tokens
 
 
+def scattered_bytes(ops: Sequence[Op], job: TrainingJob, shares: TokenShares) -> Floats:
+    """Bytes that a layer hands to reduce-scatters over tp in one forward pass: whole outputs of row-parallel products.
+
+    Parameters
+    ----------
+    ops : sequence of Op
+        The layer.
+    job : TrainingJob
+        Precision.
+    shares : TokenShares
+        Tokens per rank, shape (S,).
+
+    Returns
+    -------
+    ndarray
+        Bytes, shape (S,); 0 without sequence parallelism, whose all-reduce works in place.
+    """
+    columns = sum(op.n for op in ops if op.split is Split.ROW and op.kind in _GEMMS)
+    return np.where(shares.sequence > 1, columns * job.precision.activation_bytes, 0.0) * shares.tokens
+
+
 def dummy_gradient_bytes(ops: Sequence[Op], job: TrainingJob, shares: TokenShares) -> Floats:
     """Bytes of one gradient per distinct weight shape of a layer, which fused accumulation hands to autograd in vain.
 

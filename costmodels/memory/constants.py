@@ -32,6 +32,8 @@ class MemoryConstants:
         What the caching allocator holds beyond live tensors, over the bytes that come and go.
     least_reserve_share : float
         The part of it that stays when memory runs out and the allocator returns its cache.
+    layers_ahead : float
+        Layers whose kernels the host has queued at most before the device runs them.
     risky_share : float
         Use over usable memory from which a verdict turns from fits to risky.
     """
@@ -46,6 +48,7 @@ class MemoryConstants:
     gathered_weight_layers: float
     reserve_share: float
     least_reserve_share: float
+    layers_ahead: float
     risky_share: float
 
 

@@ -8,7 +8,13 @@ import numpy as np
 
 from costmodels.job import TrainingJob
 from costmodels.layout import Granularity
-from costmodels.memory.activations import dummy_gradient_bytes, input_bytes, kept_bytes, working_bytes
+from costmodels.memory.activations import (
+    dummy_gradient_bytes,
+    input_bytes,
+    kept_bytes,
+    scattered_bytes,
+    working_bytes,
+)
 from costmodels.memory.constants import MemoryConstants, default_memory
 from costmodels.memory.states import LocalParameters, local_parameters, state_bytes
 from costmodels.memory.tokens import TokenShares, sample_shares, token_shares
@@ -42,6 +48,10 @@ class LayerMemory:
         What exchanges of the states hold beside them.
     step : ndarray
         What only the optimizer's step needs, when no activations are held.
+    passing : ndarray
+        Gradients of one micro-batch that stand until its backward pass is done; the token table's are in ``working``.
+    late : ndarray
+        Whole inputs of reduce-scatters over tp, per micro-batch: free for reuse only once the device has sent them.
     """
 
     weights: Floats
@@ -54,6 +64,8 @@ class LayerMemory:
     once: Floats
     copies: Floats
     step: Floats
+    passing: Floats
+    late: Floats
 
     @property
     def states(self) -> Floats:
@@ -122,6 +134,8 @@ def layer_memory(
     # beside the widest op: the gradient of the residual stream, and the buffer that gathers over tp, which stays
     working = working_bytes(ops, job, shares) + kept_input + gather_buffer
     memory = _block(scope, ops, parameters, _Activations(shares, kept_input, working))
+    if job.software.late_frees:
+        memory = replace(memory, late=scattered_bytes(ops, job, shares))
     return replace(memory, once=dummy_gradient_bytes(ops, job, shares)) if job.software.dummy_gradients else memory
 
 
@@ -181,6 +195,8 @@ def _with_states(scope: Scope, parameters: LocalParameters, kept: Floats, workin
         once=np.zeros_like(kept),
         copies=states.copies,
         step=states.step,
+        passing=states.passing,
+        late=np.zeros_like(kept),
     )
 
 
@@ -194,9 +210,10 @@ def embedding_memory(
     scope = Scope(model=model, job=job, table=table, constants=constants or default_memory())
     ops = scope.ops(lambda fused: embedding_ops(model, dropout=job.software.dropout, fused_kernels=fused))
     gradient = padded_rows(model, table) * model.hidden * job.precision.activation_bytes
-    return _with_states(
+    memory = _with_states(
         scope, _embedding_parameters(scope, ops), kept_bytes(ops, job, token_shares(job, table)), gradient
     )
+    return replace(memory, passing=np.zeros_like(gradient))
 
 
 def table_memory(
@@ -291,10 +308,8 @@ def logits_bytes(
         their fp32 copy, softmax and gradient. Shapes (S,), 0 for a model without a vocabulary [B].
     """
     scope = Scope(model=model, job=job, table=table, constants=constants or default_memory())
-    used = scope.constants
     logits = _loss_columns(scope) * token_shares(job, table).tokens if model.vocab else np.zeros(len(table))
-    at_peak = used.fused_loss_bytes_per_logit if job.software.fused_loss else used.loss_bytes_per_logit
-    return logits * job.precision.activation_bytes, logits * at_peak
+    return logits * job.precision.activation_bytes, logits * _loss_bytes_at_peak(scope)
 
 
 def _mtp_ops(scope: Scope, fused: bool) -> Sequence[Op]:
@@ -324,14 +339,20 @@ def _loss_kept_per_logit(scope: Scope) -> float:
     return scope.job.precision.activation_bytes if scope.job.software.fused_loss else _FP32_BYTES
 
 
+def _loss_bytes_at_peak(scope: Scope) -> float:
+    """Bytes per logit while the loss runs: the logits and what the loss makes of them."""
+    if scope.job.software.fused_loss:
+        return scope.constants.fused_loss_bytes_per_logit
+    return scope.job.software.loss_bytes_per_logit or scope.constants.loss_bytes_per_logit
+
+
 def _loss_working(scope: Scope, shares: TokenShares) -> Floats:
     """Logits and their copies beyond what the loss keeps, and the gathered input of the output matrix."""
     constants, model, software = scope.constants, scope.model, scope.job.software
     if not model.vocab:
         return np.zeros_like(shares.tokens)
     width = scope.job.precision.activation_bytes
-    at_peak = constants.fused_loss_bytes_per_logit if software.fused_loss else constants.loss_bytes_per_logit
-    working = max(0.0, at_peak - _loss_kept_per_logit(scope)) * _loss_columns(scope)
+    working = max(0.0, _loss_bytes_at_peak(scope) - _loss_kept_per_logit(scope)) * _loss_columns(scope)
     if not software.parallel_loss:
         columns = _loss_columns(scope)
         working = working + np.where(shares.tp > 1, constants.gathered_logit_bytes * columns, 0.0)

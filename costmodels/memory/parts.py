@@ -39,6 +39,8 @@ class ModelMemory:
         Resident buckets of the sharded optimizer's exchanges [B], shape (S,); 0 without ZeRO.
     groups : ndarray
         Communicators of a rank that have more than one rank, shape (S,).
+    layers_ahead : float
+        Layers that the host queues before the device runs them.
     """
 
     parts: tuple[LayerMemory, ...]
@@ -47,6 +49,7 @@ class ModelMemory:
     boundary: Floats
     buckets: Floats
     groups: Floats
+    layers_ahead: float
 
     @property
     def embedding(self) -> int | None:
@@ -101,6 +104,7 @@ def model_memory(
         boundary=np.where(table.pp > 1, hidden_input, 0.0),
         buckets=np.where(table.zero >= 1, job.software.bucket_bytes, 0.0),
         groups=communicators(table),
+        layers_ahead=constants.layers_ahead,
     )
 
 

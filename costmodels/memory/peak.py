@@ -37,6 +37,10 @@ class StageSums:
         What only the optimizer's step needs [B].
     loss : ndarray
         What comes and goes around the logits [B]; 0 on stages without the head.
+    passing : ndarray
+        Gradients of one micro-batch, whole, that are added to the sum when its backward pass is done [B].
+    late : ndarray
+        Freed, but not reusable until the device has run what the host queued [B].
     embedding_gradient : ndarray
         Dense gradient of the embedding table in activation precision [B]; 0 on stages without it.
     buffers : ndarray
@@ -55,6 +59,8 @@ class StageSums:
     gathered: Floats
     step: Floats
     loss: Floats
+    passing: Floats
+    late: Floats
     embedding_gradient: Floats
     buffers: Floats
     groups: Floats
@@ -89,7 +95,7 @@ def components(sums: StageSums, usable_bytes: float, constants: MemoryConstants)
     choices = (
         (sums.activations, sums.working, sums.gathered, nothing),
         (sums.activations, nothing, nothing, sums.loss),
-        (ending, sums.embedding_gradient, nothing, nothing),
+        (ending, sums.embedding_gradient + sums.passing, nothing, nothing),
         (nothing, sums.step, nothing, nothing),
     )
     at = np.argmax([sum(choice, nothing) for choice in choices], axis=0)
@@ -111,7 +117,7 @@ def components(sums: StageSums, usable_bytes: float, constants: MemoryConstants)
     # the allocator gives cached blocks back before it fails: the reserve shrinks when memory runs short
     least = constants.least_reserve_share * moving
     # no cached block is as large as the table's gradient: it gets memory of its own
-    wanted = constants.reserve_share * moving + np.where(at == _END, 0.0, sums.embedding_gradient)
+    wanted = constants.reserve_share * moving + np.where(at == _END, 0.0, sums.embedding_gradient) + sums.late
     reserve = np.maximum(least, np.minimum(wanted, usable_bytes - live))
     return MappingProxyType({**named, "reserve": reserve})
 

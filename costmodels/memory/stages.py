@@ -53,6 +53,8 @@ def stage_sums(model: ModelSpec, job: TrainingJob, memory: ModelMemory, contents
         one_microbatch=kept[:, :, 0],
         working=held.widest(lambda part: part.working, blocks) + held.offload_buffer(),
         step=held.added(lambda part: part.step),
+        passing=held.added(lambda part: part.passing),
+        late=held.late(memory.layers_ahead),
         gathered=held.widest(lambda part: part.gathered, blocks),
         loss=held.widest(lambda part: part.working + part.gathered, held.rows_of(memory.head)),
         embedding_gradient=held.widest(lambda part: part.working, held.rows_of(memory.embedding)),
@@ -120,6 +122,14 @@ class _Held:
         """Share of each stage's layers whose kept activations wait in host memory; shape (R, pp)."""
         layers = self.counts[..., : self.memory.kinds].sum(axis=(2, 3))
         return np.asarray(np.minimum(self.job.software.activation_offload_layers, layers) / np.maximum(layers, 1.0))
+
+    def late(self, layers_ahead: float) -> Floats:
+        """Freed but not yet reusable; a pipeline's exchanges let the host wait for the device. Shape (R, pp)."""
+        total = self.added(lambda part: part.late)
+        if self.contents.spec.pp > 1:
+            return np.zeros_like(total)
+        layers = self.counts[..., : self.memory.kinds].sum(axis=(2, 3))
+        return np.asarray(total * np.minimum(1.0, layers_ahead / np.maximum(layers, 1.0)))
 
     def offload_buffer(self) -> Floats:
         """One layer's activations on their way; shape (R, pp)."""

@@ -26,7 +26,8 @@ class StateBytes:
     """Bytes of the model's states on a rank; shape (S,).
 
     ``host`` is what the host holds for the rank, ``copies`` what exchanges hold beside the states (a whole copy of the
-    weights as they are gathered), ``step`` what only the optimizer's step needs.
+    weights as they are gathered), ``step`` what only the optimizer's step needs, ``passing`` the gradients of one
+    micro-batch until they are added to the sum.
     """
 
     weights: Floats
@@ -35,6 +36,7 @@ class StateBytes:
     host: Floats
     copies: Floats
     step: Floats
+    passing: Floats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +109,8 @@ def state_bytes(parameters: LocalParameters, job: TrainingJob, table: StrategyTa
         ZeRO stage 1 shards the optimizer's states, 2 the gradients as well, 3 the weights as well: dense ones over
         the ZeRO group (dp x cp, or ``shard_group`` of it), those of experts over the ranks of that group that hold the
         same experts, ``tp * group / (ep * etp)``. States that are offloaded count as host memory. Buckets that are
-        reduced beside the gradients (``gradient_copy_bytes``) exist where replicas are, and count as gradients.
+        reduced beside the gradients (``gradient_copy_bytes``) exist where plain replicas are (no ZeRO), and count as
+        gradients.
 
     References
     ----------
@@ -125,7 +128,7 @@ def state_bytes(parameters: LocalParameters, job: TrainingJob, table: StrategyTa
         )
 
     software, trained = job.software, job.trained_share
-    copied = np.where(table.dp * table.cp > 1, software.gradient_copy_bytes, 0.0)
+    copied = np.where((table.dp * table.cp > 1) & (table.zero == 0), software.gradient_copy_bytes, 0.0)
     gathered = np.where((table.zero >= 1) & (dense_group > 1), software.gather_copy_bytes, 0.0)
     whole = parameters.dense + parameters.expert
     weights = per.weights * held(3)
@@ -143,4 +146,5 @@ def state_bytes(parameters: LocalParameters, job: TrainingJob, table: StrategyTa
         host=on_host,
         copies=gathered * whole,
         step=job.precision.step_bytes * trained * held(1),
+        passing=software.passing_gradient_bytes * trained * whole,
     )
