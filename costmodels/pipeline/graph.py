@@ -5,9 +5,9 @@ A node starts when its (at most two) predecessors have ended, a latency later wh
 only interleaved schedules use.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,7 +61,7 @@ def build_graph(spec: PipelineSpec, transfers: Transfers) -> Graph:
     if spec.schedule not in BLOCKING_SCHEDULES:
         allowed = " or ".join(sorted(BLOCKING_SCHEDULES))
         raise InputError(f"blocking transfers with schedule {spec.schedule}", allowed=f"schedule {allowed}")
-    return _Blocking(spec).graph()
+    return _blocking(spec)
 
 
 def hops(spec: PipelineSpec) -> Ints:
@@ -122,71 +122,62 @@ def _producers(spec: PipelineSpec) -> tuple[Ints, Ints]:
     return producer, boundary
 
 
-class _Tensor(NamedTuple):
-    """A tensor that crosses a boundary: an activation (of a forward) or its gradient (of a backward)."""
-
-    kind: int
-    boundary: int
-    microbatch: int
-
-
-@dataclass(slots=True)
-class _Blocking:
-    """Builds the graph whose transfers block; every stage has one chunk.
+def _blocking(spec: PipelineSpec) -> Graph:
+    """Operations and transfers that block; every stage has one chunk.
 
     Between two operations a stage sends, then receives, and waits for both. A send and a receive over the same boundary
     are posted together, as Megatron-LM's ``send_forward_recv_backward`` and ``send_backward_recv_forward`` do; others
-    one after the other, as its ``send_forward`` and ``recv_forward``.
+    one after the other, as its ``send_forward`` and ``recv_forward``. Two transfers that always run together are one
+    node.
     """
+    op = order(spec).reshape(-1, 3).astype(np.int64)
+    node, count = np.arange(len(op)), len(op) // spec.pp
+    stage = node // count
+    before = np.where(node % count == 0, NONE, node - 1)
+    forward = op[:, 0] == Kind.FORWARD
+    made = _transfer(spec, op, np.where(forward, stage, stage - 1))
+    taken = _transfer(spec, op, np.where(forward, stage - 1, stage))
+    sent = np.where(before == NONE, NONE, made[before])
+    together = (taken != NONE) & (sent != NONE) & (_boundary(spec, taken) == _boundary(spec, sent))
+    sending = np.where(sent == NONE, before, len(op) + sent)  # what a stage has done when its send is over
+    posted = np.where(together, before, sending)
+    posts = np.full((2, 2 * (spec.pp - 1) * spec.num_microbatches), NONE)  # what each side of a transfer runs before it
+    seen = np.zeros_like(posts)  # and when the stage posts it
+    for transfer, after, turn in ((made, node, 2 * node + 2), (taken, posted, 2 * node + 1)):
+        some = transfer != NONE
+        side = (stage[some] != _boundary(spec, transfer[some])).astype(np.int64)
+        posts[side, transfer[some]], seen[side, transfer[some]] = after[some], turn[some]
+    rename, kept = _merged(_boundary(spec, np.arange(posts.shape[1])), posts, seen[0])
+    rename = np.concatenate([node, len(op) + rename, [NONE]])  # the last for what has no predecessor
+    received = np.where(taken == NONE, sending, len(op) + taken)
+    boundary = np.concatenate([np.full(len(op), NONE), _boundary(spec, kept)])
+    return Graph(
+        stage=np.concatenate([stage, boundary[len(op) :]]),
+        op=np.concatenate([op, np.full((len(kept), 3), NONE)]),
+        first=rename[np.concatenate([received, posts[0, kept]])],
+        second=rename[np.concatenate([np.where(together, len(op) + sent, NONE), posts[1, kept]])],
+        latency=np.full(len(boundary), NONE),
+        boundary=boundary,
+    )
 
-    spec: PipelineSpec
-    transfers: dict[_Tensor, int] = field(default_factory=dict)
-    posts: list[list[int]] = field(default_factory=list)  # per transfer: what each side runs before it
 
-    def graph(self) -> Graph:
-        """Operations and transfers; two transfers that always run together are one node."""
-        table = order(self.spec).tolist()
-        waits = [wait for stage, ops in enumerate(table) for wait in self._stage(stage, ops)]
-        total = len(waits)
-        rename = list(range(total))
-        merged: dict[tuple[int, ...], int] = {}
-        for tensor, posts in zip(self.transfers, self.posts, strict=True):
-            rename.append(total + merged.setdefault((tensor.boundary, *posts), len(merged)))
-        preds = waits + [(posts[0], posts[1]) for _, *posts in merged]
-        first, second = (
-            np.array([rename[n] if n != NONE else NONE for n in side]) for side in zip(*preds, strict=True)
-        )
-        boundary = np.array([NONE] * total + [key[0] for key in merged])
-        op = np.array([op for ops in table for op in ops] + [[NONE] * 3] * len(merged))
-        stage = np.concatenate([np.arange(total) // len(table[0]), boundary[total:]])
-        return Graph(stage=stage, op=op, first=first, second=second, latency=np.full(len(op), NONE), boundary=boundary)
+def _transfer(spec: PipelineSpec, op: Ints, boundary: Ints) -> Ints:
+    """Number of the transfer of each operation's tensor over a boundary; -1 at the ends of the pipeline."""
+    number = (boundary * 2 + op[:, 0]) * spec.num_microbatches + op[:, 2]
+    return np.where((boundary >= 0) & (boundary < spec.pp - 1), number, NONE)
 
-    def _stage(self, stage: int, ops: list[list[int]]) -> list[tuple[int, int]]:
-        """Predecessors of each operation of a stage; posts its transfers."""
-        waits = []
-        send: _Tensor | None = None
-        previous = NONE
-        for index, (kind, _, microbatch) in enumerate(ops):
-            receive = self._tensor(kind, stage - 1 if kind == Kind.FORWARD else stage, microbatch)
-            sent = self._post(send, previous)
-            together = send is not None and receive is not None and send.boundary == receive.boundary
-            received = self._post(receive, previous if together else sent)
-            waits.append((received, sent if together else NONE))
-            previous = stage * len(ops) + index
-            send = self._tensor(kind, stage if kind == Kind.FORWARD else stage - 1, microbatch)
-        self._post(send, previous)
-        return waits
 
-    def _tensor(self, kind: int, boundary: int, microbatch: int) -> _Tensor | None:
-        """Tensor over a boundary; None at the ends of the pipeline."""
-        return _Tensor(kind, boundary, microbatch) if 0 <= boundary < self.spec.pp - 1 else None
+def _boundary(spec: PipelineSpec, transfer: Ints) -> Ints:
+    """Boundary of a transfer."""
+    return transfer // (2 * spec.num_microbatches)
 
-    def _post(self, tensor: _Tensor | None, after: int) -> int:
-        """Post one side of a transfer after a node; return the node that ends it."""
-        if tensor is None:
-            return after
-        index = self.transfers.setdefault(tensor, len(self.transfers))
-        if index == len(self.posts):
-            self.posts.append([])
-        self.posts[index].append(after)
-        return self.spec.pp * len(order(self.spec)[0]) + index
+
+def _merged(boundary: Ints, posts: Ints, seen: Ints) -> tuple[Ints, Ints]:
+    """Number of the node of each transfer, and the first transfer of each node, in the order in which they are seen."""
+    by_time = np.argsort(seen)
+    keys = np.concatenate([boundary[None], posts])[:, by_time]
+    _, first, node = np.unique(keys, axis=1, return_index=True, return_inverse=True)
+    rank = np.argsort(np.argsort(first))
+    rename = np.empty(len(seen), dtype=np.int64)
+    rename[by_time] = rank[node.reshape(-1)]
+    return rename, by_time[np.sort(first)]

@@ -112,7 +112,7 @@ def _holdings(spec: PipelineSpec) -> Ints:
         return _holdings(replace(spec, num_microbatches=spec.num_microbatches - extra * group))
     worst = [_worst(_moments(ops, spec)) for ops in order(spec)]
     size = max(len(moments) for moments in worst)
-    table = np.stack([np.pad(moments, ((0, size - len(moments)), (0, 0)), mode="edge") for moments in worst])
+    table = np.stack([moments[np.minimum(np.arange(size), len(moments) - 1)] for moments in worst])
     table.flags.writeable = False
     return table
 
@@ -132,7 +132,7 @@ def _moments(ops: NDArray[np.int32], spec: PipelineSpec) -> Ints:
 
 def _worst(moments: Ints) -> Ints:
     """Moments that no other moment dominates."""
-    unique = np.unique(moments, axis=0)
+    unique = np.array(sorted(set(map(tuple, moments.tolist()))))
     covers = np.all(unique[:, None, :] >= unique[None, :, :], axis=2)  # covers[i, j]: i holds at least what j holds
     worst: Ints = unique[covers.sum(axis=0) == 1]
     return worst

@@ -17,6 +17,7 @@ from costmodels.pipeline.graph import NONE, Graph, Ints, Transfers, build_graph
 from costmodels.pipeline.schedules import Kind, PipelineSpec, Schedule
 
 NO_TIME: Final = 0  # row of the table of times that holds zeros
+_UNKNOWN: Final = -2  # a depth not found yet
 SEGMENT_ROWS: Final = 128  # nodes per segment: with a batch of candidates they stay in a core's cache
 
 # Micro-batches over the pipeline degree from which a steady block shows: with fewer, warm-up and cool-down overlap.
@@ -144,25 +145,21 @@ def _depths(graph: Graph) -> Ints:
     ValueError
         When nodes wait for each other: the order would deadlock.
     """
-    count = len(graph.stage)
-    followers: list[list[int]] = [[] for _ in range(count)]
-    missing = [0] * count
-    for source in (graph.first.tolist(), graph.second.tolist()):
-        for node, pred in enumerate(source):
-            if pred != NONE:
-                followers[pred].append(node)
-                missing[node] += 1
-    depth = [0] * count
-    ready = [node for node in range(count) if not missing[node]]
-    for node in ready:  # grows while it is walked
-        for follower in followers[node]:
-            depth[follower] = max(depth[follower], depth[node] + 1)
-            missing[follower] -= 1
-            if not missing[follower]:
-                ready.append(follower)
-    if len(ready) < count:
-        raise ValueError("the order of operations deadlocks")
-    return np.array(depth)
+    first, second = graph.first.tolist(), graph.second.tolist()
+    count = len(first)
+    depth = [_UNKNOWN] * count + [NONE]  # the last is what a node without a predecessor finds at NONE
+    for start in range(count):
+        path = [start]
+        while path:
+            node = path[-1]
+            before, beside = depth[first[node]], depth[second[node]]
+            if _UNKNOWN in (before, beside):
+                path.append(first[node] if before == _UNKNOWN else second[node])
+                if len(path) > count:
+                    raise ValueError("the order of operations deadlocks")
+            else:
+                depth[path.pop()] = 1 + max(before, beside)
+    return np.array(depth[:-1])
 
 
 def _cut(nodes: Nodes, low: int, high: int, ends: tuple[Ints, Ints], limit: int) -> Part:
@@ -201,7 +198,7 @@ def _level(nodes: Nodes, place: Ints, low: int, high: int) -> Level:
         low=int(place[low]),
         high=int(place[high - 1]) + 1,
         first=_selector(place[first]),
-        second=_selector(place[second]) if moved or not np.array_equal(first, second) else None,
+        second=_selector(place[second]) if moved or first.tolist() != second.tolist() else None,
         latency=latency if moved else None,
         duration=nodes.duration[low:high],
     )
@@ -210,7 +207,7 @@ def _level(nodes: Nodes, place: Ints, low: int, high: int) -> Level:
 def _selector(rows: Ints) -> slice | Ints:
     """Rows as a slice when they are consecutive: a view is cheaper than a gather."""
     low = int(rows[0])
-    return slice(low, low + len(rows)) if np.array_equal(rows, np.arange(low, low + len(rows))) else rows
+    return slice(low, low + len(rows)) if rows.tolist() == list(range(low, low + len(rows))) else rows
 
 
 @lru_cache(maxsize=1024)

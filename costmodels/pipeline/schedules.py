@@ -65,7 +65,7 @@ class Operation(NamedTuple):
     microbatch: int
 
 
-Triple = tuple[int, int, int]  # kind, chunk, micro-batch
+Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,63 +159,62 @@ def positions(schedule: Schedule, pp: int, vpp: int) -> NDArray[np.int64]:
     return table
 
 
-def _alternate(forwards: list[Triple], backwards: list[Triple], warmup: int) -> list[Triple]:
+def _operations(kind: Kind, chunk: Ints, microbatch: Ints) -> Ints:
+    """Operations of one kind, shape (operations, 3)."""
+    return np.stack([np.full_like(microbatch, kind), chunk, microbatch], axis=1)
+
+
+def _alternate(forwards: Ints, backwards: Ints, warmup: int) -> Ints:
     """Run ``warmup`` forwards, then one forward and one backward in turn, then the backwards that are left."""
-    warmup = min(warmup, len(forwards))
-    ops = forwards[:warmup]
-    steady = len(forwards) - warmup
-    for forward, backward in zip(forwards[warmup:], backwards[:steady], strict=True):
-        ops += (forward, backward)
-    return ops + backwards[steady:]
+    count = len(forwards)
+    warmup = min(warmup, count)
+    turns = np.stack([forwards[warmup:], backwards[: count - warmup]], axis=1).reshape(-1, 3)
+    return np.concatenate([forwards[:warmup], turns, backwards[count - warmup :]])
 
 
-def _plain(kind: Kind, count: int) -> list[Triple]:
+def _plain(kind: Kind, count: int) -> Ints:
     """Return ``count`` operations of one kind on chunk 0, in micro-batch order."""
-    return [(kind, 0, i) for i in range(count)]
+    numbers = np.arange(count)
+    return _operations(kind, np.zeros_like(numbers), numbers)
 
 
-def _gpipe(spec: PipelineSpec, stage: int) -> list[Triple]:
+def _gpipe(spec: PipelineSpec, stage: int) -> Ints:
     """All forwards, then all backwards."""
     del stage  # every stage runs the same order
     m = spec.num_microbatches
-    return _plain(Kind.FORWARD, m) + _plain(Kind.BACKWARD, m)
+    return np.concatenate([_plain(Kind.FORWARD, m), _plain(Kind.BACKWARD, m)])
 
 
-def _one_f_one_b(spec: PipelineSpec, stage: int) -> list[Triple]:
+def _one_f_one_b(spec: PipelineSpec, stage: int) -> Ints:
     """1F1B with ``pp - stage - 1`` warm-up forwards."""
     m = spec.num_microbatches
     return _alternate(_plain(Kind.FORWARD, m), _plain(Kind.BACKWARD, m), spec.pp - stage - 1)
 
 
-def _interleaved(spec: PipelineSpec, stage: int) -> list[Triple]:
+def _interleaved(spec: PipelineSpec, stage: int) -> Ints:
     """Megatron-LM's interleaved 1F1B: groups of micro-batches pass chunk after chunk."""
-    m, vpp, group = spec.num_microbatches, spec.vpp, spec.group
-    table = [
-        (chunk, i) for first in range(0, m, group) for chunk in range(vpp) for i in range(first, min(first + group, m))
-    ]
-    forwards: list[Triple] = [(Kind.FORWARD, chunk, i) for chunk, i in table]
-    backwards: list[Triple] = [(Kind.BACKWARD, vpp - 1 - chunk, i) for chunk, i in table]
+    vpp, group = spec.vpp, spec.group
+    chunk, number = np.indices((vpp, spec.num_microbatches)).reshape(2, -1)
+    by_group = np.lexsort((number, chunk, number // group))
+    chunk, number = chunk[by_group], number[by_group]
+    forwards = _operations(Kind.FORWARD, chunk, number)
+    backwards = _operations(Kind.BACKWARD, vpp - 1 - chunk, number)
     return _alternate(forwards, backwards, (spec.pp - stage - 1) * 2 + (vpp - 1) * group)
 
 
-def _delay_weights(ops: list[Triple], delay: int) -> list[Triple]:
+def _delay_weights(ops: Ints, delay: int) -> Ints:
     """Put each weight gradient after the backward that comes ``delay`` micro-batches later, the rest at the end."""
-    result: list[Triple] = []
-    done = 0
-    for op in ops:
-        result.append(op)
-        if op[0] == Kind.BACKWARD and op[2] >= delay:
-            result.append((Kind.WEIGHT, 0, op[2] - delay))
-            done += 1
-    return result + [(Kind.WEIGHT, 0, i) for i in range(done, len(ops) // 2)]
+    after = np.flatnonzero((ops[:, 0] == Kind.BACKWARD) & (ops[:, 2] >= delay)) + 1
+    weights = _plain(Kind.WEIGHT, len(ops) // 2)
+    return np.concatenate([np.insert(ops, after, weights[: len(after)], axis=0), weights[len(after) :]])
 
 
-def _zb_h1(spec: PipelineSpec, stage: int) -> list[Triple]:
+def _zb_h1(spec: PipelineSpec, stage: int) -> Ints:
     """1F1B whose weight gradients wait for ``stage`` micro-batches: as many in flight as 1F1B on stage 0."""
     return _delay_weights(_one_f_one_b(spec, stage), stage)
 
 
-def _zb_2p(spec: PipelineSpec, stage: int) -> list[Triple]:
+def _zb_2p(spec: PipelineSpec, stage: int) -> Ints:
     """ZB-H2: ``2 (pp - stage) - 1`` forwards before the first backward, weight gradients wait twice as long."""
     m = spec.num_microbatches
     warmup = 2 * (spec.pp - stage) - 2
@@ -223,7 +222,7 @@ def _zb_2p(spec: PipelineSpec, stage: int) -> list[Triple]:
     return _delay_weights(ops, 2 * stage)
 
 
-def _zbv(spec: PipelineSpec, stage: int) -> list[Triple]:
+def _zbv(spec: PipelineSpec, stage: int) -> Ints:
     """ZB-V: chunk 0 goes down the stages and chunk 1 back up; made for ``2 pp - 1`` micro-batches or more."""
     pp = spec.pp
     m = max(2 * pp - 1, spec.num_microbatches)
@@ -236,10 +235,10 @@ def _zbv(spec: PipelineSpec, stage: int) -> list[Triple]:
     steps += [b0, b1] * down + [b0, w0] * up + [w1] * down + [w0] * down
     counters = {step: itertools.count() for step in (f0, b0, w0, f1, b1, w1)}
     ops = [(kind, chunk, next(counters[kind, chunk])) for kind, chunk in steps]
-    return [op for op in ops if op[2] < spec.num_microbatches]
+    return np.array([op for op in ops if op[2] < spec.num_microbatches])
 
 
-_STAGE_ORDER: Final = MappingProxyType[Schedule, Callable[[PipelineSpec, int], list[Triple]]](
+_STAGE_ORDER: Final = MappingProxyType[Schedule, Callable[[PipelineSpec, int], Ints]](
     {
         Schedule.GPIPE: _gpipe,
         Schedule.ONE_F_ONE_B: _one_f_one_b,
@@ -261,7 +260,7 @@ def order(spec: PipelineSpec) -> NDArray[np.int32]:
         Shape (pp, operations per stage, 3), read-only; the columns are kind (:class:`Kind`), chunk and micro-batch.
     """
     stage_order = _STAGE_ORDER[spec.schedule]
-    table = np.array([stage_order(spec, stage) for stage in range(spec.pp)], dtype=np.int32)
+    table = np.stack([stage_order(spec, stage) for stage in range(spec.pp)]).astype(np.int32)
     table.flags.writeable = False
     return table
 
