@@ -9,7 +9,7 @@ from costmodels.exchange.reshard import reshard_s
 from costmodels.layer_costs import PartCosts, price_parts
 from costmodels.layout import Layout
 from costmodels.positions import Contents, contents_of, strategy_changes
-from costmodels.pricing import Pricing
+from costmodels.pricing import Pricing, in_rank_order
 from costmodels.step import StageWork, StepTimes, price_steps, stage_work
 from costmodels.table import Floats, StrategyTable
 
@@ -78,6 +78,7 @@ def priced_step(pricings: Sequence[Pricing], layout: Layout, like: PricedStep | 
     InputError
         The schedule cannot run with the layout's sizes, or an accelerator lacks the job's number format.
     """
+    pricings = in_rank_order(pricings, layout)
     contents, table = contents_of(layout, pricings[0].model)
     changes = strategy_changes(layout)
     if changes.any():

@@ -10,6 +10,13 @@ from enum import StrEnum
 from costmodels.pipeline.schedules import Schedule
 
 
+class RankOrder(StrEnum):
+    """Order in which ranks are numbered, fastest axis first: those that Megatron-LM knows."""
+
+    DP_INSIDE = "tp-cp-ep-dp-pp"  # the ranks of a stage are neighbours
+    PP_INSIDE = "tp-cp-ep-pp-dp"  # the stages of a replica are neighbours
+
+
 class Granularity(StrEnum):
     """How much of a layer is computed again in the backward pass."""
 
@@ -110,6 +117,7 @@ class Layout:
     schedule: Schedule = Schedule.ONE_F_ONE_B
     vocabulary_spread: bool = False  # embedding and head are split over all stages (arXiv 2411.05288)
     extra_in_flight: int = 0  # micro-batches that a stage holds beyond its schedule, such as for a spread vocabulary
+    rank_order: RankOrder = RankOrder.DP_INSIDE
 
     @property
     def pp(self) -> int:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodels.layout import Layout
+from costmodels.layout import Layout, RankOrder
 from costmodels.table import Ints
 from hardware.cluster import Island
 
@@ -48,7 +48,9 @@ def identity(ranks: int, per_node: int) -> Placement:
 
 
 def ranks_of_stages(layout: Layout, island: int) -> Ints:
-    """Stage of every rank on an island in rank order: ranks count up through a stage, then on."""
+    """Stage of every rank on an island, by the layout's rank order."""
+    if layout.rank_order is RankOrder.PP_INSIDE:
+        return np.arange(layout.gpus, dtype=np.int64) // (layout.first.tp * layout.first.cp) % layout.pp
     stages = [number for number, stage in enumerate(layout.stages) if stage.island == island]
     return np.repeat(np.array(stages, dtype=np.int64), [layout.stages[number].gpus for number in stages])
 

@@ -6,6 +6,7 @@ and what one accelerator can send and at what latency when a transfer has to cro
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import gcd
 
 from hardware.cluster import FabricShape, Island, LinkKind, NodeType, ScaleUp
 
@@ -35,6 +36,14 @@ class Tier:
     domain_of: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class RankBlocks:
+    """Blocks of ``ranks`` consecutive ranks; block b lies where block ``places[b]`` would lie in order."""
+
+    ranks: int
+    places: tuple[int, ...]
+
+
 @lru_cache(maxsize=64)
 def island_tiers(island: Island, nodes: tuple[int, ...] = ()) -> tuple[Tier, ...]:
     """Tiers of an island from the fast domain outwards; the last one spans every accelerator.
@@ -55,6 +64,36 @@ def island_tiers(island: Island, nodes: tuple[int, ...] = ()) -> tuple[Tier, ...
     uneven = any(tier.groups for tier in island.fabric)
     moved = bool(nodes) and nodes != tuple(range(len(nodes)))
     return tuple(_listed(tier, island, nodes) for tier in tiers) if uneven or moved else tiers
+
+
+@lru_cache(maxsize=64)
+def tiers_of_blocks(tiers: tuple[Tier, ...], blocks: RankBlocks) -> tuple[Tier, ...]:
+    """Tiers as ranks see them whose blocks change places.
+
+    Parameters
+    ----------
+    tiers : tuple of Tier
+        For ranks in order, or with listed domains.
+    blocks : RankBlocks
+        Where each block lies.
+
+    Returns
+    -------
+    tuple of Tier
+        With the domain of every part of a block that no domain divides; a tier that spans all ranks stays.
+    """
+    return tuple(_of_blocks(tier, blocks) for tier in tiers)
+
+
+def _of_blocks(tier: Tier, blocks: RankBlocks) -> Tier:
+    if not tier.domain_of and tier.gpus >= len(blocks.places) * blocks.ranks:
+        return tier
+    span = tier.block if tier.domain_of else tier.gpus
+    step = gcd(blocks.ranks, span)
+    firsts = [place * blocks.ranks + part for place in blocks.places for part in range(0, blocks.ranks, step)]
+    spans = [first // span for first in firsts]
+    domains = tuple(tier.domain_of[number] for number in spans) if tier.domain_of else tuple(spans)
+    return replace(tier, block=step, domain_of=domains)
 
 
 def _listed(tier: Tier, island: Island, nodes: tuple[int, ...]) -> Tier:

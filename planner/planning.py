@@ -18,7 +18,16 @@ from planner.evidence.profile_use import profile_notes
 from planner.infeasible.reasons import explain_infeasible
 from planner.layouts.build import on_island
 from planner.layouts.shape_notes import shape_notes
-from planner.placement import PlacedLayout, in_order, place_all, place_layout, place_nodes, placed_as_given, rank_places
+from planner.placement import (
+    PlacedLayout,
+    in_order,
+    place_all,
+    place_layout,
+    place_nodes,
+    placed_as_given,
+    rank_orders,
+    rank_places,
+)
 from planner.placement.slow_devices import SlowDevice, slow_devices, without_slow_nodes
 from planner.plan_report import PlanReport, RankedLayout, SearchProof
 from planner.request import Framework, Objective, PlanRequest
@@ -158,7 +167,11 @@ def _placed(
     """Place the layouts by the pace of their accelerators where that counts, else by the network's."""
     if by_device(request):
         return place_all(request, pricings, priced, known)
-    return {layout: place_nodes(pricings, layout, cost) for layout, cost in priced}
+    placed = {}
+    for layout, cost in priced:
+        others = rank_orders(request, pricings[0], layout) if len(pricings) == 1 else ()
+        placed[layout] = place_nodes(pricings, layout, cost, others)
+    return placed
 
 
 def by_device(request: PlanRequest) -> bool:

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from costmodels.job import TrainingJob
-from costmodels.layout import FULL_RECOMPUTE, Granularity, Layout, Recompute, Strategy
+from costmodels.layout import FULL_RECOMPUTE, Granularity, Layout, RankOrder, Recompute, Strategy
 from costmodels.pipeline.schedules import Schedule
 from costmodels.precision import precision
 from costmodels.software import software
@@ -70,7 +70,9 @@ def plans(draw):
     moved = draw(st.integers(0, 2)) if pp > 1 else 0
     counts[0] += moved
     counts[-1] -= moved
-    return name, plan(grid, tuple(tuple(counts[stage::pp]) for stage in range(pp)))
+    layout = plan(grid, tuple(tuple(counts[stage::pp]) for stage in range(pp)))
+    order = draw(st.sampled_from(list(RankOrder))) if pp > 1 and grid.dp > 1 else RankOrder.DP_INSIDE
+    return name, replace(layout, rank_order=order)
 
 
 @BOTH
@@ -86,6 +88,15 @@ def test_an_export_reads_back_as_the_plan(framework, drawn, recipe):
     words = [word for word in words if not word.startswith("trainer.devices")]
     read = layout_of_overrides(words, model_arguments(spec, task.seq), world=layout.gpus, framework=framework)
     assert read == plain_layout(layout, experts=facts_of(spec).experts > 0)
+
+
+def test_pipelines_before_replicas_has_a_key_in_both():
+    layout = plan(Strategy(tp=2, dp=2, zero=1, sequence_parallel=True), ((16,), (16,)))
+    turned = replace(layout, rank_order=RankOrder.PP_INSIDE)
+    for framework, key in ((Framework.BRIDGE, "dist."), (Framework.NEMO, "trainer.strategy.")):
+        name = f"{key}use_tp_pp_dp_mapping"
+        assert f"{name}=false" in export(framework, DENSE, layout).arguments
+        assert f"{name}=true" in export(framework, DENSE, turned).arguments
 
 
 def test_keys_of_bridge():

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.job import TrainingJob
-from costmodels.layout import Granularity, Layout, Recompute, Stage, Strategy, StrategyRun
+from costmodels.layout import Granularity, Layout, RankOrder, Recompute, Stage, Strategy, StrategyRun
 from costmodels.pipeline.schedules import Schedule
 from costmodels.precision import precision
 from costmodels.software import software
@@ -55,6 +55,7 @@ def layouts(draw):
         micro_batch=draw(st.integers(1, 8)),
         num_microbatches=draw(st.integers(1, 512)),
         schedule=draw(st.sampled_from(list(Schedule))),
+        rank_order=draw(st.sampled_from(list(RankOrder))),
     )
 
 

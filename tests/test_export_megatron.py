@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.job import Dispatcher, TrainingJob
-from costmodels.layout import FULL_RECOMPUTE, Granularity, Layout, Recompute, Stage, Strategy, StrategyRun
+from costmodels.layout import FULL_RECOMPUTE, Granularity, Layout, RankOrder, Recompute, Stage, Strategy, StrategyRun
 from costmodels.pipeline.schedules import Schedule
 from costmodels.precision import precision
 from costmodels.software import software
@@ -162,7 +162,9 @@ def legal_plans(draw):
         "selective": lambda _: Recompute(granularity=Granularity.SELECTIVE, modules=("layernorm",)),
     }
     layout = plan(grid, split, recompute=kinds[draw(st.sampled_from(list(kinds)))])
-    return spec, layout
+    turned = replace(layout, rank_order=RankOrder.PP_INSIDE)
+    legal = pp > 1 and not check_layout(turned, spec, job(seq=2048), framework=Framework.MEGATRON)
+    return spec, turned if legal and draw(st.booleans()) else layout
 
 
 @settings(max_examples=60, deadline=None)
@@ -174,10 +176,11 @@ def test_an_export_reads_back_as_the_same_plan(drawn):
     export = export_megatron(spec, task, layout, site(layout))
     back = layout_of(parse_megatron(export.arguments, world=layout.gpus))
     assert back.layers_per_stage == layout.layers_per_stage
-    assert (back.micro_batch, back.num_microbatches, back.schedule) == (
+    assert (back.micro_batch, back.num_microbatches, back.schedule, back.rank_order) == (
         layout.micro_batch,
         layout.num_microbatches,
         layout.schedule,
+        layout.rank_order,
     )
     mine = [run.strategy for stage in layout.stages for run in stage.strategies for _ in range(run.count)]
     read = [run.strategy for stage in back.stages for run in stage.strategies for _ in range(run.count)]
@@ -312,6 +315,20 @@ def test_ranks_follow_megatrons_order():
     assert without("etp", "edp", "pp") == list(range(8))
     assert without("etp", "ep", "pp") == [0, 8]
     assert [(row.host, row.gpu) for row in ranks[7:9]] == [("host0", 7), ("host1", 0)]
+
+
+def test_pipelines_before_replicas_is_a_flag_and_the_order_of_the_ranks():
+    layout = replace(plan(Strategy(tp=2, dp=4, zero=1), ((32,), (32,), (32,))), rank_order=RankOrder.PP_INSIDE)
+    export = export_megatron(model("gpt3_175b"), job(seq=2048), layout, site(layout))
+    assert export.arguments.count("--use-tp-pp-dp-mapping") == 1
+    assert [(row.tp, row.pp, row.dp) for row in export.ranks[:8]] == [
+        *((tp, pp, 0) for pp in range(3) for tp in range(2)),
+        *((tp, 0, 1) for tp in range(2)),
+    ]
+    usual = export_megatron(
+        model("gpt3_175b"), job(seq=2048), replace(layout, rank_order=RankOrder.DP_INSIDE), site(layout)
+    )
+    assert set(export.arguments) - set(usual.arguments) == {"--use-tp-pp-dp-mapping"}
 
 
 def test_placement_permutes_nodes_and_gpus_inside_them():

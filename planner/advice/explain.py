@@ -10,10 +10,10 @@ from itertools import accumulate
 from typing import Final
 
 from costmodels.mesh import Axis, domains, group_of
+from costmodels.pricing import layout_tiers
 from costmodels.results import LayoutCost, StepTime
 from costmodels.table import table_of
 from hardware.cluster import Cluster
-from hardware.tiers import island_tiers
 from planner.plan_report import RankedLayout
 
 _PARTS: Final = (
@@ -176,7 +176,7 @@ def crossings(ranked: RankedLayout, cluster: Cluster) -> tuple[Crossing, ...]:
     Parameters
     ----------
     ranked : RankedLayout
-        Its ranks lie in the order tp, cp, dp, pp, as frameworks count.
+        Its ranks lie in its order, on nodes in order.
     cluster : Cluster
         Gives the tiers.
 
@@ -187,7 +187,7 @@ def crossings(ranked: RankedLayout, cluster: Cluster) -> tuple[Crossing, ...]:
     """
     layout = ranked.layout
     table = table_of([layout.first], pp=[layout.pp], micro_batch=[layout.micro_batch])
-    tiers = island_tiers(cluster.islands[layout.stages[0].island])
+    tiers = layout_tiers(cluster.islands[layout.stages[0].island], layout)
     found = []
     for axis in _EXPLAINED_AXES:
         group = group_of(axis, table)

@@ -9,6 +9,7 @@ from costmodels.layout import (
     NO_RECOMPUTE,
     Granularity,
     Layout,
+    RankOrder,
     Recompute,
     Stage,
     Strategy,
@@ -26,6 +27,7 @@ MODULES: Final = ("layernorm", "mlp", "moe_act", "mla_up_proj", "shared_experts"
 """Modules whose recompute is offered alone. Core attention is not: fused kernels keep nothing of it."""
 
 _TRADES: Final = (("tp", "dp"), ("cp", "dp"), ("pp", "dp"), ("tp", "pp"))
+_RANKS: Final = "ranks in the order"
 _MOST_LAYERS_FOR_EVEN_SPLIT: Final = 2  # positions that may exceed the layers, as ends count as layers
 
 
@@ -55,7 +57,8 @@ def neighbours(request: PlanRequest, layout: Layout, cost: LayoutCost) -> tuple[
         In a fixed order, none twice, none equal to the layout itself.
     """
     found: dict[Layout, Neighbour] = {}
-    for change, other in _all(request, layout, cost):
+    for change, changed in _all(request, layout, cost):
+        other = changed if change.startswith(_RANKS) else replace(changed, rank_order=layout.rank_order)
         if other == layout or other in found or not _legal(request, other):
             continue
         found[other] = Neighbour(change=change, layout=other)
@@ -74,6 +77,7 @@ def _all(request: PlanRequest, layout: Layout, cost: LayoutCost) -> Iterator[tup
         return
     yield from _batches(request, layout)
     yield from _zero_stages(layout)
+    yield from _rank_orders(layout)
     yield from _chunks(request, layout)
     yield from _trades(request, layout)
     yield from _experts(request, layout)
@@ -85,6 +89,13 @@ def _recomputes(request: PlanRequest, layout: Layout) -> Iterator[tuple[str, Lay
     for option in options:
         words = "no recompute" if option == NO_RECOMPUTE else f"recompute {option} in all layers"
         yield words, with_strategies(layout, recompute=option)
+
+
+def _rank_orders(layout: Layout) -> Iterator[tuple[str, Layout]]:
+    """The other order of ranks, where it moves any group."""
+    if layout.pp > 1 and layout.first.dp > 1 and layout.first.zero < 2:  # Megatron FSDP makes a mesh of its own
+        for order in RankOrder:
+            yield f"{_RANKS} {order}", replace(layout, rank_order=order)
 
 
 def _selective(module: str) -> Recompute:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from costmodels.layout import Layout
+from costmodels.layout import Layout, RankOrder
 from hardware.cluster import Cluster
 from hardware.errors import InputError
 from planner.plan_report import RankPlace
@@ -230,7 +230,7 @@ def node_rows(site: Site, placement: Sequence[RankPlace] = ()) -> tuple[NodeRow,
 
 
 def rank_rows(layout: Layout, nodes: Sequence[NodeRow]) -> tuple[RankRow, ...]:
-    """Coordinates of every rank in Megatron-LM's order: tp fastest, then cp, dp, pp; experts etp, ep, edp, pp.
+    """Coordinates of every rank: tp fastest, then cp, dp, pp; experts etp, ep, edp, pp; or with pp before dp.
 
     Parameters
     ----------
@@ -246,12 +246,14 @@ def rank_rows(layout: Layout, nodes: Sequence[NodeRow]) -> tuple[RankRow, ...]:
 
     References
     ----------
-    Megatron-LM ``megatron/core/parallel_state.py``, order tp-cp-ep-dp-pp.
+    Megatron-LM ``megatron/core/parallel_state.py``, orders tp-cp-ep-dp-pp and tp-cp-ep-pp-dp.
     """
     grid, per_node = layout.first, len(nodes[0].gpus)
+    block = grid.tp * grid.cp if layout.rank_order is RankOrder.PP_INSIDE else grid.gpus
     rows = []
     for rank in range(layout.gpus):
-        inside = rank % grid.gpus
+        pp = rank // block % layout.pp
+        inside = rank // (block * layout.pp) * block + rank % block
         node, local = divmod(rank, per_node)
         rows.append(
             RankRow(
@@ -259,7 +261,7 @@ def rank_rows(layout: Layout, nodes: Sequence[NodeRow]) -> tuple[RankRow, ...]:
                 host=nodes[node].host,
                 local_rank=local,
                 gpu=nodes[node].gpus[local],
-                pp=rank // grid.gpus,
+                pp=pp,
                 dp=inside // (grid.tp * grid.cp),
                 cp=inside // grid.tp % grid.cp,
                 tp=inside % grid.tp,

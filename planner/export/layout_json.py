@@ -8,12 +8,12 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
 
-from costmodels.layout import Granularity, Layout, Recompute, Stage, Strategy, StrategyRun
+from costmodels.layout import Granularity, Layout, RankOrder, Recompute, Stage, Strategy, StrategyRun
 from costmodels.pipeline.schedules import Schedule
 from hardware.errors import InputError
 
 SCHEMA: Final = 1
-_Word = TypeVar("_Word", Schedule, Granularity)
+_Word = TypeVar("_Word", Schedule, Granularity, RankOrder)
 _DEGREES: Final = ("tp", "cp", "dp", "ep", "etp", "zero", "shard_group")
 
 
@@ -30,6 +30,7 @@ def layout_to_dict(layout: Layout) -> dict[str, Any]:
         "schedule": str(layout.schedule),
         "micro_batch": layout.micro_batch,
         "num_microbatches": layout.num_microbatches,
+        "rank_order": str(layout.rank_order),
         "stages": [
             {
                 "island": stage.island,
@@ -97,6 +98,7 @@ def layout_from_dict(content: object, where: str = "layout") -> Layout:
         micro_batch=_whole(table, "micro_batch", where, least=1),
         num_microbatches=_whole(table, "num_microbatches", where, least=1),
         schedule=_word(Schedule, table, "schedule", where),
+        rank_order=_word(RankOrder, table, "rank_order", where) if "rank_order" in table else RankOrder.DP_INSIDE,
     )
 
 

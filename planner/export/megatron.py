@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from costmodels.job import Dispatcher, TrainingJob
-from costmodels.layout import Granularity, Layout, Recompute, Strategy
+from costmodels.layout import Granularity, Layout, RankOrder, Recompute, Strategy
 from costmodels.pipeline.schedules import Schedule
 from costmodels.workload.model import LayerKind, ModelSpec, MoeFfn
 from hardware.errors import InputError
@@ -149,6 +149,8 @@ def _grid_arguments(grid: Strategy, layout: Layout, is_moe: bool) -> list[str]:
         arguments += ["--expert-model-parallel-size", str(grid.ep), "--expert-tensor-parallel-size", str(grid.etp)]
     if grid.sequence_parallel and grid.tp > 1:
         arguments.append("--sequence-parallel")
+    if layout.rank_order is RankOrder.PP_INSIDE:
+        arguments.append("--use-tp-pp-dp-mapping")
     return arguments
 
 

@@ -23,7 +23,7 @@ from planner.planning import estimate
 from planner.question import LaunchQuestion, job_of
 from planner.request import Framework, PlanRequest
 from planner.rules.nearest import Neighbour, nearest_legal, spread
-from planner.rules.proposal import Proposal
+from planner.rules.proposal import Proposal, rank_order_of
 from planner.rules.split import layers_built
 from planner.rules.table import resolve_version
 
@@ -210,12 +210,13 @@ def layout_of_proposal(proposal: Proposal) -> Layout:
         recompute=_recompute(proposal),
     )
     split = layers_built(proposal) or spread(proposal.model.layers, proposal.pp, proposal.vpp)
-    return uniform_layout(
+    layout = uniform_layout(
         strategy,
         split,
         micro_batch=proposal.micro_batch,
         num_microbatches=max(1, proposal.global_batch // (proposal.micro_batch * dp)),
     )
+    return replace(layout, rank_order=rank_order_of(proposal, dp))
 
 
 def _recompute(proposal: Proposal) -> Recompute:

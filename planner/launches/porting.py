@@ -293,6 +293,7 @@ def _further(carried: RankedLayout, report: PlanReport) -> tuple[str, ...]:
         ("ZeRO", old.first.zero, new.first.zero),
         ("micro-batch", old.micro_batch, new.micro_batch),
         ("recompute", str(old.first.recompute), str(new.first.recompute)),
+        ("rank order", old.rank_order, new.rank_order),
     )
     changed = [f"{name} {before} -> {after}" for name, before, after in pairs if before != after]
     if (old.pp, old.vpp) == (new.pp, new.vpp) and old.layers_per_stage != new.layers_per_stage:

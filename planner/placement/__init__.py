@@ -4,6 +4,7 @@ from planner.placement.choose import place_all
 from planner.placement.joint import PlacedLayout, place_layout, place_with_splits, placed_as_given
 from planner.placement.nodes import node_orders, nodes_of, place_nodes
 from planner.placement.order import in_order, placement_of, rank_places
+from planner.placement.rank_orders import rank_orders
 
 __all__ = [
     "PlacedLayout",
@@ -16,5 +17,6 @@ __all__ = [
     "place_with_splits",
     "placed_as_given",
     "placement_of",
+    "rank_orders",
     "rank_places",
 ]

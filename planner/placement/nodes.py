@@ -23,8 +23,10 @@ WORTH: Final = 1e-3
 MOST_ORDERS: Final = 6
 
 
-def place_nodes(pricings: Sequence[Pricing], layout: Layout, cost: LayoutCost) -> PlacedLayout:
-    """Choose the order of nodes of a layout.
+def place_nodes(
+    pricings: Sequence[Pricing], layout: Layout, cost: LayoutCost, others: Sequence[Layout] = ()
+) -> PlacedLayout:
+    """Choose the order of nodes of a layout, and of its ranks.
 
     Parameters
     ----------
@@ -34,24 +36,29 @@ def place_nodes(pricings: Sequence[Pricing], layout: Layout, cost: LayoutCost) -
         Whose blocks of ranks are placed.
     cost : LayoutCost
         Its price with the nodes in order.
+    others : sequence of Layout
+        The same with its ranks in other orders.
 
     Returns
     -------
     PlacedLayout
-        With the fastest order; that of the nodes where no other saves :data:`WORTH` of the step.
+        With the fastest orders; those given where no others save :data:`WORTH` of the step.
     """
     placed = PlacedLayout(layout=layout, cost=cost)
     pricing = pricings[0]
     if len(pricings) > 1 or layout.gpus % pricing.island.node.gpus:
         return placed
     blocks = layout.gpus // pricing.island.node.gpus
+    gpus = identity(layout.gpus, pricing.island.node.gpus).gpus
     limit_s = cost.step.total_s * (1.0 - WORTH)
-    for nodes in node_orders(layout, pricing.island):
-        other = price_layout([replace(pricing, nodes=nodes)], layout)
-        if other.step.total_s < limit_s:
-            limit_s = other.step.total_s
-            gpus = identity(layout.gpus, pricing.island.node.gpus).gpus
-            placed = PlacedLayout(layout=layout, cost=other, placement=Placement(nodes=nodes[:blocks], gpus=gpus))
+    orders = node_orders(layout, pricing.island)
+    for one in (layout, *others):
+        for nodes in orders if one is layout else ((), *orders):
+            other = price_layout([replace(pricing, nodes=nodes)], one)
+            if other.step.total_s < limit_s:
+                limit_s = other.step.total_s
+                moved = Placement(nodes=nodes[:blocks], gpus=gpus) if nodes else None
+                placed = PlacedLayout(layout=one, cost=other, placement=moved)
     return placed
 
 

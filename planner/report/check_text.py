@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from rich.console import Console, RenderableType
 from rich.text import Text
 
+from costmodels.layout import RankOrder
 from planner.ingest.judged import JudgedLaunch
 from planner.launches.check import FasterLayout, LaunchReport, PricedNeighbour
 from planner.layouts.splits import runs_of
@@ -14,7 +15,7 @@ from planner.report.json_report import SCHEMA, Json, layout_to_json, violations_
 from planner.report.layout_text import bullets
 from planner.report.words import gib, layout_text, seconds
 from planner.request import PlanRequest
-from planner.rules.proposal import Proposal
+from planner.rules.proposal import Proposal, rank_order_of
 from planner.rules.split import layers_unchecked
 
 
@@ -52,10 +53,12 @@ def _unchecked(judged: JudgedLaunch) -> int | None:
 
 
 def grids_to_json(proposal: Proposal) -> Json:
-    """Both grids of a proposal: of attention and dense layers, and of experts (None without any)."""
+    """Both grids of a proposal, of attention and dense layers and of experts (None without any), and their order."""
+    dense = _attention_grid(proposal)
     return {
-        "attention": _attention_grid(proposal),
+        "attention": dense,
         "experts": _expert_grid(proposal) if proposal.model.experts else None,
+        "rank_order": rank_order_of(proposal, dense["dp"]).value,
     }
 
 
@@ -132,7 +135,8 @@ def grids_of_proposal(proposal: Proposal) -> str:
         grid = _expert_grid(proposal)
         share = grid["edp"] or "none: they do not divide"
         text += f"; expert grid: etp {grid['etp']} x ep {grid['ep']} x edp {share}, pp {grid['pp']}"
-    return text
+    order = rank_order_of(proposal, dense["dp"])
+    return text if order is RankOrder.DP_INSIDE else f"{text}; ranks in the order {order}"
 
 
 def _price(report: LaunchReport) -> list[RenderableType]:

@@ -6,7 +6,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Final, TypeVar
 
-from costmodels.layout import Granularity, Layout, Recompute, Stage, Strategy, StrategyRun
+from costmodels.layout import Granularity, Layout, RankOrder, Recompute, Stage, Strategy, StrategyRun
 from costmodels.pipeline.schedules import Schedule
 from costmodels.results import Evidence, LayoutCost, MemoryUse, Moment, PowerState, SlotState, StepTime, Verdict
 from costmodels.workload.counts import parameter_count
@@ -158,6 +158,7 @@ def _layout(read: Fields) -> Layout:
         micro_batch=read.whole("micro_batch", least=1),
         num_microbatches=read.whole("num_microbatches", least=1),
         schedule=_member(Schedule, read, "schedule"),
+        rank_order=_member(RankOrder, read, "rank_order") if "rank_order" in read.values else RankOrder.DP_INSIDE,
     )
 
 

@@ -203,6 +203,7 @@ def _degrees(layout: Layout, first: Strategy) -> Json:
         "micro_batch": layout.micro_batch,
         "num_microbatches": layout.num_microbatches,
         "schedule": layout.schedule.value,
+        "rank_order": layout.rank_order.value,
     }
 
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from costmodels.goodput import goodput
-from costmodels.layout import Layout
+from costmodels.layout import Layout, RankOrder
 from costmodels.results import Evidence, LayoutCost, MemoryUse, Moment, StepTime, Verdict
 from costmodels.workload.counts import parameter_count
 from planner.layouts.splits import runs_of
@@ -228,6 +228,7 @@ def _grid_words(ranked: RankedLayout, request: PlanRequest) -> str:
     layout = ranked.layout
     first = layout.first
     words = [f"{grids_text(layout)}, pp {layout.pp}"]
+    words += [f"ranks in the order {layout.rank_order}"] if layout.rank_order is not RankOrder.DP_INSIDE else []
     words += ["sequence parallel"] if first.sequence_parallel else []
     if first.dp * first.cp > 1:
         words.append(f"ZeRO-{first.zero}" if first.zero else "no ZeRO")

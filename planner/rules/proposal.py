@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from math import gcd
 from typing import Any, Final
 
-from costmodels.layout import Granularity, Layout, Recompute, Strategy
+from costmodels.layout import Granularity, Layout, RankOrder, Recompute, Strategy
 from costmodels.workload.model import (
     Attention,
     AttentionKind,
@@ -250,6 +250,17 @@ def _instances(grid: Strategy) -> int:
     return max(1, grid.dp * grid.cp // grid.shard_group) if grid.shard_group else 1
 
 
+def rank_order_of(proposal: Proposal, dp: int) -> RankOrder:
+    """Order of the ranks of a proposal with so many replicas; without stages or replicas there is but one."""
+    turned = proposal.switches.pp_before_dp and proposal.pp > 1 and dp > 1
+    return RankOrder.PP_INSIDE if turned else RankOrder.DP_INSIDE
+
+
+def _experts_tp(grid: Strategy, layout: Layout, model: ModelFacts) -> int:
+    """Tensor parallelism of the experts; in a model without any it follows tp where the rank order counts with it."""
+    return grid.tp if layout.rank_order is RankOrder.PP_INSIDE and not model.experts else grid.etp
+
+
 def proposals_of(
     layout: Layout, model: ModelFacts, *, global_batch: int, seq: int, world: int, precision: str = "bf16"
 ) -> tuple[Proposal, ...]:
@@ -283,6 +294,7 @@ def proposals_of(
         megatron_fsdp=any(grid.zero > 1 for grid in grids),
         full_shard=any(grid.zero == 3 for grid in grids),
         checkpoint_fsdp_dtensor=any(grid.zero > 1 for grid in grids),
+        pp_before_dp=layout.rank_order is RankOrder.PP_INSIDE,
         **recompute_switches(strategy.recompute for strategy in strategies),
     )
     samples = layout.micro_batch * layout.first.dp  # of one micro-batch over all replicas, whatever a layer's dp
@@ -294,7 +306,7 @@ def proposals_of(
             cp=grid.cp,
             vpp=layout.vpp,
             ep=grid.ep,
-            etp=grid.etp,
+            etp=_experts_tp(grid, layout, model),
             dp=grid.dp,
             zero=grid.zero,
             shard_group=grid.shard_group,

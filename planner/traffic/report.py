@@ -10,7 +10,7 @@ from costmodels.goodput import goodput
 from costmodels.layer_costs import price_parts
 from costmodels.layout import Layout
 from costmodels.positions import contents_of
-from costmodels.pricing import Constants, Pricing
+from costmodels.pricing import Constants, Pricing, in_rank_order
 from costmodels.results import LayoutCost
 from costmodels.shared_links import pair_speeds
 from costmodels.step import StepTimes, price_steps
@@ -125,6 +125,7 @@ def traffic_of(request: PlanRequest, ranked: RankedLayout, constants: Constants 
     pricings = pricings_of(request, constants)
     if len(pricings) == 1 and ranked.placement:
         pricings = (replace(pricings[0], nodes=nodes_of(ranked, pricings[0].island.node.gpus)),)
+    pricings = in_rank_order(pricings, layout)
     stage = int(np.argmax(cost.stage_times_s))
     pricing = pricings[layout.stages[stage].island]
     calls = step_calls(pricing, layout, stage)
