@@ -115,6 +115,12 @@ class PartCosts:
         """The strategies on the island."""
         return self.boundaries.placed
 
+    @cached_property
+    def added_up(self) -> Floats:
+        """Seconds forward and backward by work, then on links, as positions add them up: (2 len(Work) + 2 T, S, K)."""
+        seconds = (self.forward_s, self.backward_s, self.forward_links_s, self.backward_links_s)
+        return np.ascontiguousarray(np.concatenate(seconds).swapaxes(1, 2))
+
     def index(self, name: str) -> int:
         """Row of a part."""
         return self.names.index(name)

@@ -4,7 +4,7 @@ A *position* is one virtual chunk of one stage, numbered along the model. The pa
 :func:`costmodels.layer_costs.part_names`: kinds of layers, then embedding, head and multi-token-prediction layer.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -43,6 +43,54 @@ class Contents:
     extra_in_flight: int = 0
     reshard_s: Floats | None = None
     alone: bool = False
+
+    @property
+    def distinct_counts(self) -> Floats:
+        """``counts``, shape (1, P, J, K) where they repeat one layout's by broadcasting, else (R, P, J, K)."""
+        return self.counts[:1] if self.counts.strides[0] == 0 else self.counts
+
+    @property
+    def by_island(self) -> tuple[tuple[int, slice | Ints], ...]:
+        """Islands that hold stages, each with its stages as an index: a slice where they are all of them."""
+        used = sorted(set(self.islands))
+        if len(used) == 1:
+            return ((used[0], slice(None)),)
+        return tuple((island, np.flatnonzero(np.array(self.islands) == island)) for island in used)
+
+    def take(self, rows: Ints) -> "Contents":
+        """Some of the layouts."""
+        repeats = self.counts.strides[0] == 0
+        shape = (len(rows), *self.counts.shape[1:])
+        return replace(
+            self,
+            rows=self.rows[rows],
+            counts=np.broadcast_to(self.counts[:1], shape) if repeats else self.counts[rows],
+            reshard_s=None if self.reshard_s is None else self.reshard_s[rows],
+        )
+
+
+def added_up(counts: Floats, sizes: Floats) -> Floats:
+    """Sizes of parts, summed over what every chunk holds.
+
+    Parameters
+    ----------
+    counts : ndarray
+        Shape (R, stages, vpp, J, K), or (1, ...) where all layouts hold the same.
+    sizes : ndarray
+        N sizes of each part, shape (N, R, J, K).
+
+    Returns
+    -------
+    ndarray
+        Shape (N, R, stages, vpp).
+    """
+    by_chunk = counts.reshape(len(counts), counts.shape[1] * counts.shape[2], -1)
+    if len(counts) == 1:
+        found = sizes.reshape(-1, by_chunk.shape[2]) @ by_chunk[0].T
+    else:
+        each = sizes.swapaxes(0, 1).reshape(len(counts), len(sizes), -1)
+        found = (each @ by_chunk.swapaxes(1, 2)).swapaxes(0, 1)
+    return np.asarray(found.reshape(*sizes.shape[:2], *counts.shape[1:3]))
 
 
 def pipeline_spec(layout: Layout) -> PipelineSpec:

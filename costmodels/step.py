@@ -8,6 +8,7 @@ stage: its compute, its visible exchanges, and the rest of the makespan as its b
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -20,7 +21,7 @@ from costmodels.overlap import Overlap, exposed_s
 from costmodels.pipeline.graph import Transfers
 from costmodels.pipeline.schedules import positions
 from costmodels.pipeline.simulate import default_transfers, makespan
-from costmodels.positions import Contents
+from costmodels.positions import Contents, added_up
 from costmodels.pricing import Pricing
 from costmodels.reliability import jitter_s
 from costmodels.results import StepTime
@@ -53,6 +54,16 @@ class StageWork:
     weight_tensors: Floats
     forward_links_s: Floats
     backward_links_s: Floats
+
+    @cached_property
+    def forward_all_s(self) -> Floats:
+        """Seconds of all kinds of work forward, shape (R, pp, vpp)."""
+        return np.asarray(self.forward_s.sum(axis=0))
+
+    @cached_property
+    def backward_all_s(self) -> Floats:
+        """Seconds of all kinds of work backward, shape (R, pp, vpp)."""
+        return np.asarray(self.backward_s.sum(axis=0))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -133,40 +144,31 @@ def stage_work(costs: Sequence[PartCosts], contents: Contents) -> StageWork:
     """
     spec = contents.spec
     place = positions(spec.schedule, spec.pp, spec.vpp)
-    forward = np.empty((len(Work), len(contents.rows), spec.pp, spec.vpp))
-    backward = np.empty_like(forward)
-    dense = np.empty((len(contents.rows), contents.rows.shape[1], spec.pp))
-    expert, tensors = np.empty_like(dense), np.empty_like(dense)
+    layouts, strategies = contents.rows.shape
     tiers = max(len(cost.forward_links_s) for cost in costs)
-    links = np.zeros((2, tiers, *forward.shape[1:]))
-    for island in sorted(set(contents.islands)):
-        stages = np.flatnonzero(np.array(contents.islands) == island)
-        counts = contents.counts[:, place[stages]]  # (R, stages, vpp, J, K)
+    passes = np.empty((2, len(Work), layouts, spec.pp, spec.vpp))
+    links = np.zeros((2, tiers, *passes.shape[2:]))
+    held = np.zeros((3, layouts, strategies, spec.pp))
+    for island, stages in contents.by_island:
+        counts = contents.distinct_counts[:, place[stages]]  # (R or 1, stages, vpp, J, K)
         cost = costs[island]
-        forward[:, :, stages] = np.einsum(
-            "rscjk,wkrj->wrsc", counts, cost.forward_s[:, :, contents.rows], optimize=True
-        )
-        backward[:, :, stages] = np.einsum(
-            "rscjk,wkrj->wrsc", counts, cost.backward_s[:, :, contents.rows], optimize=True
-        )
-        for passes, found in zip(links, (cost.forward_links_s, cost.backward_links_s), strict=True):
-            if found.any():
-                passes[: len(found), :, stages] = np.einsum(
-                    "rscjk,tkrj->trsc", counts, found[:, :, contents.rows], optimize=True
-                )
-        held = counts.sum(axis=2)
-        dense[:, :, stages] = np.einsum("rsjk,krj->rjs", held, cost.dense_parameters[:, contents.rows], optimize=True)
-        expert[:, :, stages] = np.einsum("rsjk,krj->rjs", held, cost.expert_parameters[:, contents.rows], optimize=True)
-        tensors[:, :, stages] = np.einsum("rsjk,k->rjs", held, cost.weight_tensors)
+        found = added_up(counts, cost.added_up[:, contents.rows])
+        passes[:, :, :, stages] = found[: 2 * len(Work)].reshape(2, len(Work), *found.shape[1:])
+        of_island = found[2 * len(Work) :].reshape(2, -1, *found.shape[1:])
+        links[:, : of_island.shape[1], :, stages] = of_island
+        of_stage = counts.sum(axis=2)
+        for number, parameters in enumerate((cost.dense_parameters, cost.expert_parameters)):
+            if parameters.any():
+                held[number][:, :, stages] = np.einsum("rsjk,rjk->rjs", of_stage, parameters.T[contents.rows])
+        held[2][:, :, stages] = (of_stage @ cost.weight_tensors).swapaxes(1, 2)
     if contents.reshard_s is not None:
-        forward[Work.RESHARD] += contents.reshard_s[:, place]
-        backward[Work.RESHARD] += contents.reshard_s[:, place]
+        passes[:, Work.RESHARD] += contents.reshard_s[:, place]
     return StageWork(
-        forward_s=forward,
-        backward_s=backward,
-        dense_parameters=dense,
-        expert_parameters=expert,
-        weight_tensors=tensors,
+        forward_s=passes[0],
+        backward_s=passes[1],
+        dense_parameters=held[0],
+        expert_parameters=held[1],
+        weight_tensors=held[2],
         forward_links_s=links[0],
         backward_links_s=links[1],
     )
@@ -178,7 +180,7 @@ def staircase_bound_s(work: StageWork, contents: Contents) -> Floats:
     Stage i works ``m t_i``, begins after the first chunks of the stages before it and ends before their backwards:
     ``T >= m t_i + sum_{j<i} (f_j0 + b_j0)``. Holds for every schedule that fills forwards from stage 0.
     """
-    both = work.forward_s.sum(axis=0) + work.backward_s.sum(axis=0)
+    both = work.forward_all_s + work.backward_all_s
     before = np.cumsum(both[:, :, 0], axis=1) - both[:, :, 0]
     bound: Floats = (contents.spec.num_microbatches * both.sum(axis=2) + before).max(axis=1)
     return bound
@@ -210,7 +212,7 @@ def price_steps(
     work = stage_work(costs, contents) if work is None else work
     sends = _sends(pricings, costs, contents)
     work, send = _beside_sends(work, contents, sends)
-    forward, backward = work.forward_s.sum(axis=0), work.backward_s.sum(axis=0)
+    forward, backward = work.forward_all_s, work.backward_all_s
     weight_grad = None
     if spec.schedule.splits_backward:
         weight_grad = WEIGHT_GRADIENT_SHARE * work.backward_s[Work.GEMM]
@@ -218,7 +220,8 @@ def price_steps(
     time = makespan(spec, forward, backward, send, weight_grad)
     stage_s = (forward + backward).sum(axis=2)
     busiest = stage_s.argmax(axis=1)
-    works = (work.forward_s + work.backward_s).sum(axis=3)[:, np.arange(len(busiest)), busiest]
+    every = np.arange(len(busiest))
+    works = (work.forward_s[:, every, busiest] + work.backward_s[:, every, busiest]).sum(axis=2)
     reduce, gather, optimizer = _state_times(pricings, costs, contents, work, sends)
     # Stages that end early reduce gradients while the others still work; those that begin late gather as long.
     idle_after = time.makespan_s[:, None] - time.finish_s
@@ -293,9 +296,9 @@ def _beside_sends(work: StageWork, contents: Contents, sends: _Sends) -> tuple[S
     meet = sends.loads.any() and (work.forward_links_s[1:].any() or work.backward_links_s[1:].any())
     if contents.alone or not overlapped or not meet:
         return work, sends.seconds
-    forward, backward = work.forward_s.sum(axis=0), work.backward_s.sum(axis=0)
-    others = _exchanging(forward + backward, work.forward_links_s + work.backward_links_s)
-    each = np.broadcast_to(sends.seconds[:, :, None], forward.shape)
+    span_s = work.forward_all_s + work.backward_all_s
+    others = _exchanging(span_s, work.forward_links_s + work.backward_links_s)
+    each = np.broadcast_to(sends.seconds[:, :, None], span_s.shape)
     found = beside(2.0 * each, np.broadcast_to(sends.loads[..., None], others.loads.shape), others)
     of_forward = work.forward_links_s[0] / np.maximum(others.active_s, 1e-30)
     work = replace(work, forward_s=work.forward_s.copy(), backward_s=work.backward_s.copy())
@@ -338,10 +341,9 @@ def _state_times(
     states_s = np.zeros((2, *shape))  # reduction, gather
     busy_s = np.zeros((2, *sends.loads.shape))
     optimizer, last = np.zeros(shape), np.zeros(shape)
-    for island in sorted(set(contents.islands)):
+    for island, stages in contents.by_island:
         pricing = pricings[island]
-        stages = np.flatnonzero(np.array(contents.islands) == island)
-        buckets = np.zeros((len(contents.rows), len(stages)))
+        buckets = np.zeros_like(last[:, stages])
         for j in range(contents.rows.shape[1]):
             placed = costs[island].placed.take(contents.rows[:, j])
             held, of = _unlike_stages(work.dense_parameters[:, j, stages], work.expert_parameters[:, j, stages])
@@ -393,9 +395,9 @@ def _states_exposed_s(transfer_s: Floats, loads: Floats, window: Exchanging, las
 def _window(contents: Contents, work: StageWork, sends: _Sends, *, backward: bool) -> Exchanging:
     """Passes beside the reduction of gradients (or the gather of weights), with the exchanges and sends in them."""
     passes = _window_passes(contents)
-    works = work.backward_s if backward else work.forward_s
+    works = work.backward_all_s if backward else work.forward_all_s
     links = (work.backward_links_s if backward else work.forward_links_s).sum(axis=3)
-    span_s = passes * works.sum(axis=(0, 3))
+    span_s = passes * works.sum(axis=2)
     if contents.spec.pp > 1 and sends.loads.any() and default_transfers(contents.spec) is Transfers.OVERLAPPED:
         sent_s = contents.spec.vpp * sends.seconds
         crossing = np.concatenate([(sends.loads[:1] > 0.0).astype(np.float64), sends.loads])

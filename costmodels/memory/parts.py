@@ -1,6 +1,8 @@
 """Memory of every part of a model: its kinds of layers, then embedding and head, then multi-token prediction."""
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
 
 import numpy as np
 
@@ -18,6 +20,11 @@ from costmodels.memory.layer import (
 from costmodels.memory.tokens import token_shares
 from costmodels.table import Floats, StrategyTable
 from costmodels.workload.model import ModelSpec
+
+ADDED: Final = ("weights", "gradients", "optimizer", "host", "step", "copies", "passing", "late")
+"""Sizes of :class:`LayerMemory` that the parts of a stage add up."""
+SIZES: Final = (*ADDED, "working", "gathered", "once", "kept")
+"""All of its sizes, in the order of :attr:`ModelMemory.sizes`."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -50,6 +57,11 @@ class ModelMemory:
     buckets: Floats
     groups: Floats
     layers_ahead: float
+
+    @cached_property
+    def sizes(self) -> Floats:
+        """:data:`SIZES` of every part under every strategy [B], shape (len(SIZES), S, K)."""
+        return np.stack([np.stack([getattr(part, name) for part in self.parts], axis=-1) for name in SIZES])
 
     @property
     def embedding(self) -> int | None:

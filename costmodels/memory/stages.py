@@ -1,24 +1,20 @@
 """Sums over what each pipeline stage holds, for many layouts at once."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from costmodels.job import TrainingJob
-from costmodels.memory.layer import LayerMemory
-from costmodels.memory.parts import ModelMemory
+from costmodels.memory.parts import ADDED, SIZES, ModelMemory
 from costmodels.memory.peak import StageSums
 from costmodels.pipeline.inflight import peak_activation_bytes
 from costmodels.pipeline.schedules import positions
-from costmodels.positions import Contents
+from costmodels.positions import Contents, added_up
 from costmodels.table import Floats, Ints
 from costmodels.workload.model import ModelSpec
 
 _RECEIVE_BUFFERS = 2.0  # one for an activation, one for a gradient
-
-Pick = Callable[[LayerMemory], Floats]
 
 
 def stage_sums(model: ModelSpec, job: TrainingJob, memory: ModelMemory, contents: Contents) -> StageSums:
@@ -43,25 +39,24 @@ def stage_sums(model: ModelSpec, job: TrainingJob, memory: ModelMemory, contents
     held = _Held(model, job, memory, contents)
     boundary = held.of_stage(memory.boundary)
     kept = held.kept_by_chunk()
-    blocks = memory.blocks
+    added = held.added()
+    widest = held.sizes[len(ADDED) :]  # working, gathered, once, kept
+    working, gathered, once, of_layer = held.widest(widest, memory.blocks)
     return StageSums(
-        weights=held.added(lambda part: part.weights),
-        gradients=held.added(lambda part: part.gradients),
-        optimizer=held.added(lambda part: part.optimizer),
-        host=held.added(lambda part: part.host),
+        weights=added["weights"],
+        gradients=added["gradients"],
+        optimizer=added["optimizer"],
+        host=added["host"],
         activations=peak_activation_bytes(contents.spec, kept) + contents.extra_in_flight * kept.max(axis=2),
         one_microbatch=kept[:, :, 0],
-        working=held.widest(lambda part: part.working, blocks) + held.offload_buffer(),
-        step=held.added(lambda part: part.step),
-        passing=held.added(lambda part: part.passing),
-        late=held.late(memory.layers_ahead),
-        gathered=held.widest(lambda part: part.gathered, blocks),
-        loss=held.widest(lambda part: part.working + part.gathered, held.rows_of(memory.head)),
-        embedding_gradient=held.widest(lambda part: part.working, held.rows_of(memory.embedding)),
-        buffers=_RECEIVE_BUFFERS * boundary
-        + held.of_stage(memory.buckets)
-        + held.widest(lambda part: part.once, blocks)
-        + held.added(lambda part: part.copies),
+        working=working + np.where(held.offloaded > 0, of_layer, 0.0),  # activations of one layer on their way
+        step=added["step"],
+        passing=added["passing"],
+        late=added["late"] * held.share_ahead(memory.layers_ahead),
+        gathered=gathered,
+        loss=held.widest(widest[:1] + widest[1:2], held.rows_of(memory.head))[0],
+        embedding_gradient=held.widest(widest[:1], held.rows_of(memory.embedding))[0],
+        buffers=_RECEIVE_BUFFERS * boundary + held.of_stage(memory.buckets) + once + added["copies"],
         groups=held.of_stage(memory.groups),
     )
 
@@ -81,32 +76,38 @@ class _Held:
         return positions(spec.schedule, spec.pp, spec.vpp)
 
     @cached_property
+    def placed(self) -> Floats:
+        """Number of each part on each chunk, shape (R or 1, pp, vpp, J, K)."""
+        return self.contents.distinct_counts[:, self.place]
+
+    @cached_property
     def counts(self) -> Floats:
-        """Number of each part on each stage, shape (R, pp, J, K)."""
-        return np.asarray(self.contents.counts[:, self.place].sum(axis=2), dtype=np.float64)
+        """Number of each part on each stage, shape (R or 1, pp, J, K)."""
+        return np.asarray(self.placed.sum(axis=2), dtype=np.float64)
 
-    def sizes(self, pick: Pick) -> Floats:
-        """Size of every part under the strategies of every layout, shape (R, J, K)."""
-        return np.stack([pick(part)[self.contents.rows] for part in self.memory.parts], axis=-1)
+    @cached_property
+    def sizes(self) -> Floats:
+        """Sizes of every part under the strategies of every layout, shape (len(SIZES), R, J, K)."""
+        return self.memory.sizes[:, self.contents.rows]
 
-    def added(self, pick: Pick) -> Floats:
-        """Sum over the parts of each stage, with copies of the embedding table; shape (R, pp)."""
-        sizes = self.sizes(pick)
-        total: Floats = np.einsum("rsjk,rjk->rs", self.counts, sizes)
+    def added(self) -> dict[str, Floats]:
+        """Sums over the parts of each stage, with copies of the embedding table; each of shape (R, pp)."""
+        sums = added_up(self.counts[:, :, None], self.sizes[: len(ADDED)])[..., 0]
+        total = dict(zip(ADDED, sums, strict=True))
         head = self.memory.head
         if head is None or not (self.model.tied_embeddings or self.model.mtp_layers):
             return total
         first, last = (int(np.argwhere(self.place == at)[0, 0]) for at in (0, self.place.max()))
         if first != last:
-            copies = pick(self.memory.token_table)[self.contents.rows]
-            total[:, last] += (self.counts[:, last, :, head] * copies).sum(axis=1)
+            for name, values in total.items():
+                copies = getattr(self.memory.token_table, name)[self.contents.rows]
+                values[:, last] += (self.counts[:, last, :, head] * copies).sum(axis=1)
         return total
 
-    def widest(self, pick: Pick, rows: list[int]) -> Floats:
-        """Largest of some parts on each stage; shape (R, pp)."""
-        sizes = self.sizes(pick)[:, None, :, rows]
-        present: Floats = np.minimum(self.counts[..., rows], 1.0) * sizes
-        return np.asarray(present.max(axis=(2, 3), initial=0.0))
+    def widest(self, sizes: Floats, rows: list[int]) -> Floats:
+        """Largest of some parts on each stage, from N sizes (N, R, J, K); shape (N, R, pp)."""
+        present: Floats = np.minimum(self.counts[..., rows], 1.0) * sizes[:, :, None, :, rows]
+        return np.asarray(present.max(axis=(3, 4), initial=0.0))
 
     def rows_of(self, row: int | None) -> list[int]:
         """Return a row that may be missing as a list."""
@@ -118,31 +119,25 @@ class _Held:
         return np.asarray(np.where(used, values[self.contents.rows][:, None, :], 0.0).max(axis=2))
 
     @cached_property
+    def layers(self) -> Floats:
+        """Layers of each stage, shape (R or 1, pp)."""
+        return np.asarray(self.counts[..., : self.memory.kinds].sum(axis=(2, 3)))
+
+    @cached_property
     def offloaded(self) -> Floats:
-        """Share of each stage's layers whose kept activations wait in host memory; shape (R, pp)."""
-        layers = self.counts[..., : self.memory.kinds].sum(axis=(2, 3))
-        return np.asarray(np.minimum(self.job.software.activation_offload_layers, layers) / np.maximum(layers, 1.0))
+        """Share of each stage's layers whose kept activations wait in host memory; shape (R or 1, pp)."""
+        return np.minimum(self.job.software.activation_offload_layers, self.layers) / np.maximum(self.layers, 1.0)
 
-    def late(self, layers_ahead: float) -> Floats:
-        """Freed but not yet reusable; a pipeline's exchanges let the host wait for the device. Shape (R, pp)."""
-        total = self.added(lambda part: part.late)
-        if self.contents.spec.pp > 1:
-            return np.zeros_like(total)
-        layers = self.counts[..., : self.memory.kinds].sum(axis=(2, 3))
-        return np.asarray(total * np.minimum(1.0, layers_ahead / np.maximum(layers, 1.0)))
-
-    def offload_buffer(self) -> Floats:
-        """One layer's activations on their way; shape (R, pp)."""
-        return np.where(self.offloaded > 0, self.widest(lambda part: part.kept, self.memory.blocks), 0.0)
+    def share_ahead(self, layers_ahead: float) -> Floats | float:
+        """Share of the layers that the host queues ahead; in a pipeline exchanges let it wait for the device."""
+        return np.minimum(1.0, layers_ahead / np.maximum(self.layers, 1.0)) if self.contents.spec.pp == 1 else 0.0
 
     def kept_by_chunk(self) -> Floats:
         """What one micro-batch keeps on every chunk, shape (R, pp, vpp)."""
-        sizes = self.sizes(lambda part: part.kept)
-        layers, ends = slice(None, self.memory.kinds), slice(self.memory.kinds, None)
-        placed = self.contents.counts[:, self.place]
-        kept = np.einsum("rscjk,rjk->rsc", placed[..., layers], sizes[..., layers])
-        kept = kept * (1.0 - self.offloaded)[:, :, None]
-        kept = kept + np.einsum("rscjk,rjk->rsc", placed[..., ends], sizes[..., ends])
+        is_layer = np.arange(self.sizes.shape[-1]) < self.memory.kinds
+        sizes = self.sizes[SIZES.index("kept")]
+        layers, ends = added_up(self.placed, np.stack([sizes * is_layer, sizes * ~is_layer]))
+        kept = layers * (1.0 - self.offloaded)[:, :, None] + ends
         if self.job.software.stage_outputs_kept:
             kept = kept + self.of_stage(self.memory.boundary)[:, :, None] * (self.place < self.place.max())
         return np.asarray(kept)

@@ -69,7 +69,7 @@ class PricedBlock:
         self.tally.pruned["time lower bound of a split"] += len(group.rows) - len(near)
         if not len(near):
             return
-        contents, work = _rows_of(contents, near), rows_of_work(work, near)
+        contents, work = contents.take(near), rows_of_work(work, near)
         held = self._held(contents)
         found = _Found(contents=contents, held=held, prefix=np.zeros(len(near), dtype=np.int64))
         self._offer(found, work)
@@ -96,7 +96,7 @@ class PricedBlock:
         wanted = ~found.held.fits & plain & (self.block.full[rows] >= 0)
         if not wanted.any():
             return
-        part = _rows_of(contents, np.flatnonzero(wanted))
+        part = contents.take(np.flatnonzero(wanted))
         full = self.block.full[part.rows[:, 0]]
         kinds = len(self.request.model.kinds())
         most = int(part.counts[:, :, 0, :kinds].sum(axis=-1).max())
@@ -108,7 +108,7 @@ class PricedBlock:
         mixed = prefix_contents(part, full, high, kinds)
         some = high < most  # all layers: that is full recompute, priced on its own
         if some.any():
-            mixed = _rows_of(mixed, np.flatnonzero(some))
+            mixed = mixed.take(np.flatnonzero(some))
             held = self._held(mixed)
             self._offer(_Found(contents=mixed, held=held, prefix=high[some]))
 
@@ -123,7 +123,7 @@ class PricedBlock:
         rows = np.flatnonzero(nearly & near)
         if not len(rows):
             return
-        part = _rows_of(contents, rows)
+        part = contents.take(rows)
         times = price_steps([self.pricing], [self.costs], part, rows_of_work(work, rows))
         self.tally.solved += len(rows)
         for row in np.flatnonzero(times.total_s <= limit):
@@ -160,9 +160,3 @@ class PricedBlock:
             memory_bytes=float(found.held.total_bytes[row]),
             verdict=verdict,
         )
-
-
-def _rows_of(contents: Contents, index: Ints) -> Contents:
-    return Contents(
-        spec=contents.spec, rows=contents.rows[index], counts=contents.counts[index], islands=contents.islands
-    )
