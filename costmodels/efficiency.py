@@ -87,6 +87,7 @@ class SharedEfficiency:
     grouped_math: float
     block_scaled_math: float
     unfused_attention_math: float
+    unaligned_attention_math: float
     opaque_math: float
     memory_launch_s: float
     dispatch_s: float

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from costmodels.workload.kernels import Softmax
+
 
 class Dispatcher(StrEnum):
     """How tokens reach their experts."""
@@ -47,7 +49,8 @@ class Software:
     name: str
     framework: str
     flash_attention: bool = True
-    fused_kernels: bool = True  # bias-dropout-add, softmax, rotary, SwiGLU
+    fused_kernels: bool = True  # bias-dropout-add, rotary, SwiGLU
+    softmax: Softmax = Softmax.FUSED  # of attention that is not fused
     tp_overlap: bool = False  # TP collectives overlap GEMMs (userbuffers)
     grad_overlap: bool = True  # gradient reduction hides behind backward
     param_overlap: bool = True  # weight all-gather hides behind forward
@@ -69,6 +72,7 @@ class Software:
     routing_imbalance: float = 1.0  # busiest expert rank over the mean
     consecutive_routing: bool = False  # benchmarks without a router: tokens take neighbouring experts in turn
     gradient_bytes: float = 0.0  # overrides the recipe's; 0.0: as the recipe
+    reduce_bytes: float = 0.0  # per parameter in a gradient reduction, over the recipe's; 0.0: as the recipe
     separate_accumulation: bool = False  # every micro-batch's gradients are added to the sum in a pass of their own
     sliced_states: bool = False  # shards of every tensor are copied one by one from Python before and after exchanges
     allocating_receives: bool = False  # a stage allocates what it receives anew for every micro-batch, and waits for it

@@ -153,7 +153,8 @@ def _with_fused_norms(fused: Sequence[Op], separate: Sequence[Op]) -> list[Op]:
 def _ops_of(pricing: Pricing, *, fused: bool) -> tuple[tuple[Op, ...], ...]:
     model, software = pricing.model, pricing.job.software
     kernels = {"flash_attention": software.flash_attention, "fused_kernels": fused}
-    ops = [layer_ops(kind, model, dropout=software.dropout, **kernels) for kind in model.kinds()]
+    dropout, softmax = software.dropout, software.softmax
+    ops = [layer_ops(kind, model, dropout=dropout, softmax=softmax, **kernels) for kind in model.kinds()]
     if model.hidden:
         ops.append(embedding_ops(model, fused_kernels=fused))
         vocab = padded_vocab(model, 1)

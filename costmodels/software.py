@@ -2,19 +2,24 @@
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from costmodels.job import Dispatcher, Software
+from costmodels.workload.kernels import Softmax
 from hardware.errors import InputError
 
 _FILE = Path(__file__).with_name("software.toml")
 FALLBACK = "generic"
+_CHOICES: Final[Mapping[str, Callable[[Any], object]]] = MappingProxyType(
+    {"dispatcher": Dispatcher, "softmax": Softmax}
+)
+"""Fields that are enumerations."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +77,12 @@ def _tables() -> _Tables:
 
 def _facts(fields: Mapping[str, object]) -> dict[str, Any]:
     """Fields of a preset without the list of those that were fitted."""
-    return {name: value for name, value in fields.items() if name != "fitted"}
+    return {name: _read(name, value) for name, value in fields.items() if name != "fitted"}
+
+
+def _read(name: str, value: object) -> Any:
+    """A field as :class:`Software` holds it."""
+    return _CHOICES[name](value) if name in _CHOICES else value
 
 
 def names() -> tuple[str, ...]:
@@ -168,5 +178,5 @@ def _remarks(run: RunText) -> dict[str, object]:
         if not isinstance(values, Mapping) or not re.search(str(hint["pattern"]), text):
             continue
         for name, value in values.items():
-            found.setdefault(name, Dispatcher(value) if name == "dispatcher" else value)
+            found.setdefault(name, _read(name, value))
     return found

@@ -342,6 +342,22 @@ def test_fused_attention_is_faster() -> None:
     assert fused.forward_s[0] < 0.5 * separate.forward_s[0]
 
 
+@pytest.mark.parametrize(
+    ("width", "matrix_units"), [(64, True), (72, True), (108, False), (126, False)], ids=["64", "72", "108", "126"]
+)
+def test_heads_of_odd_widths_leave_the_matrix_units(width: int, matrix_units: bool) -> None:
+    """Rows of 16-bit heads are multiples of 16 bytes at multiples of 8; else the vector units multiply."""
+    op = replace(attention_op(heads=16, kv_heads=16, qk_dim=width, v_dim=width), traffic_elements_per_score=0.0)
+    found = price(op, table(Strategy()), job(seq=2048, flash_attention=False))
+    flops = 4.0 * 2048**2 * 16 * width
+    shared, peak = EFFICIENCY.shared, H100.peak
+    matrix = peak.bf16 * machine_of(H100, EFFICIENCY, in_step=True).gemm_math("bf16") * shared.unfused_attention_math
+    rate = matrix if matrix_units else peak.fp32 * shared.unaligned_attention_math
+    launches_s = shared.memory_launch_s * np.array([3.0, 6.0])
+    seconds = np.array([found.forward_s[0], found.backward_s[0]]) - launches_s
+    assert seconds == pytest.approx(np.array([1.0, 2.0]) * flops / rate)
+
+
 def test_how_kernels_are_started_decides_the_hosts_time() -> None:
     shared = EFFICIENCY.shared
     graphs = job(cuda_graphs=True)

@@ -368,6 +368,15 @@ def test_gradients_kept_in_two_bytes_are_reduced_in_two_bytes() -> None:
     assert halves[1] * 2 == halves[0] == halves[2]
 
 
+def test_software_that_reduces_in_fp32_sends_four_bytes_whatever_it_accumulates_in() -> None:
+    wide, recipe = (
+        state_exchange(parameters(1e9), job_of(gradient_bytes=2.0, reduce_bytes=width), placed(one(dp=32)), 160e6)
+        for width in (4.0, 0.0)
+    )
+    assert wide.reduce_bytes[0] == 2.0 * recipe.reduce_bytes[0]
+    assert wide.gather_bytes[0] == recipe.gather_bytes[0]
+
+
 def test_fully_sharded_weights_are_gathered_twice_and_gradients_scattered_with_every_micro_batch() -> None:
     table = one(dp=16, zero=3)
     found = priced(DENSE, table)

@@ -4,7 +4,7 @@ import pytest
 
 from costmodels.pipeline.schedules import Schedule
 from planner.evidence.measured import parse_run
-from planner.evidence.runs import question_of
+from planner.evidence.runs import question_of, stated_split
 
 ROW = {
     "id": "one",
@@ -21,6 +21,22 @@ ROW = {
     "pp": "8",
     "dp": "4",
 }
+
+
+@pytest.mark.parametrize(
+    ("bounds", "layers"),
+    [
+        ("[0, 15, 30]", (13, 11)),
+        ("[0, 6, 9, 12, 15, 18, 21, 24, 30]", (4, 3, 3, 3, 3, 3, 3, 2)),
+        ("[0, 16, 31]", (13, 11)),
+        ("[0, 12, 24]", (12, 12)),
+        ("[0, 12, 40]", ()),
+    ],
+    ids=["2 before, 4 behind", "eight stages", "with a cast before", "layers alone", "too many modules"],
+)
+def test_layers_among_the_modules_of_a_pipeline(bounds, layers):
+    """GPT2ModelPipe: embedding and a transpose before 24 layers; transpose, norm, head and a cast behind them."""
+    assert stated_split(f"1F1B, layer split {bounds}", bounds.count(","), 24) == layers
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import costmodels.software
 from costmodels.job import Dispatcher, Software
 from costmodels.precision import precision
 from costmodels.software import RunText, names, software, software_for
+from costmodels.workload.kernels import Softmax
 from hardware.errors import InputError
 
 TABLES = tomllib.loads(Path(costmodels.software.__file__).with_suffix(".toml").read_text())
@@ -35,6 +36,7 @@ TABLES = tomllib.loads(Path(costmodels.software.__file__).with_suffix(".toml").r
         (RunText(framework="Megatron-LM", date="2023-05"), "megatron-2023"),
         (RunText(framework="Megatron-LM", date="2024-01"), "megatron"),
         (RunText(framework="Megatron-DeepSpeed (PyTorch 2.0.1)"), "deepspeed"),
+        (RunText(framework="DeepSpeed Megatron-LM-v1.1.5-3D"), "deepspeed-2020"),
         (RunText(framework="Megatron-DeepSpeed new (SP+flash)"), "deepspeed-flash"),
         (RunText(framework="Aleph Alpha scaling (PyTorch/DeepSpeed)"), "aleph-alpha"),
         (RunText(framework="DeepSpeed ZeRO-3"), "deepspeed-zero"),
@@ -79,6 +81,7 @@ def test_unknown_frameworks_fall_back_and_say_so() -> None:
         (RunText(framework="megatron-bridge", dispatcher="deepep"), "dispatcher", Dispatcher.DEEPEP),
         (RunText(framework="megatron-bridge", routing="token-drop"), "capacity_factor", 1.0),
         (RunText(framework="Aleph Alpha scaling", notes="kernel: torch; trial 1"), "flash_attention", False),
+        (RunText(framework="Aleph Alpha scaling", notes="kernel: torch; trial 1"), "softmax", Softmax.SEPARATE_FP32),
         (RunText(framework="Aleph Alpha scaling", notes="kernel: flash_attention2; trial 1"), "fused_norms", False),
         (RunText(framework="Aleph Alpha scaling", notes="kernel: flash_attention2 + RMS kernel"), "fused_norms", True),
         (RunText(framework="Mist", notes="flash_attn=True"), "flash_attention", True),

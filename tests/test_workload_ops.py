@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from costmodels.workload.architecture import Architecture
 from costmodels.workload.counts import attended_keys, forward_flops, owned_parameters
+from costmodels.workload.kernels import Softmax
 from costmodels.workload.layers import embedding_ops, head_ops, layer_ops, mtp_ops, padded_vocab
 from costmodels.workload.model import LayerKind, ModelSpec, OpaqueLayer
 from costmodels.workload.op import SUBMODULES, Op, OpKind, Split, kept, runs_again
@@ -79,6 +80,19 @@ def test_fused_attention_keeps_its_output_and_one_statistic_per_head_instead_of_
     assert kept_bytes(ops, 2048) == 32 * spec.hidden + 4 * 96  # 34 less two masks
     assert kept_bytes(ops, 2048) == kept_bytes(ops, 65536)
     assert kept_bytes(ops, 2048, ("core_attn",)) == 32 * spec.hidden
+
+
+@pytest.mark.parametrize(
+    ("softmax", "moved", "kept"),
+    [(Softmax.FUSED, 4, 1), (Softmax.SEPARATE, 6, 1), (Softmax.SEPARATE_FP32, 16, 3)],
+)
+def test_each_kernel_of_a_separate_softmax_moves_its_matrix(softmax: Softmax, moved: int, kept: int) -> None:
+    """By hand, in elements of two bytes: written and read by the products, and the passes of every kernel between."""
+    spec, seq, heads = gpt(), 2048, 96
+    core = next(op for op in layer_ops(layer(spec), spec, flash_attention=False, softmax=softmax) if op.heads)
+    assert core.traffic_elements_per_score == moved
+    assert kept_bytes([core], seq) == BF16 * kept * heads * seq
+    assert kept_bytes([core], seq, ("core_attn",)) == 0
 
 
 def test_llama_layer_keeps_both_projections_and_their_product() -> None:

@@ -11,6 +11,7 @@ from costmodels.table import Floats
 _QUERY_TILE: Final = 128.0  # queries of one block of the fused kernel
 _REFERENCE_WIDTH: Final = 128.0  # head width at which ``AttentionEfficiency.math`` is stated
 _BACKWARD_PRODUCTS: Final = 2.5  # five products against two: scores are computed again
+_ALIGNED_BYTES: Final = 16.0  # rows of operands start at multiples of this, or the matrix units stay unused
 _FORWARD_KERNELS: Final = 1.0
 _BACKWARD_KERNELS: Final = 3.0  # row sums, main kernel, conversion of the query gradient
 
@@ -126,11 +127,16 @@ def matrix_attention_s(
     -------
     tuple of array
         Seconds forward and backward, each of shape (U,). Masked scores are computed: nothing is saved by causality.
+        Heads whose rows are no multiples of 16 bytes are multiplied without the matrix units.
+
+    References
+    ----------
+    NVIDIA, Matrix Multiplication Background User's Guide, "Requirements to use Tensor Cores": operands aligned to 16
+    bytes; ``docs/compute.md``, section "Attention".
     """
     shared = machine.shared
     scores = shape.tokens * shape.matrix_keys * shape.heads
-    rate = machine.rate_flops_per_s(number_format) * machine.gemm_math("bf16") * shared.unfused_attention_math
-    products_s = 2.0 * scores * (shape.qk_dim + shape.v_dim) / rate
+    products_s = 2.0 * scores * (shape.qk_dim + shape.v_dim) / _batched_flops_per_s(shape, machine, number_format)
     bandwidth = machine.accelerator.memory_bytes_per_s * machine.generation.memory
     softmax_s = ELEMENT_BYTES[number_format] * elements_per_score * scores / bandwidth
     launch_s = machine.shared.memory_launch_s
@@ -138,6 +144,16 @@ def matrix_attention_s(
         products_s + softmax_s + 3.0 * launch_s,
         2.0 * products_s + shared.backward_traffic * softmax_s + 6.0 * launch_s,
     )
+
+
+def _batched_flops_per_s(shape: AttentionShape, machine: Machine, number_format: str) -> Floats | float:
+    """Rate of the batched products of unfused attention: of the matrix units where rows of heads are aligned."""
+    shared = machine.shared
+    element, vector_flops_per_s = ELEMENT_BYTES[number_format], machine.accelerator.peak.fp32
+    aligned = not any(width * element % _ALIGNED_BYTES for width in (shape.qk_dim, shape.v_dim))
+    if aligned or not vector_flops_per_s:
+        return machine.rate_flops_per_s(number_format) * machine.gemm_math("bf16") * shared.unfused_attention_math
+    return vector_flops_per_s * machine.clock * shared.unaligned_attention_math
 
 
 def _products_s(shape: AttentionShape, machine: Machine, number_format: str) -> Floats:

@@ -52,6 +52,8 @@ def weight_exchange(parameters: LocalParameters, job: TrainingJob, placed: Place
 
 def reduced_bytes(job: TrainingJob) -> float:
     """Bytes per parameter in a gradient reduction; software that accumulates in fewer bytes reduces in fewer."""
+    if job.software.reduce_bytes:
+        return job.software.reduce_bytes
     own = job.software.gradient_bytes
     return min(own, job.precision.reduce_bytes) if own else job.precision.reduce_bytes
 

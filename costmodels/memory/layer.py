@@ -147,6 +147,7 @@ def _layer_ops(kind: LayerKind | OpaqueLayer, scope: Scope, fused: bool) -> Sequ
         flash_attention=software.flash_attention,
         dropout=software.dropout,
         fused_kernels=fused,
+        softmax=software.softmax,
     )
 
 

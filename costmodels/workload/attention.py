@@ -1,6 +1,6 @@
 """Ops of softmax attention: multi-head, grouped-query and multi-query attention, and multi-head latent attention."""
 
-from costmodels.workload.kernels import FP32_BYTES, MASK_ELEMENTS, Kernels
+from costmodels.workload.kernels import FP32_BYTES, MASK_ELEMENTS, SCORE_ELEMENTS, Kernels, Softmax
 from costmodels.workload.model import Attention, AttentionKind
 from costmodels.workload.op import Op, OpKind, Split
 
@@ -267,9 +267,10 @@ def _indexer(mixer: Attention, hidden: int, *, causal: bool) -> tuple[Op, ...]:
 
 def _core(mixer: Attention, kernels: Kernels, *, causal: bool) -> Op:
     flash = kernels.flash_attention
-    # Not fused: the softmax's output and, with dropout, its mask and the dropped matrix are kept. Scores are written,
-    # read and written by the softmax, the same by dropout, and read by the weighted sum.
+    # Not fused: the softmax's output (in fp32 before its cast, too) and, with dropout, its mask and the dropped matrix
+    # are kept. Dropout reads and writes the matrix once more.
     dropped = 1.0 if kernels.dropout else 0.0
+    kept_fp32 = FP32_BYTES if kernels.softmax is Softmax.SEPARATE_FP32 else 0.0
     gated_output = mixer.heads * mixer.v_dim if mixer.output_gate else 0
     return Op(
         name="core_attention",
@@ -285,8 +286,8 @@ def _core(mixer: Attention, kernels: Kernels, *, causal: bool) -> Op:
         saved_elements_per_token=float(mixer.heads * mixer.v_dim if flash else gated_output),
         saved_bytes_per_token=FP32_BYTES * mixer.heads if flash else 0.0,
         saved_elements_per_score=0.0 if flash else 1.0 + dropped,
-        saved_bytes_per_score=0.0 if flash else dropped,
-        traffic_elements_per_score=0.0 if flash else 4.0 + (2.0 + MASK_ELEMENTS) * dropped,
+        saved_bytes_per_score=0.0 if flash else dropped + kept_fp32,
+        traffic_elements_per_score=0.0 if flash else SCORE_ELEMENTS[kernels.softmax] + (2.0 + MASK_ELEMENTS) * dropped,
         dropped_by=("attn",),
         parameters=mixer.heads if mixer.sinks else 0,
         low_precision=False,

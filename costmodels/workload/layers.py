@@ -9,7 +9,7 @@ from costmodels.workload.attention import attention_ops
 from costmodels.workload.block import norm_op, norm_width, repeated_norm_parameters, residual_op
 from costmodels.workload.ends import embedding_ops, head_ops, mtp_entry_ops, padded_vocab
 from costmodels.workload.feedforward import dense_ops, moe_ops
-from costmodels.workload.kernels import Kernels
+from costmodels.workload.kernels import Kernels, Softmax
 from costmodels.workload.model import Attention, DenseFfn, Ffn, LayerKind, ModelSpec, OpaqueLayer, StateSpace
 from costmodels.workload.op import Op, OpKind, Split
 from costmodels.workload.scans import delta_ops, mamba_ops
@@ -24,6 +24,7 @@ def layer_ops(
     flash_attention: bool = True,
     dropout: bool = False,
     fused_kernels: bool = True,
+    softmax: Softmax = Softmax.FUSED,
 ) -> tuple[Op, ...]:
     """Return the ops of one layer in forward order.
 
@@ -39,6 +40,8 @@ def layer_ops(
         Dropout is on: attention and both residual branches keep masks.
     fused_kernels : bool
         Norms, activations, rotary and bias-dropout-add are one kernel each.
+    softmax : Softmax
+        What attention makes of its scores where it is not fused.
 
     Returns
     -------
@@ -52,7 +55,7 @@ def layer_ops(
     """
     if isinstance(kind, OpaqueLayer):
         return (_opaque_op(kind),)
-    kernels = Kernels(flash_attention=flash_attention, dropout=dropout, fused=fused_kernels)
+    kernels = Kernels(flash_attention=flash_attention, dropout=dropout, fused=fused_kernels, softmax=softmax)
     return _block_ops(kind, model, kernels)
 
 

@@ -61,6 +61,10 @@ EIGHT_BIT_ADAM_BYTES: Final = 2.0
 STATED_MODULES: Final = (("activation function", "mlp_act"), ("norm", "layernorm"))
 """Recompute modules by the words of a remark."""
 MOST_EXTRA_MODULES: Final = 8  # modules of a pipeline that are no layers
+MODULES_AFTER_LAYERS: Final = 4
+"""Of those, the ones behind the layers: transpose back, final norm, head and the cast to fp32. Before the layers stand
+the embedding, a transpose and in later releases a cast (``GPT2ModelPipe`` in Megatron-LM-v1.1.5-3D_parallelism's
+``megatron/model/gpt2_model.py``; ``GPTModelPipe`` in Megatron-DeepSpeed)."""
 SEQUENCE_PARALLEL_FRAMEWORKS: Final = ("megatron", "bridge", "nemo", "torchtitan")
 
 INTERLEAVING_FRAMEWORKS: Final = ("nemo", "bridge")
@@ -334,15 +338,15 @@ def _front_loaded(layers: int, pp: int, vpp: int) -> tuple[tuple[int, ...], ...]
 def stated_split(words: str, pp: int, layers: int) -> tuple[int, ...]:
     """Layers per stage from ``layer split [0, 8, 14, 20, 30]``: where every stage begins among the pipeline's modules.
 
-    Frameworks count modules beside the layers (embedding, casts, norm, head, loss); those stand at the ends and are
-    taken from there, two thirds before the layers. Empty when nothing usable is stated.
+    Frameworks count modules beside the layers; those stand at the ends and are taken from there. Empty when nothing
+    usable is stated.
     """
     found = re.search(r"layer split \[([\d, ]+)\]", words)
     bounds = [int(text) for text in found.group(1).split(",")] if found else []
     extra = bounds[-1] - layers if bounds else -1
     if len(bounds) != pp + 1 or not 0 <= extra <= MOST_EXTRA_MODULES:
         return ()
-    before = (2 * extra + 2) // 3
+    before = max(extra - MODULES_AFTER_LAYERS, 0)
     starts = [min(max(bound - before, 0), layers) for bound in bounds[:-1]]
     counts = tuple(end - start for start, end in zip(starts, [*starts[1:], layers], strict=True))
     return counts if min(counts) >= 0 else ()
