@@ -1,7 +1,10 @@
 """Files of strangers: whatever they hold, the answer is a cluster or an InputError that names the file, at once."""
 
+import contextlib
 import os
 import re
+import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,8 @@ from hardware.errors import InputError
 from hardware.importers.assemble import Wishes
 from hardware.importers.facts import NetworkFacts
 from hardware.importers.nccl_log import read_nccl_log
-from hardware.importers.source_text import MOST_BYTES, SourceText
+from hardware.importers.source_text import MOST_BYTES, MOST_LINES, SourceText, read_source
+from hardware.importers.telemetry.readings import read_telemetry
 from hardware.importers.topology import import_topology, read_facts
 
 FOLDER = Path(__file__).parent / "fixtures" / "topology"
@@ -23,7 +27,7 @@ LAUGHS = (
     + "]><system><cpu>&a9;</cpu></system>"
 )
 ALIASES = "blocks: &b [x]\nswitches: " + "[" * 3 + "*b" + "]" * 3 + "\n"
-MANY_PATHS = "SwitchName=l1 Nodes=n[1-50000]\n" + "".join(f"SwitchName=s{k} Switches=l1\n" for k in range(2000))
+MANY_PATHS = "SwitchName=l1 Nodes=n[1-40000]\n" + "".join(f"SwitchName=s{k} Switches=l1\n" for k in range(2000))
 BAD_COUNT = (
     '<system><cpu numaid="0">\n<pci class="0x030200" busid="a"><gpu dev="0"><nvlink target="b" count="-2"/>'
     "</gpu></pci></cpu></system>"
@@ -82,7 +86,7 @@ def refused(tmp_path: Path, text: str | bytes, name: str = "given") -> InputErro
         ('Switch\t4 "S-1"\n[1]\t"H-9"[1]\t# "x" lid 1 4xNDR\n', "which has no block", 0),
         ('Switch\t4 "S-1"\n[1]\tjunk\n', "junk", 2),
         ("CA 'mlx5_0'\n\tPort 1:\n\t\tState: Down\n", "no active port", 0),
-        ("\n".join(f"SwitchName=s{k} Nodes=n{k}x[1-90000]" for k in range(50)), "more than 200000", 3),
+        ("\n".join(f"SwitchName=s{k} Nodes=n{k}x[1-30000] Switches=a[1-30000]" for k in (1, 2)), "more than 50000", 1),
         (MANY_PATHS, "too many switches with too many hosts", 0),
         ("hello\n", "no known form", 1),
         ("", "empty", 0),
@@ -103,12 +107,62 @@ def test_what_is_no_file_is_refused_at_once(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     for path, reason in (
-        (pipe, "not a regular file"),
-        (tmp_path, "not a regular"),
+        (pipe, "is a pipe that nobody writes into"),
+        (tmp_path, "Is a directory"),
         (tmp_path / "none", "No such file"),
+        ("/dev/zero", "is a device"),
     ):
-        with pytest.raises(InputError, match=reason):
-            import_topology([path])
+        for read in (lambda path: import_topology([path]), read_nccl_log, read_telemetry):
+            with pytest.raises(InputError, match=reason):
+                read(path)
+
+
+def through_a_pipe(data: bytes) -> str:
+    """What a shell's ``<(command)`` gives: a name of the reading end, here with all data written by a thread."""
+    reading, writing = os.pipe()
+
+    def write() -> None:
+        with contextlib.suppress(BrokenPipeError), os.fdopen(writing, "wb") as stream:
+            stream.write(data)
+
+    threading.Thread(target=write, daemon=True).start()
+    return f"/dev/fd/{reading}"
+
+
+@pytest.mark.parametrize("name", FIXTURES)
+def test_files_come_through_pipes_as_well(name):
+    file = FOLDER / name
+    try:
+        told = read_facts(read_source(file))
+    except InputError:
+        pytest.skip("needs a second file")
+    piped = read_facts(read_source(through_a_pipe(file.read_bytes())))
+    assert [replace(facts, where="") for facts in piped] == [replace(facts, where="") for facts in told]
+
+
+def test_a_pipe_that_never_ends_is_cut_off():
+    with pytest.raises(InputError, match=f"/dev/fd/[0-9]+: has more than {MOST_BYTES} bytes"):
+        read_source(through_a_pipe(b"GPU0 X\n" * (MOST_BYTES // 2)))
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n", "\x0b", "\x0c", "\x1e", "\x85", "\u2028"])
+def test_lines_without_end_are_refused_whatever_ends_them(tmp_path, end):
+    path = tmp_path / "lines"
+    for count, refused_ in ((MOST_LINES, False), (MOST_LINES + 1, True)):
+        path.write_bytes(("x" + end * count).encode())
+        if refused_:
+            with pytest.raises(InputError, match="too many lines"):
+                read_source(path)
+        else:
+            assert len(read_source(path).lines()) == count
+
+
+def test_metrics_of_more_accelerators_than_any_cluster_has_are_refused(tmp_path):
+    path = tmp_path / "scrape"
+    metric = 'DCGM_FI_DEV_GPU_TEMP{{gpu="0",modelName="NVIDIA H100 80GB HBM3",Hostname="h{}"}} 50\n'
+    path.write_text("".join(metric.format(host) for host in range(50_001)))
+    with pytest.raises(InputError, match="more than 50000 accelerators"):
+        read_telemetry(path)
 
 
 @pytest.mark.parametrize(

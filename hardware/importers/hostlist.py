@@ -5,7 +5,7 @@ from typing import Final
 
 from hardware.importers.source_text import SourceText
 
-MOST_HOSTS: Final = 100_000
+MOST_HOSTS: Final = 50_000
 _RANGE: Final = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?$")
 
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from hardware.importers.source_text import SourceText, read_source
 
-MOST_ROWS: Final = 100_000
+MOST_ROWS: Final = 20_000
 COLLECTIVES: Final = (
     "all_reduce",
     "all_gather",

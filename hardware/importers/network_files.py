@@ -19,7 +19,7 @@ NETQ_FORM: Final = "NetQ topology graph"
 MOST_YAML_BYTES: Final = 2**20
 MOST_YAML_EVENTS: Final = 100_000
 MOST_NESTING: Final = 32
-MOST_NAMES: Final = 200_000
+MOST_NAMES: Final = 50_000
 """Nodes and switches that a file may list, repetitions included."""
 _PAIR: Final = re.compile(r"(\w{1,40})\s*=\s*([^\s#]+)")
 _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

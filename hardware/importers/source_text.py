@@ -1,7 +1,6 @@
 """Text of files that nobody vouches for: bounded, decoded, without control codes."""
 
 import re
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -12,7 +11,8 @@ from hardware.text_file import read_text_file
 MOST_BYTES: Final = 16 * 2**20
 """Of any file: an InfiniBand fabric of 16,384 adapters prints about 10 MiB."""
 MOST_LINE: Final = 100_000
-MOST_LINES: Final = 500_000
+MOST_LINES: Final = 200_000
+_LINE_ENDS: Final = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
 _CONTROL_CODES: Final = re.compile(r"\x1b\[[0-9;]{0,16}[A-Za-z]")
 
 
@@ -25,8 +25,6 @@ class SourceText:
 
     def lines(self) -> list[str]:
         """Return the lines without terminal control codes; InputError for one of absurd length."""
-        if self.text.count("\n") > MOST_LINES:
-            raise self.wrong("too many lines", MOST_LINES, f"up to {MOST_LINES}")
         text = _CONTROL_CODES.sub("", self.text) if "\x1b" in self.text else self.text
         found = text.splitlines()
         for number, line in enumerate(found, start=1):
@@ -50,7 +48,7 @@ class SourceText:
 
 
 def read_source(path: str | Path) -> SourceText:
-    """Read a regular file of at most ``MOST_BYTES``.
+    """Read a file, or what a pipe brings (``/dev/stdin``, ``<(command)``), of at most ``MOST_BYTES``.
 
     Parameters
     ----------
@@ -60,20 +58,15 @@ def read_source(path: str | Path) -> SourceText:
     Raises
     ------
     InputError
-        It cannot be read, is no regular file (a pipe could keep the reader waiting), is too large, or no text.
+        It cannot be read, is a device or a pipe that nobody writes into, is too large, or no text.
     """
     where = str(path)
-    try:
-        if not stat.S_ISREG(Path(path).stat().st_mode):
-            raise InputError("not a regular file", allowed="a file with the tool's output", where=where)
-    except (OSError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        reason = getattr(error, "strerror", None) or "no path"
-        raise InputError(f"cannot be read ({reason})", allowed="a readable file", where=where) from None
     text = read_text_file(Path(path), allowed="a file with the tool's output", most_bytes=MOST_BYTES)
     if not text.strip():
         raise InputError("the file is empty", allowed="the tool's output", where=where)
     if "\x00" in text:
         raise InputError("not text: it holds zero bytes", allowed="a text file", where=where)
-    return SourceText(where=where, text=text)
+    source = SourceText(where=where, text=text)
+    if sum(map(text.count, _LINE_ENDS)) - text.count("\r\n") > MOST_LINES:
+        raise source.wrong("too many lines", MOST_LINES, f"up to {MOST_LINES}")
+    return source

@@ -20,6 +20,7 @@ from hardware.importers.source_text import SourceText, read_source
 
 MOST_FILES: Final = 256
 MOST_HOSTS_SHOWN: Final = 4096
+_MARKS_WITHIN: Final = 2**20  # characters in which a network file shows its form
 FORMS: Final = (
     "nvidia-smi topo -m, rocm-smi --showtopo, NCCL or RCCL XML, SLURM topology.conf, ibnetdiscover, ibstat, "
     "topograph YAML, NetQ JSON"
@@ -129,7 +130,8 @@ def read_facts(source: SourceText, guids: dict[str, str] | None = None) -> tuple
 
 def _read_network(source: SourceText, guids: dict[str, str] | None) -> NetworkFacts:
     """Return what a network file states, by the first form whose mark it bears."""
-    if re.search(r'^(Switch|Ca)\s+\d+\s+"', source.text, re.M):
+    start = source.text[:_MARKS_WITHIN]
+    if re.search(r'^(Switch|Ca)\s+\d+\s+"', start, re.M):
         return read_ibnetdiscover(source, guids)
     forms = (
         (r"^[ \t]*(SwitchName|BlockName)[ \t]*=", read_slurm),
@@ -138,7 +140,7 @@ def _read_network(source: SourceText, guids: dict[str, str] | None) -> NetworkFa
         (r"\A\s*[\[{]", read_netq),
     )
     for mark, read in forms:
-        if re.search(mark, source.text, re.M | re.I):
+        if re.search(mark, start, re.M | re.I):
             return read(source)
     raise source.wrong("no known form of topology file", 1, FORMS)
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 from hardware.importers.source_text import SourceText
 from hardware.importers.telemetry.samples import MOST_SAMPLES, Sample, clock_hz, quantity, reasons_of, share
 
+MOST_DEVICES: Final = 50_000
 ASK: Final = "dcgmi dmon -e 150,155,100,203,112 (temperature, power, SM clock, utilization, clock events)"
 
 
@@ -119,6 +120,8 @@ def read_metrics(source: SourceText) -> tuple[list[Sample], int]:
         seat = (labels.get("Hostname", ""), int(labels["gpu"]))
         devices[seat] = labels.get("modelName", "")
         series[seat][match[1]].append(match[3])
+        if len(series) > MOST_DEVICES:
+            raise source.wrong(f"more than {MOST_DEVICES} accelerators", number, "those of one cluster")
     found: list[Sample] = []
     for (host, gpu), fields in series.items():
         for values in zip_longest(*fields.values(), fillvalue=""):
