@@ -31,6 +31,7 @@ from hardware.errors import InputError
 from planner.ingest.judge import judge_launch, model_of_recipe
 from planner.ingest.judged import JudgedLaunch, LaunchInput
 from planner.ingest.launch_text import LaunchText, layout_of_lists
+from planner.ingest.mixed_precision import named_configurations, precision_override
 from planner.launches.check import request_of_launch
 from planner.planning import estimate, plan
 from planner.report.words import gib, layout_text, recompute_text
@@ -70,6 +71,7 @@ KEYS = {
     "mbs": "train.micro_batch_size",
     "gbs": "train.global_batch_size",
     "seq": "model.seq_length",
+    "dataset_seq": "dataset.seq_length",
     "recompute": "model.recompute_granularity",
     "recompute_method": "model.recompute_method",
     "recompute_layers": "model.recompute_num_layers",
@@ -79,6 +81,8 @@ KEYS = {
     "dispatcher": "model.moe_token_dispatcher_type",
     "ep_overlap": "model.overlap_moe_expert_parallel_comm",
     "cpu_offloading_num_layers": "model.cpu_offloading_num_layers",
+    "moments": "optimizer.exp_avg_dtype",
+    "second_moments": "optimizer.exp_avg_sq_dtype",
 }
 NAMED = re.compile(r"_(?P<gpus>\d+)gpu_(?P<machine>[a-z]+\d+)_(?P<format>[a-z0-9]+)")
 COLUMNS = (
@@ -149,7 +153,17 @@ def overrides_of(row: Mapping[str, Any], number_format: str) -> tuple[str, ...]:
     if row.get("fsdp"):
         words += ["checkpoint.ckpt_format=fsdp_dtensor", "model.gradient_accumulation_fusion=false"]
         words += ["ddp.data_parallel_sharding_strategy=optim_grads_params"]
-    return (*words, f"mixed_precision={FORMATS.get(number_format, number_format)}")
+    if row.get("moments"):
+        words.append("optimizer.use_precision_aware_optimizer=true")
+    named = str(row.get("mp") or "")
+    return (*words, f"mixed_precision={named if named in named_configurations() else _built(number_format, row)}")
+
+
+def _built(number_format: str, row: Mapping[str, Any]) -> str:
+    """Mixed precision that a recipe builds itself: performance recipes sum gradients in bf16."""
+    name = FORMATS.get(number_format, number_format)
+    reduced = not row.get("fp32_gradients")
+    return precision_override(name, bf16_gradients=reduced).partition("=")[2]
 
 
 def _text(name: str, value: object) -> str:
@@ -165,8 +179,10 @@ def recipes_in(path: Path, notes: Mapping[str, Any]) -> Iterator[Recipe]:
     """Read the file of recipes, with the settings that the notes add."""
     for stated in json.loads(path.read_text(encoding="utf-8"))["recipes"]:
         name = str(stated["recipe"]).rpartition(".")[2]
-        added = next((entry for entry in notes["setting"] if re.search(entry["recipes"], name)), {})
-        row = {**{key: value for key, value in added.items() if key in KEYS}, **stated}
+        row = dict(stated)
+        for entry in notes["setting"]:
+            if re.search(entry["recipes"], name):
+                row = {**{key: value for key, value in entry.items() if key != "recipes"}, **row}
         found = NAMED.search(name)
         machine = found["machine"] if found else next((m for m in MACHINES if f".{m}." in row["recipe"]), "h100")
         grid = [int(row[key] or 1) for key in ("tp", "pp", "cp", "ep", "etp")]

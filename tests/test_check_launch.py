@@ -5,6 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from costmodels.memory.states import parameter_bytes
 from costmodels.workload.counts import parameter_count
 from costmodels.workload.presets import model
 from hardware.errors import InputError
@@ -14,7 +15,7 @@ from planner.ingest.judge import model_of_recipe
 from planner.ingest.launch_text import read_launch_text, yaml_overrides
 from planner.ingest.megatron_model import model_of
 from planner.ingest.options import megatron_options, read_arguments
-from planner.launches.check import check_launch, read_launch
+from planner.launches.check import check_launch, read_launch, request_of_launch
 from planner.question import LaunchQuestion
 
 RUN = CliRunner()
@@ -162,6 +163,74 @@ def test_nemo_degrees_in_the_models_configuration_are_overwritten_by_the_strateg
     )
     assert [violation.rule for violation in judged.violations] == ["nemo-override-overwritten"]
     assert "trainer.strategy.pipeline_model_parallel_size=2" in judged.violations[0].message
+
+
+@pytest.mark.parametrize(
+    ("words", "decides"),
+    [
+        (["mixed_precision=bf16_mixed", "ddp.grad_reduce_in_fp32=false"], "mixed_precision.grad_reduce_in_fp32"),
+        (["mixed_precision=bf16_mixed", "model.fp8=hybrid"], "mixed_precision.fp8"),
+        (["mixed_precision=bf16-with-mxfp8-mixed", "model.fp8_recipe=tensorwise"], "mixed_precision.fp8_recipe"),
+        (["mixed_precision=fp16_mixed", "ddp.grad_reduce_in_fp32=true"], "mixed_precision.grad_reduce_in_fp32"),
+    ],
+)
+def test_bridge_lays_mixed_precision_over_other_sections(words, decides):
+    base = ("train.global_batch_size=8", "train.micro_batch_size=1")
+    judged = read_launch(told("bridge", *base, *words, world=8, model="llama3_8b"))
+    assert not judged.legal
+    assert judged.accepted
+    assert f"is overwritten by {decides} without a word" in judged.violations[0].message
+    assert read_launch(told("bridge", *base, words[0], world=8, model="llama3_8b")).legal
+    assert read_launch(told("bridge", *base, words[1], world=8, model="llama3_8b")).legal  # the recipe's own decides
+
+
+def test_gradients_of_nemo_are_those_of_its_plugin():
+    base = ("data.global_batch_size=8", "data.micro_batch_size=1")
+    words = (*base, "trainer.strategy.ddp.grad_reduce_in_fp32=false")
+    judged = read_launch(told("nemo", *words, world=8, model="llama3_8b"))
+    assert "is overwritten by trainer.plugins.grad_reduce_in_fp32" in judged.violations[0].message
+
+
+def test_an_unknown_mixed_precision_is_refused():
+    judged = read_launch(told("bridge", "mixed_precision=bf16_mxed", world=8, model="llama3_8b"))
+    assert "mixed_precision=bf16_mxed; allowed: bf16_mixed" in judged.violations[0].message
+
+
+@pytest.mark.parametrize(
+    ("framework", "words", "gradients", "optimizer"),
+    [
+        ("megatron", (), 4.0, 8.0),
+        ("megatron", ("--grad-reduce-in-bf16",), 2.0, 8.0),
+        ("megatron", ("--use-precision-aware-optimizer", "--exp-avg-dtype", "bf16"), 4.0, 6.0),
+        ("bridge", (), 2.0, 8.0),
+        ("bridge", ("mixed_precision=bf16_mixed",), 4.0, 8.0),
+        ("bridge", ("mixed_precision.grad_reduce_in_fp32=false",), 2.0, 8.0),
+        (
+            "bridge",
+            (
+                "optimizer.use_precision_aware_optimizer=true",
+                "optimizer.exp_avg_dtype=torch.bfloat16",
+                "optimizer.exp_avg_sq_dtype=bf16",
+            ),
+            2.0,
+            4.0,
+        ),
+        ("nemo", ("trainer.plugins.grad_reduce_in_fp32=false",), 2.0, 8.0),
+        ("nemo", ("trainer.plugins.grad_reduce_in_fp32=true",), 4.0, 8.0),
+    ],
+)
+def test_states_are_priced_in_the_formats_that_a_launch_states(framework, words, gradients, optimizer):
+    data = {"bridge": "train", "nemo": "data"}.get(framework)
+    batch = [f"{data}.micro_batch_size=1", f"{data}.global_batch_size=8"]
+    if framework == "megatron":
+        batch = [
+            *SIZES.split(),
+            *["--micro-batch-size", "1", "--global-batch-size", "8", "--bf16", "--use-distributed-optimizer"],
+        ]
+    judged = read_launch(told(framework, *batch, *words, world=8, model="" if framework == "megatron" else "llama3_8b"))
+    assert judged.legal, judged.violations
+    states = parameter_bytes(request_of_launch(judged, "dgx-h100:1").job)
+    assert (states.gradients, states.optimizer) == (gradients, optimizer + 4.0)  # 4: master weights
 
 
 def test_recipes_name_models():

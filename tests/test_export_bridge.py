@@ -19,11 +19,19 @@ from planner.export.launch import Site
 from planner.export.megatron_model import model_arguments
 from planner.export.nemo import export_nemo
 from planner.ingest.bridge import layout_of_overrides, override_keys
+from planner.ingest.judge import judge_launch
+from planner.ingest.judged import LaunchInput
+from planner.ingest.launch_text import LaunchText
 from planner.ingest.plain_layout import plain_layout, uniform_stages
 from planner.request import Framework
 from planner.rules import check_layout, facts_of
 
 DENSE, SPARSE = "llama3_8b", "mixtral_8x22b"
+REDUCED_IN_BF16 = (
+    "_target_:megatron.bridge.training.mixed_precision.MixedPrecisionConfig,"
+    "params_dtype:{_target_:torch.bfloat16,_call_:false},pipeline_dtype:{_target_:torch.bfloat16,_call_:false},"
+    "bf16:true,grad_reduce_in_fp32:false"
+)
 EXPORTERS = {Framework.BRIDGE: export_bridge, Framework.NEMO: export_nemo}
 BOTH = pytest.mark.parametrize("framework", EXPORTERS)
 
@@ -113,8 +121,28 @@ def test_keys_of_bridge():
         "optimizer.use_distributed_optimizer=true",
         "train.micro_batch_size=1",
         "train.global_batch_size=64",
-        "mixed_precision=bf16_mixed",
+        f"mixed_precision={{{REDUCED_IN_BF16}}}",
     } <= words
+    assert not any(word.startswith("ddp.grad_reduce") for word in words)  # mixed precision is laid over it
+
+
+@pytest.mark.parametrize("recipe", ["bf16", "fp16", "fp8-ds", "fp8-cs", "fp8-blockwise", "mxfp8", "nvfp4"])
+@pytest.mark.parametrize("gradient_bytes", [2.0, 4.0])
+def test_number_formats_of_bridge_read_back(recipe, gradient_bytes):
+    layout = plan(Strategy(dp=2, zero=1), ((32,),))
+    words = export(Framework.BRIDGE, DENSE, layout, recipe=recipe, gradient_bytes=gradient_bytes).arguments
+    text = LaunchText(arguments=words)
+    given = LaunchInput(text=text, framework=Framework.BRIDGE, version="0.6", world=2, model=model(DENSE))
+    judged = judge_launch(given)
+    assert judged.legal
+    assert judged.precision == recipe
+    assert judged.gradient_bytes == (0.0 if recipe == "fp16" else gradient_bytes)
+
+
+def test_number_formats_of_nemo_are_those_of_the_plugin():
+    words = export(Framework.NEMO, DENSE, plan(Strategy(dp=2, zero=1), ((32,),)), gradient_bytes=2.0).arguments
+    assert "trainer.plugins.grad_reduce_in_fp32=false" in words
+    assert not any(word.startswith("trainer.strategy.ddp.grad_reduce") for word in words)
 
 
 def test_keys_of_nemo():

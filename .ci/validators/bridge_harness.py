@@ -2,7 +2,7 @@
 
 Standard input holds one JSON object a line, ``{"name", "world_size", "model", "overrides", "environment"}``; ``model``
 lists the flags of Megatron-LM that build the recipe's model. Standard output answers with one line each, ``{"name",
-"accepted", "step", "error", "layers", "microbatches"}``. It is imported once; cases run in forked children.
+"accepted", "step", "error", "layers", "microbatches", "formats"}``. It is imported once; cases run in forked children.
 
 What is real: the default configuration of pre-training recipes, the provider of GPT models, the override grammar
 (Hydra's) and how it is laid over the configuration, ``runtime_config_update`` with ``ConfigContainer.validate``,
@@ -131,7 +131,18 @@ def judge(bridge: Any, case: dict[str, Any]) -> dict[str, Any]:
         raise harness.RefusedError("batch", f"{config.train.global_batch_size} % {samples}")
     count = config.train.global_batch_size // samples
     harness.schedule_of(told, model, count)
-    return {"layers": layers, "microbatches": count}
+    return {"layers": layers, "microbatches": count, "formats": formats_of(config)}
+
+
+def formats_of(config: Any) -> dict[str, Any]:
+    """Number formats that the launch would run with, after mixed precision was laid over the other sections."""
+    model = config.model
+    return {
+        "fp32_gradients": bool(config.ddp.grad_reduce_in_fp32),
+        "weights": str(model.params_dtype),
+        "fp8": model.fp8 and model.fp8_recipe,
+        "fp4": model.fp4,
+    }
 
 
 def main() -> int:
@@ -145,8 +156,31 @@ def main() -> int:
     if "--fields" in sys.argv:
         print(json.dumps(sections()))
         return 0
+    if "--named" in sys.argv:
+        print(json.dumps(named()))
+        return 0
     forks.answer_all(lambda case: judge(bridge, case))
     return 0
+
+
+def named() -> dict[str, dict[str, str]]:
+    """Fields of the named configurations of mixed precision where they differ from the defaults."""
+    from megatron.bridge.training.mixed_precision import MIXED_PRECISION_RECIPES, MixedPrecisionConfig
+
+    default, told = MixedPrecisionConfig(), {}
+    formats = ("params_dtype", "pipeline_dtype", "fp8_param", "fp4_param")  # follow from other fields
+    for name, made in MIXED_PRECISION_RECIPES.items():
+        found = made()
+        fields = [field.name for field in dataclasses.fields(found) if field.name not in formats]
+        values = {field: getattr(found, field) for field in fields if getattr(found, field) != getattr(default, field)}
+        told[name] = {
+            field: str(value).lower() if isinstance(value, bool) else str(value) for field, value in values.items()
+        }
+    return told
+
+
+def _word(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def sections() -> dict[str, list[str]]:

@@ -10,13 +10,16 @@ import argparse
 import json
 import sys
 import tomllib
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import real
-from megatron_requests import compared, drawn_requests, request_of
+from megatron_requests import Request, compared, drawn_requests, request_of
 
 from planner.export.megatron_model import model_arguments
+from planner.ingest.mixed_precision import named_configurations
 from planner.request import Framework
 
 FIELDS = Path(__file__).parents[2] / "planner" / "ingest" / "bridge_fields.toml"
@@ -32,6 +35,29 @@ def differing_fields() -> int:
     if wrong:
         print(f"fields that the table lacks: {wrong}")
     return len(wrong)
+
+
+def differing_names() -> int:
+    """Named configurations of mixed precision that the project's table has otherwise."""
+    asked = json.loads(real.asked("bridge_harness.py", "--named"))
+    plain = {name: fields for name, fields in asked.items() if "-" not in name}
+    known = named_configurations()
+    wrong = [name for name in sorted({*plain, *known}) if plain.get(name) != known.get(name)]
+    if wrong:
+        print(f"configurations of mixed precision that differ: {', '.join(wrong)}")
+    return len(wrong)
+
+
+def differing_formats(requests: Sequence[Request], answers: Sequence[Mapping[str, Any]]) -> int:
+    """Launches whose number formats are not those of their plans."""
+    wrong = 0
+    for request, answer in zip(requests, answers, strict=True):
+        job, formats = request.job, answer.get("formats")
+        width = job.software.gradient_bytes or job.precision.gradient_bytes
+        if formats and (formats["fp32_gradients"], bool(formats["fp8"])) != (width == 4.0, job.precision.gemm == "fp8"):
+            print(f"{request.spec.name} in {job.precision.name} with gradients of {width:g} bytes runs with {formats}")
+            wrong += 1
+    return wrong
 
 
 def main() -> int:
@@ -56,6 +82,7 @@ def main() -> int:
     if taken:
         print(f"{taken} launches with a misspelt key accepted")
     wrong = compared(requests, answers[: len(cases)], options.requests)
+    wrong += differing_names() + differing_formats(requests, answers[: len(cases)])
     return int(bool(wrong + taken + differing_fields()))
 
 

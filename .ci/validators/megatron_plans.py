@@ -131,6 +131,7 @@ def random_job(rng: random.Random) -> TrainingJob:
         param_overlap=rng.random() < 0.7,
         tp_overlap=rng.random() < 0.2,
         fused_loss=rng.random() < 0.3,
+        gradient_bytes=rng.choice((0.0, 2.0)),
     )
     numbers = precision(rng.choice(PRECISIONS), framework="megatron")
     return TrainingJob(

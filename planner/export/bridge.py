@@ -22,12 +22,14 @@ from planner.export.megatron import export_megatron
 from planner.export.megatron_model import model_arguments
 from planner.export.plan_checks import check_rules, check_sizes, has_experts
 from planner.ingest.bridge import CORE, OverrideKey, layout_of_overrides, override_keys, precision_words
+from planner.ingest.mixed_precision import recipe_override
 from planner.ingest.plain_layout import plain_layout
 from planner.plan_report import RankPlace
 from planner.request import Framework
 from planner.rules.table import resolve_version
 
 _PLAIN: Final = re.compile(r"[\w.+-]+")
+_BF16_GRADIENTS: Final = "--grad-reduce-in-bf16"
 _PRECISION_FLAGS: Final = ("--bf16", "--fp16", "--fp8-", "--fp4-", "--reuse-grad-buf-for-mxfp8")
 _RECIPE: Final = "MODEL_RECIPE names the recipe; its model must be that of the plan: layers, sizes, experts"
 _PROGRAM: Final = Program(
@@ -144,11 +146,12 @@ def overrides_of_arguments(
     if recipe not in recipes:
         raise InputError(f"precision {recipe} has no override", allowed=", ".join(recipes))
     words = [word for key in override_keys(framework) for word in _key_words(key, given)]
+    formats = recipe_override(recipes[recipe][0], bf16_gradients=_BF16_GRADIENTS in given)
     silent = {*_options(model_words), *(key.flag for key in override_keys(framework)), "--seq-length"}
     unsaid = [flag for flag in given if flag not in silent and not flag.startswith(_PRECISION_FLAGS)]
     if unsaid:
         raise InputError(f"{', '.join(unsaid)} has no override in {framework}", allowed="a plan without it")
-    return (*words, *recipes[recipe][0])
+    return (*words, *formats)
 
 
 def _options(arguments: Sequence[str]) -> dict[str, tuple[str, ...]]:

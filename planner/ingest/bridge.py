@@ -18,12 +18,18 @@ from costmodels.layout import Layout
 from hardware.errors import InputError
 from planner.ingest.launch_text import layout_of_lists
 from planner.ingest.megatron import layout_of, parse_megatron
+from planner.ingest.mixed_precision import KEY as PRECISION
+from planner.ingest.mixed_precision import overwritten, precision_flags, stated_precision
 from planner.ingest.options import Fault
 from planner.request import Framework
 
 CORE: Final = MappingProxyType({Framework.BRIDGE: "0.19", Framework.NEMO: "0.15"})
 """Version of Megatron-core that Megatron-Bridge 0.6 and NeMo 2.7 build on."""
 _MODEL_WORDS: Final = ("--seq-length",)  # a recipe's model states it too, the override decides
+_PLUGIN_GRADIENTS: Final = "trainer.plugins.grad_reduce_in_fp32"
+_FORMATS: Final = MappingProxyType(
+    {"float32": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16", "uint8": "fp8"}
+)
 _NOTHING: Final = ("null", "none", "")
 
 
@@ -112,12 +118,15 @@ class Overrides:
         Keys that say nothing about a layout.
     layers : int
         ``model.num_layers``; 0: as the recipe has it.
+    gradients : bool
+        Whether they state the number format of gradients.
     """
 
     flags: tuple[str, ...]
     faults: tuple[Fault, ...]
     unjudged: tuple[str, ...]
     layers: int = 0
+    gradients: bool = False
 
 
 def read_overrides(overrides: Sequence[str], framework: Framework) -> Overrides:
@@ -134,7 +143,7 @@ def read_overrides(overrides: Sequence[str], framework: Framework) -> Overrides:
     precise = {word.partition("=")[0] for words, _ in precision_words(framework).values() for word in words}
     found: dict[str, str] = {}
     unjudged: list[str] = []
-    faults: list[Fault] = []
+    formats, faults = _formats(overrides, framework)
     for override in overrides:
         name, sign, value = override.lstrip("+-~").partition("=")
         name = _synonyms().get(name, name)
@@ -143,10 +152,10 @@ def read_overrides(overrides: Sequence[str], framework: Framework) -> Overrides:
             faults.append(_fault(framework, "value", override, f"override {override!r}; allowed: key=value"))
         elif name in known:
             found[name] = _plain_list(text)
-        elif (read := _overwritten_by(name, framework, known)) is not None:
+        elif (read := _overwritten_by(name, framework, known) or overwritten(name, text, formats)) is not None:
             message = f"override {name} is overwritten by {read} without a word; allowed: {read}={text}"
             faults.append(_fault(framework, "overwritten", name, message))
-        elif name in precise:
+        elif name in precise or (name.startswith(f"{PRECISION}.") and _is_field(name, framework)):
             continue
         elif name in _sizes():
             found[name] = text
@@ -156,21 +165,36 @@ def read_overrides(overrides: Sequence[str], framework: Framework) -> Overrides:
             faults.append(_unknown(name, framework, [*known, *precise]))
     words, told = _flags_of(found, framework)
     words += _size_flags(found)
-    words += _precision_flags(overrides, framework)
+    words += precision_flags(formats) if formats else _plugin_flags(overrides, framework)
     layers = found.get("model.num_layers", "")
     return Overrides(
         flags=tuple(words),
         faults=(*faults, *told),
         unjudged=tuple(unjudged),
         layers=int(layers) if layers.isdecimal() and len(layers) <= 9 else 0,
+        gradients=formats is not None or _PLUGIN_GRADIENTS in found,
     )
 
 
-def _overwritten_by(name: str, framework: Framework, known: Collection[str]) -> str | None:
-    """Key of NeMo's strategy that decides what a field of the model's configuration seems to say; None for others.
+def _formats(overrides: Sequence[str], framework: Framework) -> tuple[Mapping[str, str] | None, list[Fault]]:
+    """Mixed precision that overrides of Megatron-Bridge state."""
+    if framework is not Framework.BRIDGE:
+        return None, []
+    try:
+        return stated_precision(overrides), []
+    except InputError as error:
+        return None, [_fault(framework, "value", PRECISION, str(error))]
 
-    ``MegatronStrategy.connect`` sets the model's parallel attributes to its own (``set_model_parallel_attributes``).
+
+def _overwritten_by(name: str, framework: Framework, known: Collection[str]) -> str | None:
+    """Key of NeMo's strategy or plugin that decides what another field seems to say; None for others.
+
+    ``MegatronStrategy.connect`` sets the model's parallel attributes to its own (``set_model_parallel_attributes``) and
+    lays the number formats of the precision plugin over model, optimizer and ``ddp``
+    (``update_config_with_dtype_overrides``).
     """
+    if framework is Framework.NEMO and name == "trainer.strategy.ddp.grad_reduce_in_fp32":
+        return _PLUGIN_GRADIENTS
     field = name.rpartition(".")[2]
     read = f"trainer.strategy.{field}"
     inside_model = framework is Framework.NEMO and name == f"model.config.{field}"
@@ -292,10 +316,13 @@ def _flag_words(key: OverrideKey, found: Mapping[str, str]) -> list[str]:
         return []
     if key.kind == "values":
         return [key.flag, *(word.strip().strip("'\"") for word in value.strip("[]").split(",") if word.strip())]
+    if key.flag.endswith("-dtype"):
+        value = value.removeprefix("torch.")
+        value = _FORMATS.get(value, value)
     return [key.flag, value]
 
 
-def _precision_flags(overrides: Sequence[str], framework: Framework) -> list[str]:
+def _plugin_flags(overrides: Sequence[str], framework: Framework) -> list[str]:
     """Flags of the recipe whose every override is given; the one with most of them, none when nothing says."""
     plain = {override.lstrip("+").replace("'", '"') for override in overrides}
     fitting = [entry for entry in precision_words(framework).values() if set(entry[0]) <= plain]

@@ -33,6 +33,8 @@ _CONNECTIONS: Final = "CUDA_DEVICE_MAX_CONNECTIONS"
 _FP8: Final = MappingProxyType(
     {"delayed": "fp8-ds", "tensorwise": "fp8-cs", "blockwise": "fp8-blockwise", "mxfp8": "mxfp8"}
 )
+_MOMENTS: Final = ("--exp-avg-dtype", "--exp-avg-sq-dtype")
+_MOMENT_BYTES: Final = MappingProxyType({"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0})
 _ASSUMED: Final = (
     ("--bf16", ("--bf16", "--fp16"), "bf16"),
     ("--use-distributed-optimizer", ("--use-distributed-optimizer", "--use-megatron-fsdp"), "distributed optimizer"),
@@ -132,9 +134,23 @@ def _judged(
         layout=layout_of(launch) if starts else None,
         model=model,
         precision=precision_of(launch.arguments),
+        gradient_bytes=_gradient_bytes(launch.arguments),
+        optimizer_bytes=sum(_moment_bytes(launch.arguments, moment) for moment in _MOMENTS),
+        optimizer_offload=launch.arguments.has("--optimizer-cpu-offload"),
         unknown=unknown_names(launch.faults),
         notes=notes,
     )
+
+
+def _gradient_bytes(read: Arguments) -> float:
+    """Bytes per parameter of the summed gradients: with bf16 they are fp32 unless a flag says otherwise."""
+    if not read.has("--bf16"):
+        return 0.0
+    return 2.0 if read.has("--grad-reduce-in-bf16") else 4.0
+
+
+def _moment_bytes(read: Arguments, moment: str) -> float:
+    return _MOMENT_BYTES.get(read.text(moment, "fp32"), 4.0)
 
 
 def precision_of(read: Arguments) -> str:
@@ -177,6 +193,7 @@ def _overrides(given: LaunchInput) -> JudgedLaunch:
         judged,
         title=f"{name} {given.version} (Megatron core {CORE[framework]})",
         version=given.version,
+        gradient_bytes=judged.gradient_bytes if read.gradients else 0.0,
         unjudged=read.unjudged,
     )
 

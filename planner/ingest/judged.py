@@ -61,6 +61,11 @@ class JudgedLaunch:
         The model, where the launch builds or names one.
     precision : str
         Training recipe.
+    gradient_bytes, optimizer_bytes : float
+        Per parameter, as the launch states them: the summed gradients (0.0: as the framework is priced) and the
+        optimizer's states beside master weights.
+    optimizer_offload : bool
+        The optimizer's states lie in host memory.
     unknown : tuple of str
         Arguments that the framework does not know.
     unjudged : tuple of str
@@ -80,6 +85,9 @@ class JudgedLaunch:
     layout: Layout | None
     model: ModelSpec | None
     precision: str
+    gradient_bytes: float = 0.0
+    optimizer_bytes: float = 8.0
+    optimizer_offload: bool = False
     unknown: tuple[str, ...] = ()
     unjudged: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

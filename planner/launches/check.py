@@ -183,9 +183,13 @@ def request_of_launch(judged: JudgedLaunch, cluster: str) -> PlanRequest | None:
     job = job_of(
         judged.framework, judged.precision, global_batch=max(1, proposal.global_batch), seq=max(1, proposal.seq)
     )
-    offloaded = proposal.switches.cpu_offload_layers
-    if offloaded:
-        job = replace(job, software=replace(job.software, activation_offload_layers=offloaded))
+    software = replace(
+        job.software,
+        activation_offload_layers=proposal.switches.cpu_offload_layers or job.software.activation_offload_layers,
+        gradient_bytes=judged.gradient_bytes or job.software.gradient_bytes,
+        optimizer_offload=judged.optimizer_offload or job.software.optimizer_offload,
+    )
+    job = replace(job, software=software, optimizer_bytes=judged.optimizer_bytes)
     return PlanRequest(model=judged.model, cluster=machine, job=job, framework=judged.framework)
 
 
