@@ -1,6 +1,7 @@
 """Where ranks run: which node takes a block of consecutive ranks, and which of its accelerators each local rank."""
 
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -78,6 +79,7 @@ def stage_map(placement: Placement, stage_of_rank: Ints, island: Island) -> Ints
         :data:`UNUSED` where no rank runs.
     """
     found = np.full((island.nodes, island.node.gpus), UNUSED, dtype=np.int64)
-    for block, stages in enumerate(stages_of_blocks(stage_of_rank, island.node.gpus)):
-        found[placement.nodes[block], list(placement.gpus[block])] = stages
+    nodes = np.repeat(placement.nodes, [len(gpus) for gpus in placement.gpus])
+    gpus = np.fromiter(chain.from_iterable(placement.gpus), dtype=np.int64, count=len(stage_of_rank))
+    found[nodes, gpus] = stage_of_rank
     return found

@@ -1,7 +1,7 @@
 """Placement: patterns against permutations, the search against brute force, identity beside, heat-aware never worse."""
 
 from dataclasses import replace
-from itertools import permutations
+from itertools import combinations, permutations
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from hardware.errors import InputError
 from planner.layouts.build import on_island
 from planner.layouts.explicit import ExplicitLayout, layout_of
 from planner.placement import place_layout, place_with_splits, placement_of, rank_places
-from planner.placement.candidates import board_of, every_placement
+from planner.placement.candidates import board_of, every_placement, near
 from planner.placement.joint import network_minds
 from planner.placement.patterns import NodeSlots, patterns
 from planner.plan_report import RankPlace
@@ -271,6 +271,47 @@ def test_a_search_with_heat_keeps_grids_until_none_left_can_win(monkeypatch: pyt
     report = plan(base)
     assert seen[:2] == [2, 4]
     assert report.layouts[0].cost.power.limited_by == "heat"
+
+
+@pytest.mark.parametrize("most_keys", [1 << 62, 8])
+def test_nodes_that_are_alike_are_solved_once(monkeypatch: pytest.MonkeyPatch, most_keys: int) -> None:
+    """States by sort of node against states of every node by itself, also where keys of sorts must be counted anew."""
+    problem = problem_of(
+        hot(4, 2, (30.0, 44.0, 30.0, 44.0), (DeviceState(node=3, gpu=1, speed=0.8),)), "10,6,9,7", tp=2
+    )
+    placements = [Placement(nodes=order, gpus=((0, 1), (1, 0), (0, 1), (0, 1))) for order in permutations(range(4))]
+    maps = placed_maps(problem, placements)
+    monkeypatch.setattr("costmodels.power.heat._MOST_KEYS", most_keys)
+    solved = settle(problem, maps)
+
+    def each_by_itself(heat: object, placed: np.ndarray, length_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        del heat, length_s
+        every = np.arange(placed.shape[0] * placed.shape[1])
+        return every, every.reshape(placed.shape[:2])
+
+    monkeypatch.setattr("costmodels.power.heat._alike_nodes", each_by_itself)
+    slow = settle(problem, maps)
+    np.testing.assert_array_equal(solved.step_s, slow.step_s)
+    for name in ("clock", "mean_w", "temperature_c", "busy_c"):
+        np.testing.assert_array_equal(getattr(solved.states[0], name), getattr(slow.states[0], name))
+    assert len({round(float(step_s), 6) for step_s in solved.step_s}) > 1
+
+
+def test_neighbours_leave_out_only_what_differs_in_nothing() -> None:
+    """Two stages on two nodes each: all swaps of two nodes come to the same step times as those that are priced."""
+    request = hot(4, 2, (30.0, 44.0, 30.0, 44.0))
+    given = layout_of(request, ExplicitLayout(tp=2, dp=2, layers_per_stage="14,18"))
+    problem = heat_problem(pricings_of(request), given)
+    start = identity(8, 2)
+    swaps = []
+    for first, second in combinations(range(4), 2):
+        nodes = list(start.nodes)
+        nodes[first], nodes[second] = nodes[second], nodes[first]
+        swaps.append(Placement(nodes=tuple(nodes), gpus=start.gpus))
+    found = near(board_of(problem), start)
+    assert len(found) < len(swaps)
+    all_s, found_s = (settle(problem, placed_maps(problem, (start, *some))).step_s for some in (swaps, found))
+    assert {round(float(each), 9) for each in all_s} == {round(float(each), 9) for each in found_s}
 
 
 @pytest.mark.parametrize("leaf", [0, 2])

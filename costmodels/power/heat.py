@@ -26,6 +26,7 @@ from hardware.cluster import Island
 
 ROUNDS: Final = 48  # sixteen halvings at least; a few suffice
 TOLERANCE: Final = 1e-5  # of the step time
+_MOST_KEYS: Final = 1 << 62  # what a key of a node may count up to
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -42,6 +43,8 @@ class IslandHeat:
         What the power limit leaves, over the highest clock; stage times hold at it.
     inlet_c, clock, speed : ndarray
         Inlet temperature, measured clock over the highest one (0.0: not measured), pace at equal clock, (nodes, G).
+    kind : ndarray of int
+        Nodes of one kind have the same of all three, shape (nodes,).
     """
 
     island: int
@@ -54,6 +57,7 @@ class IslandHeat:
     inlet_c: Floats
     clock: Floats
     speed: Floats
+    kind: Ints
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -143,6 +147,7 @@ def _island_heat(step: PricedStep, layout: Layout, number: int) -> IslandHeat:
         for work, time in seconds.items()
     }
     inlet, measured, speed = device_arrays(pricing)
+    _, kind = np.unique(np.concatenate([inlet, measured, speed], axis=1), axis=0, return_inverse=True)
     return IslandHeat(
         island=number,
         stages=stages,
@@ -154,6 +159,7 @@ def _island_heat(step: PricedStep, layout: Layout, number: int) -> IslandHeat:
         inlet_c=inlet,
         clock=measured,
         speed=speed,
+        kind=np.asarray(kind.reshape(-1), dtype=np.int64),
     )
 
 
@@ -272,18 +278,42 @@ def _after(problem: HeatProblem, maps: Sequence[Ints], length_s: Floats) -> Sett
 
 
 def _state(heat: IslandHeat, placed: Ints, length_s: Floats) -> ThermalState:
-    """Balance of the accelerators of an island in steps of given lengths (R,)."""
-    used = placed != UNUSED
-    local = np.searchsorted(heat.stages, np.where(used, placed, heat.stages[0]))
-    measured = heat.clock > 0.0
+    """Balance of the accelerators of an island in steps of given lengths (R,); nodes that are alike are solved once."""
+    first, every = _alike_nodes(heat, placed, length_s)
+    rows, nodes = np.divmod(first, len(heat.kind))
+    held = placed[rows, nodes]
+    used = held != UNUSED
+    local = np.searchsorted(heat.stages, np.where(used, held, heat.stages[0]))
+    clock = heat.clock[nodes]
+    measured = clock > 0.0
     slots = Slots(
         load=heat.load.take(local).where(used),
-        step_s=length_s[:, None, None],
-        inlet_c=heat.inlet_c,
-        highest_clock=np.where(measured, heat.clock, heat.sustained_clock),
+        step_s=length_s[rows, None],
+        inlet_c=heat.inlet_c[nodes],
+        highest_clock=np.where(measured, clock, heat.sustained_clock),
         fixed=measured,
     )
-    return steady_state(heat.cooling, heat.power, slots)
+    return steady_state(heat.cooling, heat.power, slots).take(every)
+
+
+def _alike_nodes(heat: IslandHeat, placed: Ints, length_s: Floats) -> tuple[Ints, Ints]:
+    """Return the first node of each sort, and the sort of every node, shape (R, nodes).
+
+    A sort is a kind of node with the same stages on its accelerators in a step of the same length. The first nodes are
+    counted through all placements, shape (D,).
+    """
+    _, length = np.unique(length_s, return_inverse=True)
+    shape = placed.shape[:2]
+    columns = [np.broadcast_to(length.reshape(-1, 1), shape), np.broadcast_to(heat.kind, shape)]
+    columns += [placed[:, :, gpu] - UNUSED for gpu in range(placed.shape[2])]
+    key = np.zeros(shape, dtype=np.int64)
+    for column in columns:
+        values = int(column.max(initial=0)) + 1
+        if int(key.max(initial=0)) > _MOST_KEYS // values:
+            key = np.unique(key, return_inverse=True)[1].reshape(shape)
+        key = key * values + column
+    _, first, sort = np.unique(key, return_index=True, return_inverse=True)
+    return np.asarray(first), np.asarray(sort.reshape(shape))
 
 
 def stage_stretch(heat: IslandHeat, placed: Ints, clock: Floats) -> Floats:
@@ -309,11 +339,11 @@ def stage_stretch(heat: IslandHeat, placed: Ints, clock: Floats) -> Floats:
     taken = heat.device.take(local).busy_s(clock) / heat.speed
     usual = base[local]
     ratio = np.where(used & (usual > 0.0), taken / np.where(usual > 0.0, usual, 1.0), 0.0)
-    rows = len(placed)
-    slowest = np.zeros((rows, len(heat.stages)))
-    row = np.broadcast_to(np.arange(rows)[:, None, None], placed.shape)
-    np.maximum.at(slowest, (row, local), ratio)
-    return np.where(slowest > 0.0, slowest, 1.0)
+    rows, stages = len(placed), len(heat.stages)
+    slowest = np.zeros(rows * stages)
+    place = local + stages * np.arange(rows)[:, None, None]
+    np.maximum.at(slowest, place.reshape(-1), ratio.reshape(-1))
+    return np.where(slowest > 0.0, slowest, 1.0).reshape(rows, stages)
 
 
 def stretched(work: StageWork, stretch: Floats) -> StageWork:

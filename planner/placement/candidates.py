@@ -21,7 +21,7 @@ from planner.placement.patterns import Gpus, NodeSlots, listed_whole, patterns
 
 MOST_CANDIDATES: Final = 512
 """Placements of a layout that are priced together; where there are no more, all are."""
-MOST_CELLS: Final = 262_144  # placements times accelerators that are priced together
+MOST_CELLS: Final = 1_048_576  # placements times accelerators that are priced together
 MOST_PATTERNS: Final = 24  # of a node, in the rounds that follow where there are more placements
 
 
@@ -70,10 +70,8 @@ def board_of(problem: HeatProblem) -> Board:
     (heat,) = problem.heats
     island = problem.step.pricings[heat.island].island
     blocks = tuple(stages_of_blocks(ranks_of_stages(problem.layout, heat.island), island.node.gpus))
-    rows = np.stack([heat.inlet_c, heat.clock, heat.speed], axis=-1)
-    distinct, index = np.unique(rows.reshape(len(rows), -1), axis=0, return_inverse=True)
-    kinds = tuple(int(kind) for kind in index.reshape(-1))
-    firsts = [kinds.index(kind) for kind in range(len(distinct))]
+    kinds = tuple(int(kind) for kind in heat.kind)
+    firsts = [kinds.index(kind) for kind in range(max(kinds) + 1)]
     busy_s = heat.load.busy_s(heat.sustained_clock)
     warmth = _warmth(heat)
     return Board(
@@ -164,12 +162,19 @@ def first_placements(board: Board) -> tuple[Placement, ...]:
 
 
 def near(board: Board, placement: Placement) -> tuple[Placement, ...]:
-    """Placements one change away: another pattern in one block, or two nodes of unlike kinds swapped."""
+    """Placements one change away: another pattern in one block, or two nodes of unlike kinds swapped.
+
+    Of blocks with the same stages in the same pattern on nodes of one kind the first stands for all: a change of
+    another one differs in nothing that is priced here.
+    """
+    first: dict[tuple[tuple[int, ...], Gpus, int], int] = {}
+    for block, (node, gpus) in enumerate(zip(placement.nodes, placement.gpus, strict=True)):
+        first.setdefault((board.blocks[block], gpus, board.kinds[node]), block)
     found: dict[Placement, None] = {}
-    for block, node in enumerate(placement.nodes):
-        for gpus in board.patterns(block, node)[:MOST_PATTERNS]:
+    for block in first.values():
+        for gpus in board.patterns(block, placement.nodes[block])[:MOST_PATTERNS]:
             found[_with_gpus(placement, block, gpus)] = None
-    for nodes in _other_nodes(board, placement.nodes):
+    for nodes in islice(_other_nodes(board, placement.nodes, tuple(first.values())), board.most):
         found[Placement(nodes=nodes, gpus=placement.gpus)] = None
     found.pop(placement, None)
     return tuple(islice(found, board.most))
@@ -179,15 +184,16 @@ def _with_gpus(placement: Placement, block: int, gpus: Gpus) -> Placement:
     return Placement(nodes=placement.nodes, gpus=(*placement.gpus[:block], gpus, *placement.gpus[block + 1 :]))
 
 
-def _other_nodes(board: Board, nodes: Sequence[int]) -> Iterator[tuple[int, ...]]:
+def _other_nodes(board: Board, nodes: Sequence[int], blocks: Sequence[int]) -> Iterator[tuple[int, ...]]:
     """Nodes with two of unlike kinds swapped, or one exchanged for a node of another kind that no block uses."""
-    for first, second in combinations(range(len(nodes)), 2):
+    for first, second in combinations(blocks, 2):
         if board.kinds[nodes[first]] != board.kinds[nodes[second]]:
             swapped = list(nodes)
             swapped[first], swapped[second] = swapped[second], swapped[first]
             yield tuple(swapped)
-    free = {board.kinds[node]: node for node in reversed(range(len(board.kinds))) if node not in set(nodes)}
-    for block, node in enumerate(nodes):
+    used = set(nodes)
+    free = {board.kinds[node]: node for node in reversed(range(len(board.kinds))) if node not in used}
+    for block in blocks:
         for kind, other in sorted(free.items()):
-            if kind != board.kinds[node]:
+            if kind != board.kinds[nodes[block]]:
                 yield (*nodes[:block], other, *nodes[block + 1 :])

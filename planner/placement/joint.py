@@ -27,7 +27,7 @@ from planner.rules import check_layout
 from planner.search.objective import objective_value, objective_values
 from planner.search.uneven import uneven_layouts
 
-MOST_GPUS: Final = 4_096  # of layouts that are placed otherwise than in order
+MOST_GPUS: Final = 32_768  # of layouts that are placed otherwise than in order
 MOST_STEPS: Final = 6  # to better neighbours
 MOST_PACES: Final = 3  # paces of the stages that the partitioner is asked about
 ROUGH: Final = 2e-3  # share of the step time within which all placements are priced, and then the best of them well
