@@ -97,7 +97,10 @@ class Software:
     shard_gradient_bytes: float = 0.0  # per parameter of the rank's optimizer shard: its own copy of the gradient
     bucket_bytes: float = 0.0  # communication buckets that stay allocated under ZeRO
     gather_copy_bytes: float = 0.0  # per parameter, under ZeRO: updated weights gathered into one flat tensor
+    live_parameters: float = 0.0  # under ZeRO-3, parameters whose whole weights may be present; 0.0: whole layers
     unstated_precision: str = ""  # what its runs use that state no number format
+    transposed_weights: bool = True  # frozen 8-bit weights have a transposed copy beside them for the backward pass
+    low_activation_input: bool = False  # what an activation function reads is kept in the width of products' inputs
     dummy_gradients: bool = False  # one dummy gradient per distinct weight shape stays allocated (TE 2.3 and later)
     source: str = ""
 
@@ -107,8 +110,9 @@ class TrainingJob:
     """What is trained: batch, sequence, precision, optimizer, software.
 
     ``trained_share`` is the share of the parameters that are trained: below 1.0 adapters beside frozen weights (LoRA),
-    whose gradients are not computed, reduced or stored. ``optimizer_bytes`` is the size of the optimizer's states per
-    parameter besides master weights (8.0: Adam in fp32).
+    whose gradients are not computed, reduced or stored. ``adapter_modules`` are the recompute modules whose products
+    have adapters: those of other modules then need no input in the backward pass; empty: all keep theirs.
+    ``optimizer_bytes`` is the size of the optimizer's states per parameter besides master weights (8.0: Adam in fp32).
     """
 
     global_batch: int
@@ -117,4 +121,5 @@ class TrainingJob:
     software: Software
     optimizer_bytes: float = 8.0
     trained_share: float = 1.0
+    adapter_modules: tuple[str, ...] = ()
     power_cap_w: float = 0.0  # per GPU; 0.0: the part's own limit

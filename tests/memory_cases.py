@@ -8,11 +8,12 @@ from typing import Any
 
 from costmodels.job import TrainingJob
 from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Granularity, Layout, Recompute, Stage, Strategy, StrategyRun
-from costmodels.memory import allocated_bytes, reserved_bytes, stage_memory
+from costmodels.memory import allocated_bytes, logits_bytes, reserved_bytes, stage_memory
 from costmodels.pipeline.schedules import Schedule
 from costmodels.precision import precision
 from costmodels.results import MemoryUse
 from costmodels.software import software
+from costmodels.table import table_of
 from costmodels.workload import presets
 from costmodels.workload.architecture import Architecture
 from costmodels.workload.model import ModelSpec
@@ -42,23 +43,10 @@ class Report:
 
     def uses(self) -> tuple[MemoryUse, ...]:
         """Memory of every stage."""
-        model = self._model()
-        grid, batch = dict(self.layout["grid"]), self.layout["batch"]
-        pp, vpp = grid.pop("pp", 1), grid.pop("vpp", 1)
-        strategy = Strategy(**grid, recompute=_recompute(self.get("recompute", "none")))
+        model, strategy, batch = self._model(), self._strategy(), self.layout["batch"]
+        pp, vpp = (self.layout["grid"].get(name, 1) for name in ("pp", "vpp"))
         split = self.get("layers")
         chunks = [(count,) for count in split] if split else even_chunks(model.layers, pp, vpp)
-        of = software(self.get("software"))
-        job = TrainingJob(
-            global_batch=batch["micro"] * batch["count"] * strategy.dp,
-            seq=self.get("seq"),
-            precision=replace(
-                precision(self.get("precision"), framework=of.framework), **self.get("precision_traits", {})
-            ),
-            software=replace(of, **self.get("traits", {})),
-            optimizer_bytes=self.get("optimizer_bytes", 8.0),
-            trained_share=self.get("trained_share", 1.0),
-        )
         layout = Layout(
             stages=tuple(
                 Stage(layers_per_chunk=tuple(c), strategies=(StrategyRun(strategy=strategy, count=sum(c)),))
@@ -68,7 +56,31 @@ class Report:
             num_microbatches=batch["count"],
             schedule=Schedule.INTERLEAVED if vpp > 1 else Schedule.ONE_F_ONE_B,
         )
-        return stage_memory(layout, model, job, accelerator(self.get("gpu")))
+        return stage_memory(layout, model, self._job(strategy), accelerator(self.get("gpu")))
+
+    def logits_gib(self) -> float:
+        """All that the loss holds of the logits at its peak [GiB]."""
+        strategy = self._strategy()
+        table = table_of([strategy], pp=[1], micro_batch=[self.layout["batch"]["micro"]])
+        _, at_peak = logits_bytes(self._model(), self._job(strategy), table)
+        return float(at_peak[0]) / GIB
+
+    def _strategy(self) -> Strategy:
+        grid = {name: size for name, size in self.layout["grid"].items() if name not in ("pp", "vpp")}
+        return Strategy(**grid, recompute=_recompute(self.get("recompute", "none")))
+
+    def _job(self, strategy: Strategy) -> TrainingJob:
+        of, batch = software(self.get("software")), self.layout["batch"]
+        return TrainingJob(
+            global_batch=batch["micro"] * batch["count"] * strategy.dp,
+            seq=self.get("seq"),
+            precision=replace(
+                precision(self.get("precision"), framework=of.framework), **self.get("precision_traits", {})
+            ),
+            software=replace(of, **self.get("traits", {})),
+            optimizer_bytes=self.get("optimizer_bytes", 8.0),
+            trained_share=self.get("trained_share", 1.0),
+        )
 
     def _model(self) -> ModelSpec:
         model = self.get("model")

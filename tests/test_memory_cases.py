@@ -1,7 +1,7 @@
 """What the memory model says of public reports: verdicts, moments of failure, measured peaks, states."""
 
 import pytest
-from memory_cases import GIB, Report, heaviest, peak_gib, reports, states_gb
+from memory_cases import Report, heaviest, peak_gib, reports, states_gb
 
 from costmodels.results import Verdict
 
@@ -20,7 +20,7 @@ def test_report(report: Report):
     between = {
         "states": states_gb(use),
         "host_gb": use.host_bytes / 1e9,
-        "logits_gib": dict(use.components)["logits"] / GIB,
+        "logits_gib": report.logits_gib(),
     }
     for name, size in between.items():
         low, high = report.layout.get(name, (0.0, float("inf")))

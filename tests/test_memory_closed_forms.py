@@ -13,6 +13,8 @@ from costmodels.memory.states import parameter_bytes
 from costmodels.precision import precision
 from costmodels.table import StrategyTable, table_of
 from costmodels.workload.architecture import Architecture
+from costmodels.workload.counts import owned_parameters
+from costmodels.workload.layers import layer_ops
 from costmodels.workload.model import LayerRun, ModelSpec, OpaqueLayer
 
 HIDDEN, HEADS, SEQ, BATCH = 1024, 16, 512, 3
@@ -50,8 +52,8 @@ def one(model: ModelSpec, strategy: Strategy, of: TrainingJob) -> LayerMemory:
     return layer_memory(model.kinds()[-1], model, of, table(strategy))
 
 
-def kept(strategy: Strategy, software: Software = UNFUSED) -> float:
-    return float(one(GPT, strategy, job(software)).kept[0])
+def kept(strategy: Strategy, software: Software = UNFUSED, model: ModelSpec = GPT) -> float:
+    return float(one(model, strategy, job(software)).kept[0])
 
 
 # Korthikanti et al., arXiv 2205.05198, table 2; softmax statistics and norms' are left out by the model as well.
@@ -282,3 +284,51 @@ def test_weights_that_are_not_trained_need_no_copy_for_an_optimizer(recipe, fami
         of = job(Software(name="", framework=family, main_params_in_optimizer=family != "fsdp"))
         held.append(parameter_bytes(replace(of, precision=chosen, trained_share=share)).weights)
     assert held == [whole, frozen]
+
+
+def test_frozen_products_keep_what_adapters_read():
+    """Products of the feed-forward part keep no input; those of attention theirs after dropout, with its mask."""
+    frozen = replace(job(Software(name="", framework="nemo")), trained_share=0.001)
+    usual, adapted = (one(LLAMA, Strategy(), of).kept[0] for of in (frozen, replace(frozen, adapter_modules=("attn",))))
+    feed_forward = 2.0 * (HIDDEN + 2816)
+    attention = (2.0 + 1.0) * 2 * HIDDEN - 2.0 * HIDDEN  # inputs of both projections, of which one was kept before
+    assert usual - adapted == pytest.approx((feed_forward - attention) * SEQ * BATCH)
+
+
+@pytest.mark.parametrize(("transposed", "held"), [(True, 2.0), (False, 1.0)])
+def test_frozen_weights_in_8_bits_may_lack_their_transposes(transposed, held):
+    software = Software(name="", framework="nemo", transposed_weights=transposed)
+    of = replace(job(software), precision=precision("fp8-ds"), trained_share=0.0)
+    assert parameter_bytes(of).weights == held
+
+
+def test_activation_functions_may_keep_their_input_in_8_bits():
+    eight = replace(job(Software(name="", framework="nemo")), precision=precision("fp8-ds"))
+    low = replace(eight, software=replace(eight.software, low_activation_input=True))
+    usual, less = (one(LLAMA, Strategy(), of).kept[0] for of in (eight, low))
+    assert usual - less == pytest.approx(2 * 2816 * SEQ * BATCH)
+
+
+def test_zero_3_by_parameters_holds_few_of_a_layer():
+    """Up to a number of parameters, but the largest product whole, and its gradient."""
+    strategy = Strategy(dp=4, zero=3)
+    layer, largest = float(owned_parameters(layer_ops(LLAMA.kinds()[0], LLAMA))), 2.0 * 2816 * HIDDEN
+
+    def gathered(live: float) -> float:
+        return float(
+            one(LLAMA, strategy, job(Software(name="", framework="deepspeed", live_parameters=live))).gathered[0]
+        )
+
+    bf16 = precision("bf16")
+    copy = bf16.reduce_bytes if bf16.reduce_bytes != 2.0 else 0.0
+    assert gathered(0.0) == pytest.approx((2 * 2.0 + 2.0 + copy) * layer)
+    assert gathered(1.0) == pytest.approx((2.0 + 2.0 + copy) * largest)
+    assert gathered(1e12) == pytest.approx(2 * 2.0 * layer + (2.0 + copy) * largest)
+
+
+def test_recomputed_activation_drops_the_gate_that_it_makes():
+    """Separate kernels keep the activated gate; it goes with the activation's own recompute, its input stays."""
+    separate = Software(name="", framework="torchtitan", fused_kernels=False)
+    act = Recompute(granularity=Granularity.SELECTIVE, modules=("mlp_act",))
+    everything, dropped = (kept(replace(Strategy(), recompute=what), separate, LLAMA) for what in (NO_RECOMPUTE, act))
+    assert everything - dropped == pytest.approx(2.0 * 2 * 2816 * SEQ * BATCH)

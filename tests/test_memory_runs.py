@@ -50,6 +50,25 @@ def test_shares_of_ops_take_the_scores_of_attention_first():
     assert mixed_recompute(words, [(4,), (4,)]) == ((2, CORE_ATTENTION), (4, CORE_ATTENTION))
 
 
+@pytest.mark.parametrize(("used", "layers"), [("0.44", 8), ("0.55", 32), ("0.40", 0)])
+def test_layers_that_run_again_from_two_utilisations(used, layers):
+    """Each adds a third to its operations: 8 of 32 layers add 8.3 %."""
+    words = {"framework": "fms-fsdp (FSDP1, compile)", "recompute": "selective", "zero": "3", "pp": "1", "dp": "4"}
+    mfu = str(100.0 * float(used) / (1.0 + layers / 32 / 3.0))
+    (stage,) = asked(**words, mfu=mfu, notes=f"HFU {used}; as printed").layout.stages
+    held = sum(run.count for run in stage.strategies if run.strategy.recompute is FULL_RECOMPUTE)
+    assert held == layers
+    (plain,) = asked(**words, notes="as printed").layout.stages
+    assert plain.strategies[0].strategy.recompute.granularity is Granularity.SELECTIVE
+
+
+def test_adapters_of_a_fine_tuning_benchmark():
+    tuned = asked(model="Llama-2-70B LoRA fine-tune", source="github:mlcommons/training_results_v5.0").job
+    assert (tuned.trained_share, tuned.adapter_modules) == (0.001, ("attn",))
+    assert asked(model="GPT LoRA").job.adapter_modules == ()
+    assert asked().job.trained_share == 1.0
+
+
 @pytest.mark.parametrize("words", ["", "layers per stage: [1, 2, 3] of [4]", "layers per stage: [9, 0] of [9, 4]"])
 def test_a_remark_that_does_not_fit_the_stages_is_none(words):
     assert mixed_recompute(words, [(4,), (4,)]) == (None, None)

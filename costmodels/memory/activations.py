@@ -8,9 +8,11 @@ from costmodels.job import TrainingJob
 from costmodels.memory.states import EXPERT_SPLITS
 from costmodels.memory.tokens import TokenShares
 from costmodels.table import Floats
-from costmodels.workload.op import Op, OpKind, Split, kept
+from costmodels.workload.op import Kept, Op, OpKind, Split, kept
 
 _GEMMS = frozenset({OpKind.GEMM, OpKind.GROUPED_GEMM})
+_ACTIVATION_FUNCTIONS = ("mlp_act", "moe_act")
+_MASK_BYTES = 1.0
 _ACCUMULATOR_BYTES = 4.0  # fused attention sums the gradient of the queries in fp32
 
 
@@ -54,7 +56,10 @@ def _kept_per_token(op: Op, job: TrainingJob, keys: float, modules: Sequence[str
     """Bytes per token of the tensors that an op keeps, before any division over the mesh."""
     precision = job.precision
     what = kept(op, modules)
+    if op.kind in _GEMMS and job.adapter_modules:
+        return _adapter_input(op, what, job)
     low = op.kind in _GEMMS and op.low_precision
+    low = low or (job.software.low_activation_input and op.module in _ACTIVATION_FUNCTIONS)
     width = precision.gemm_activation_bytes if low else precision.activation_bytes
     size = what.elements_per_token * width + what.bytes_per_token
     if low and precision.gemm_activation_bytes != precision.activation_bytes:
@@ -62,6 +67,14 @@ def _kept_per_token(op: Op, job: TrainingJob, keys: float, modules: Sequence[str
     scores = op.heads * keys
     size += scores * (what.elements_per_score * precision.activation_bytes + what.bytes_per_score)
     return size * _copies(op)
+
+
+def _adapter_input(op: Op, what: Kept, job: TrainingJob) -> float:
+    """Bytes per token that a frozen product keeps: what its adapter reads, after dropout, with the mask of it."""
+    if op.module not in job.adapter_modules:
+        return 0.0
+    elements = what.elements_per_token + what.shared_input_elements_per_token
+    return elements * (job.precision.activation_bytes + _MASK_BYTES) * _copies(op)
 
 
 def _copies(op: Op) -> int:

@@ -16,7 +16,7 @@ from costmodels.memory.activations import (
     working_bytes,
 )
 from costmodels.memory.constants import MemoryConstants, default_memory
-from costmodels.memory.states import LocalParameters, local_parameters, state_bytes
+from costmodels.memory.states import LocalParameters, largest_parameters, local_parameters, state_bytes
 from costmodels.memory.tokens import TokenShares, sample_shares, token_shares
 from costmodels.table import Floats, StrategyTable
 from costmodels.workload.layers import embedding_ops, head_ops, layer_ops, mtp_ops
@@ -173,17 +173,18 @@ def _block(scope: Scope, ops: Sequence[Op], parameters: LocalParameters, what: _
         else:
             sizes.append(everything)
     kept = sizes[0] if len(sizes) == 1 else np.choose(table.recompute, sizes)
-    return _with_states(scope, parameters, kept, what.working + everything - kept)
+    return _with_states(scope, ops, parameters, kept, what.working + everything - kept)
 
 
-def _with_states(scope: Scope, parameters: LocalParameters, kept: Floats, working: Floats) -> LayerMemory:
-    """Activations with the states of ``parameters``."""
+def _with_states(
+    scope: Scope, ops: Sequence[Op], parameters: LocalParameters, kept: Floats, working: Floats
+) -> LayerMemory:
+    """Activations with the states of ``parameters``, which ``ops`` own."""
     states = state_bytes(parameters, scope.job, scope.table)
     precision = scope.job.precision
-    # whole weights of the layers at hand; the running layer's whole gradient, and its copy where it is reduced wider
-    weights = precision.gather_bytes * scope.constants.gathered_weight_layers
+    # the whole gradient of what runs, and its copy where it is reduced wider
     copy = precision.reduce_bytes if precision.reduce_bytes != precision.activation_bytes else 0.0
-    gathered = (parameters.dense + parameters.expert) * (weights + precision.activation_bytes + copy)
+    gathered = _gathered(scope, ops, parameters, precision.activation_bytes + copy)
     sharded = (scope.table.zero >= 3) & (scope.table.zero_group > 1)
     return LayerMemory(
         weights=states.weights,
@@ -201,6 +202,16 @@ def _with_states(scope: Scope, parameters: LocalParameters, kept: Floats, workin
     )
 
 
+def _gathered(scope: Scope, ops: Sequence[Op], parameters: LocalParameters, gradient_bytes: float) -> Floats:
+    """Whole weights at hand under ZeRO-3 and the gradient of what runs: by layer, or up to a number of parameters."""
+    layer = parameters.dense + parameters.expert
+    weights, running = scope.constants.gathered_weight_layers * layer, layer
+    if scope.job.software.live_parameters:
+        running = largest_parameters(ops, scope.table)
+        weights = np.minimum(weights, np.maximum(scope.job.software.live_parameters, running))
+    return np.asarray(weights * scope.job.precision.gather_bytes + running * gradient_bytes)
+
+
 def embedding_memory(
     model: ModelSpec, job: TrainingJob, table: StrategyTable, constants: MemoryConstants | None = None
 ) -> LayerMemory:
@@ -211,9 +222,8 @@ def embedding_memory(
     scope = Scope(model=model, job=job, table=table, constants=constants or default_memory())
     ops = scope.ops(lambda fused: embedding_ops(model, dropout=job.software.dropout, fused_kernels=fused))
     gradient = padded_rows(model, table) * model.hidden * job.precision.activation_bytes
-    memory = _with_states(
-        scope, _embedding_parameters(scope, ops), kept_bytes(ops, job, token_shares(job, table)), gradient
-    )
+    kept = kept_bytes(ops, job, token_shares(job, table))
+    memory = _with_states(scope, ops, _embedding_parameters(scope, ops), kept, gradient)
     return replace(memory, passing=np.zeros_like(gradient))
 
 
@@ -227,7 +237,7 @@ def table_memory(
     scope = Scope(model=model, job=job, table=table, constants=constants or default_memory())
     ops = [op for op in embedding_ops(model) if op.name == "embedding"]
     nothing = np.zeros(len(table), dtype=np.float64)
-    return _with_states(scope, _embedding_parameters(scope, ops), nothing, nothing)
+    return _with_states(scope, ops, _embedding_parameters(scope, ops), nothing, nothing)
 
 
 def _embedding_parameters(scope: Scope, ops: Sequence[Op]) -> LocalParameters:
@@ -252,7 +262,7 @@ def head_memory(
     if model.vocab and not model.tied_embeddings:
         extra = (padded_rows(model, table) - model.vocab / table.tp) * model.hidden
         parameters = LocalParameters(dense=parameters.dense + extra, expert=parameters.expert)
-    return _with_states(scope, parameters, _head_kept(scope, ops, shares), _loss_working(scope, shares))
+    return _with_states(scope, ops, parameters, _head_kept(scope, ops, shares), _loss_working(scope, shares))
 
 
 def mtp_memory(

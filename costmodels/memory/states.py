@@ -66,6 +66,8 @@ def parameter_bytes(job: TrainingJob) -> ParameterBytes:
     frozen = weights if precision.weight_bytes <= precision.gather_bytes else precision.gather_bytes
     if precision.extra_weight_bytes and precision.weight_bytes >= precision.activation_bytes:
         frozen = precision.extra_weight_bytes  # both copies that products read
+    if not software.transposed_weights and frozen == weights and precision.weight_bytes < precision.activation_bytes:
+        frozen = precision.weight_bytes
     weights = job.trained_share * weights + (1.0 - job.trained_share) * frozen
     return ParameterBytes(weights=weights, gradients=gradients, optimizer=optimizer)
 
@@ -89,6 +91,15 @@ def local_parameters(ops: Sequence[Op], table: StrategyTable) -> LocalParameters
     expert = sum(op.parameters for op in ops if op.split in EXPERT_SPLITS)
     whole = sum(op.parameters for op in ops) - split - expert
     return LocalParameters(dense=whole + split / table.tp, expert=expert / (table.ep * table.etp))
+
+
+def largest_parameters(ops: Sequence[Op], table: StrategyTable) -> Floats:
+    """Parameters that a rank holds of the op that has most, before ZeRO; shape (S,). Arguments as above."""
+    largest = np.zeros(len(table), dtype=np.float64)
+    for op in ops:
+        held = local_parameters([op], table)
+        largest = np.maximum(largest, held.dense + held.expert)
+    return largest
 
 
 def state_bytes(parameters: LocalParameters, job: TrainingJob, table: StrategyTable) -> StateBytes:

@@ -20,11 +20,14 @@ def _activation_traffic(ffn: DenseFfn | MoeFfn, kernels: Kernels) -> float:
     return 2.0 if kernels.fused else 4.0
 
 
-def _activation_kept(ffn: DenseFfn | MoeFfn, kernels: Kernels) -> float:
-    """Elements kept per element of the activation's output, beside the output itself (the next GEMM's input)."""
-    if ffn.gated:
-        return 2.0 if kernels.fused else 3.0  # separate kernels keep the activated gate as well
-    return 1.0
+def _activation_input(ffn: DenseFfn | MoeFfn) -> float:
+    """Elements that the activation reads, and keeps, per element of its output (the next GEMM's input)."""
+    return 2.0 if ffn.gated else 1.0
+
+
+def _activated_gate(ffn: DenseFfn | MoeFfn, kernels: Kernels) -> float:
+    """Elements that the activation makes and keeps itself: separate kernels write the activated gate."""
+    return 1.0 if ffn.gated and not kernels.fused else 0.0
 
 
 def dense_ops(ffn: DenseFfn, hidden: int, kernels: Kernels, *, input_is_kept: bool = False) -> tuple[Op, ...]:
@@ -75,7 +78,8 @@ def _mlp_ops(
             kind=OpKind.MEMORY,
             split=Split.TENSOR,
             traffic_elements_per_token=_activation_traffic(ffn, kernels) * ffn.hidden,
-            saved_elements_per_token=_activation_kept(ffn, kernels) * ffn.hidden,
+            saved_elements_per_token=_activation_input(ffn) * ffn.hidden,
+            made_elements_per_token=_activated_gate(ffn, kernels) * ffn.hidden,
             dropped_by=(module, *outer),
         ),
         Op(
@@ -203,7 +207,8 @@ def _expert_ops(ffn: MoeFfn, width: int, kernels: Kernels) -> tuple[Op, ...]:
             experts=ffn.experts,
             top_k=ffn.top_k,
             traffic_elements_per_token=_activation_traffic(ffn, kernels) * ffn.hidden,
-            saved_elements_per_token=_activation_kept(ffn, kernels) * ffn.hidden,
+            saved_elements_per_token=_activation_input(ffn) * ffn.hidden,
+            made_elements_per_token=_activated_gate(ffn, kernels) * ffn.hidden,
             dropped_by=("moe",),
         ),
         Op(

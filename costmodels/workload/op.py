@@ -75,6 +75,8 @@ class Op:
     saved_elements_per_token : float
         Elements in activation precision kept from forward to backward *because of this op* (its input, if no
         earlier op of the layer already keeps the same tensor).
+    made_elements_per_token : float
+        Kept elements in activation precision that the op itself makes: they vanish when the op runs again.
     saved_bytes_per_token : float
         Kept bytes of fixed width (masks, fp32 statistics, fp32 probabilities). The op itself makes them, so they vanish
         when the op runs again in the backward pass.
@@ -121,6 +123,7 @@ class Op:
     saved_elements_per_score: float = 0.0
     saved_bytes_per_score: float = 0.0
     shared_input_elements_per_token: float = 0.0
+    made_elements_per_token: float = 0.0
     dropped_by: tuple[str, ...] = ()
 
 
@@ -172,8 +175,9 @@ def kept(op: Op, modules: Sequence[str] = ()) -> Kept:
     """
     dropped = any(name in op.dropped_by for name in modules)
     again = runs_again(op, modules)
+    made = 0.0 if again or dropped else op.made_elements_per_token
     return Kept(
-        elements_per_token=0.0 if dropped else op.saved_elements_per_token,
+        elements_per_token=made + (0.0 if dropped else op.saved_elements_per_token),
         bytes_per_token=0.0 if again else op.saved_bytes_per_token,
         elements_per_score=0.0 if again else op.saved_elements_per_score,
         bytes_per_score=0.0 if again else op.saved_bytes_per_score,

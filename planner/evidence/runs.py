@@ -39,9 +39,13 @@ from planner.layouts.splits import even_chunks
 BITS_PER_BYTE: Final = 8.0
 BYTES_PER_GBIT: Final = 1e9 / BITS_PER_BYTE
 BILLION: Final = 1e9
+PERCENT: Final = 100.0
+FORWARD_PARTS: Final = 3.0  # forward and backward of a layer over its forward
 ADAPTER_SHARE: Final = (
     0.001  # parameters of low-rank adapters over those of the model (rank 16 of a width of thousands)
 )
+MLPERF_ADAPTERS: Final = ("attn",)
+"""MLPerf's fine-tuning benchmark (llama2_70b_lora) adapts the projections of attention, no others."""
 UNSTATED_VARIANTS: Final = MappingProxyType({"V100 (not stated)": "V100-SXM2-32GB"})
 """What a part is taken for whose table leaves its memory open: the variant that can hold more."""
 OMNI_PATH_SHARE: Final = 0.2
@@ -105,13 +109,15 @@ def question_of(run: MeasuredRun) -> PricedRun:
         raise InputError("states the time of a single layer, not of a step")
     model = _model(run)
     software = _software(run)
+    adapted = "lora" in run.text("model").lower()
     job = TrainingJob(
         global_batch=grid.global_batch,
         seq=grid.seq,
         precision=_precision(run, software),
         software=software,
         optimizer_bytes=EIGHT_BIT_ADAM_BYTES if "bnb optimizer" in run.text("notes") else ADAM_BYTES,
-        trained_share=ADAPTER_SHARE if "lora" in run.text("model").lower() else 1.0,
+        trained_share=ADAPTER_SHARE if adapted else 1.0,
+        adapter_modules=MLPERF_ADAPTERS if adapted and "mlcommons" in run.text("source").lower() else (),
     )
     cluster = _cluster(run)
     layout = placed_on_islands(_layout(run, grid, model, software), cluster)
@@ -215,7 +221,8 @@ def _layout(run: MeasuredRun, grid: RunGrid, model: ModelSpec, software: Softwar
     if grid.tp * grid.cp * grid.dp % (strategy.ep * strategy.etp):
         raise InputError(f"expert grid {strategy.etp} x {strategy.ep} does not divide {strategy.gpus} GPUs of a stage")
     chunks = _chunks(run, model, software, grid.pp, vpp)
-    stages = tuple(map(_stage, chunks, mixed_recompute(run.text("notes"), chunks), [strategy] * grid.pp))
+    mixes = whole_layers(run, software, chunks) or mixed_recompute(run.text("notes"), chunks)
+    stages = tuple(map(_stage, chunks, mixes, [strategy] * grid.pp))
     return Layout(
         stages=stages,
         micro_batch=grid.micro_batch,
@@ -289,6 +296,23 @@ def mixed_recompute(words: str, chunks: Sequence[tuple[int, ...]]) -> tuple[tupl
     if len(counts) != len(layers) or any(count > here for count, here in zip(counts, layers, strict=True)):
         return (None,) * len(layers)
     return tuple((count, others) for count in counts)
+
+
+def whole_layers(
+    run: MeasuredRun, software: Software, chunks: Sequence[tuple[int, ...]]
+) -> tuple[tuple[int, Recompute], ...]:
+    """Layers of each stage that recompute in full, from the hardware utilisation that a run states beside its MFU.
+
+    FSDP's selective checkpointing wraps every n-th layer; a layer that runs again adds a third to its operations.
+    Empty where the run states no such pair, or names the modules that it recomputes.
+    """
+    used = re.search(r"\bHFU ([\d.]+)", run.text("notes"))
+    mfu = (run.number("mfu") or 0.0) / PERCENT
+    plain = run.text("recompute").strip().lower() == "selective"
+    if not (used and mfu and plain and software.framework == "fsdp"):
+        return ()
+    share = min(1.0, max(0.0, FORWARD_PARTS * (float(used.group(1)) / mfu - 1.0)))
+    return tuple((round(share * sum(counts)), NO_RECOMPUTE) for counts in chunks)
 
 
 def _zero(run: MeasuredRun, software: Software) -> int:
