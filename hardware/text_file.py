@@ -80,15 +80,17 @@ def _without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
-def read_toml_file(path: Path, *, allowed: str) -> dict[str, object]:
+def read_toml_file(path: Path, *, allowed: str, most_bytes: int = MOST_BYTES) -> dict[str, object]:
     """Read a TOML file.
 
     Parameters
     ----------
     path : Path
-        As the user typed it; at most 4 MiB.
+        As the user typed it.
     allowed : str
         What is wanted, for messages.
+    most_bytes : int
+        Bytes that the file may have.
 
     Returns
     -------
@@ -100,7 +102,7 @@ def read_toml_file(path: Path, *, allowed: str) -> dict[str, object]:
     InputError
         The file cannot be read, is too large, or is not TOML.
     """
-    text = read_text_file(path, allowed=allowed)
+    text = read_text_file(path, allowed=allowed, most_bytes=most_bytes)
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also numbers of thousands of digits

@@ -1,7 +1,5 @@
 """What a calibration knows of one machine, as a value and as a TOML file that is written whole and read strictly."""
 
-import math
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -11,6 +9,7 @@ from costmodels.pricing import Constants
 from costmodels.profile import UNCHANGED, Profile, profiled
 from costmodels.workload.fields import Fields
 from hardware.errors import InputError
+from hardware.text_file import read_toml_file
 from planner.traits import RunTraits, family_of
 
 FORMAT: Final = 1
@@ -18,6 +17,10 @@ MOST_BYTES: Final = 16 * 2**20
 LEAST_FACTOR: Final = 0.01
 MOST_FACTOR: Final = 100.0
 MOST_OFFSET_BYTES: Final = 1e12
+LEAST_SIZE: Final = 1e-9
+"""Of a run: one parameter, in billions."""
+MOST_LOG_RATIO: Final = 30.0
+"""Of predicted over measured step time."""
 _NUMBERS: Final = ("gpus", "parameters", "seq", "micro_batch", "tp", "pp", "cp", "ep")
 
 
@@ -187,15 +190,7 @@ def read_profile(path: Path) -> MachineProfile:
         The file is missing, too large, no TOML, or a field is missing, unknown, or out of its range.
     """
     where = str(path)
-    if not path.is_file():
-        raise InputError(f"no file {path}", allowed="a profile that plan calibrate wrote", where="--profile")
-    if path.stat().st_size > MOST_BYTES:
-        raise InputError(f"{path.stat().st_size} bytes are too many", allowed=f"up to {MOST_BYTES}", where=where)
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        what = f"cannot be read as TOML ({error})"
-        raise InputError(what, allowed="a profile that plan calibrate wrote", where=where) from error
+    table = read_toml_file(path, allowed="a profile that plan calibrate wrote", most_bytes=MOST_BYTES)
     read = Fields(table, where)
     read.only(("format", "accelerator", "frameworks", "learned", "factors", "memory_errors", "file", "run"))
     if read.whole("format") != FORMAT:
@@ -254,13 +249,13 @@ def _run(read: Fields) -> FittedRun:
     read.only(("id", "before", "after", "left_out", "distrusted", *traits))
     sizes = {name: read.number(name) for name in _NUMBERS}
     for name, size in sizes.items():
-        if size <= 0.0:
-            raise read.wrong(name, size, "a number above 0")
+        if size < LEAST_SIZE:
+            raise read.wrong(name, size, f"a number from {LEAST_SIZE:g}")
     return FittedRun(
         id=read.text("id"),
-        before=_signed(read, "before"),
-        after=_signed(read, "after"),
-        left_out=_signed(read, "left_out"),
+        before=read.signed("before", most=MOST_LOG_RATIO),
+        after=read.signed("after", most=MOST_LOG_RATIO),
+        left_out=read.signed("left_out", most=MOST_LOG_RATIO),
         distrusted=read.flag("distrusted"),
         traits=RunTraits(
             generation=read.text("generation"),
@@ -272,10 +267,3 @@ def _run(read: Fields) -> FittedRun:
             **sizes,
         ),
     )
-
-
-def _signed(read: Fields, name: str) -> float:
-    value = read.values.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise read.wrong(name, value, "a number")
-    return float(value)

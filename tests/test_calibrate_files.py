@@ -84,8 +84,13 @@ def test_a_profile_comes_back_from_its_file(tmp_path):
         ("matrix = 0.91\n", "", r"factors: matrix: missing"),
         ("matrix = 0.91", "matrix = 0.91\nmatrices = 1.0", r"unknown field 'matrices' \(did you mean 'matrix'"),
         ("format = 1", "format = 7", r"format: 7 is not accepted; allowed: 1; calibrate again"),
-        ("format = 1", "format = ", r"cannot be read as TOML"),
+        ("format = 1", "format = ", r"machine.toml: not TOML"),
         ("tp = 2.0", "tp = 0.0", r"run 1: tp: 0.0 is not accepted"),
+        ("tp = 2.0", "tp = 1e-320", r"run 1: tp: .* a number from 1e-09"),
+        ("tp = 2.0", f"tp = 1{'0' * 400}", r"run 1: tp: 10*\.\.\. is not accepted"),
+        ("left_out = -0.04", "left_out = -800.0", r"run 1: left_out: .* a number from -30 to 30"),
+        ("left_out = -0.04", f"left_out = 1{'0' * 400}", r"run 1: left_out: 10*\.\.\. is not accepted"),
+        ("left_out = -0.04", f"left_out = {'9' * 5000}", r"machine.toml: not TOML \(Exceeds the limit"),
         ("left_out = -0.04", "left_out = nan", r"run 1: left_out: nan is not accepted"),
         ("distrusted = false", "distrusted = 0", r"run 1: distrusted: 0 is not accepted"),
     ],
@@ -100,7 +105,9 @@ def test_a_profile_that_was_changed_by_hand_is_refused(tmp_path, old, new, messa
 
 
 def test_a_profile_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(InputError, match=r"--profile: no file .*nowhere.toml"):
+    with pytest.raises(
+        InputError, match=r"nowhere.toml: cannot be read .*allowed: a profile that plan calibrate wrote"
+    ):
         read_profile(tmp_path / "nowhere.toml")
 
 
@@ -164,8 +171,11 @@ def test_a_table_of_products_calibrates_their_rate(tmp_path):
     ("text", "message"),
     [
         ("m,n,k,dtype\n", r"gemm.csv: line 1: lacks the column time_us"),
-        ("m,n,k,dtype,time_us\n4096,4096,0,bf16,1\n", r"gemm.csv: row 2: k: '0' is no number above 0"),
-        ("m,n,k,dtype,time_us\nmany,4096,64,bf16,1\n", r"gemm.csv: row 2: m: 'many' is no number"),
+        (
+            "m,n,k,dtype,time_us\n4096,4096,0,bf16,1\n",
+            r"gemm.csv: row 2: k: '0' is not accepted; allowed: a number from",
+        ),
+        ("m,n,k,dtype,time_us\nmany,4096,64,bf16,1\n", r"gemm.csv: row 2: m: 'many' is not accepted"),
         ("m,n,k,dtype,time_us\n4096,4096,64,int8,1\n", r"no row can be used \(1: dtype 'int8'\)"),
     ],
 )

@@ -16,6 +16,7 @@ from planner.layouts.grids import (
     LARGEST_IDLE_SHARE,
     MAX_MICRO_BATCH,
     attention_heads,
+    divisor_counts,
     divisors,
     enumerate_grids,
     expert_count,
@@ -95,6 +96,21 @@ def test_the_order_of_grids_is_fixed():
 @given(st.integers(1, 5000))
 def test_divisors(number):
     assert divisors(number) == tuple(d for d in range(1, number + 1) if number % d == 0)
+
+
+@given(st.integers(1, 3000), st.integers(0, 200))
+def test_divisor_counts(lowest, more):
+    counts = divisor_counts(lowest, lowest + more)
+    assert counts.tolist() == [len(divisors(number)) for number in range(lowest, lowest + more + 1)]
+
+
+def test_the_roundest_counts_of_the_largest_cluster():
+    island = asked(cluster="dgx-h100:1").cluster.islands[0]
+    odd = replace(island, nodes=1_000_000, node=replace(island.node, gpus=7))
+    sizes = world_sizes(odd)
+    assert sizes[:2] == (7_000_000, 6_999_993)
+    most = max(len(divisors(size)) for size in range(6_000_000 // 7 * 7, 7_000_000, 7 * 720))
+    assert all(len(divisors(size)) >= most for size in sizes[2:])
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)

@@ -3,10 +3,12 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import TypeGuard
 
 from hardware.errors import InputError
 
 _LARGEST = 10**12  # no width, count or vocabulary is larger
+_LARGEST_NUMBER = 1e30  # no time, size or rate is larger; products of a few of them are still numbers
 _SHOWN = 40
 
 
@@ -41,9 +43,25 @@ class Fields:
     def number(self, *names: str, default: float | None = None) -> float:
         """Return the first of the fields that is there, a number that is not negative."""
         name, value = self._first(names, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value < float("inf"):
-            raise self.wrong(name, value, "a number, not negative")
+        if not _is_number(value, 0.0, _LARGEST_NUMBER):
+            raise self.wrong(name, value, f"a number, not negative, up to {_LARGEST_NUMBER:g}")
         return float(value)
+
+    def signed(self, name: str, most: float = _LARGEST_NUMBER) -> float:
+        """Return a number from ``-most`` to ``most``."""
+        value = self.values.get(name)
+        if not _is_number(value, -most, most):
+            raise self.wrong(name, value, f"a number from {-most:g} to {most:g}")
+        return float(value)
+
+    def numbers(self, name: str) -> tuple[float, ...]:
+        """Return a list of numbers that are not negative; empty when the field is missing."""
+        value = self.values.get(name)
+        if value is None:
+            return ()
+        if not isinstance(value, list | tuple) or not all(_is_number(item, 0.0, _LARGEST_NUMBER) for item in value):
+            raise self.wrong(name, value, f"a list of numbers, not negative, up to {_LARGEST_NUMBER:g}")
+        return tuple(map(float, value))
 
     def flag(self, *names: str, default: bool | None = None) -> bool:
         """Return the first of the fields that is there, true or false."""
@@ -103,6 +121,11 @@ class Fields:
             if self.has(name):
                 return name, self.values[name]
         return names[0], default
+
+
+def _is_number(value: object, least: float, most: float) -> TypeGuard[int | float]:
+    """Whether a value is a number within limits; compared before it becomes a float, which some integers cannot."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
 
 
 def _shown(value: object) -> str:

@@ -120,7 +120,7 @@ def model_from_architecture(stated: StatedArchitecture) -> ModelSpec:
 
 
 def _truncation(name: str) -> int:
-    match = re.search(r"truncated to (\d+) layers?", name)
+    match = re.search(r"truncated to ([0-9]{1,6}) layers?", name)
     return int(match.group(1)) if match else 0
 
 
@@ -238,7 +238,7 @@ def _is_gated(stated: StatedArchitecture) -> bool:
 
 def _vocab_of_name(name: str) -> int:
     """Return the vocabulary that a name states, 0 for none."""
-    stated = re.search(r"(\d+)k vocab", name.lower())
+    stated = re.search(r"([0-9]{1,6})k vocab", name.lower())
     return 1000 * int(stated.group(1)) if stated else 0
 
 

@@ -27,7 +27,8 @@ _RANK: Final = re.compile(
     r"Rank\s+(\d{1,7})\s+(?:Group\s+\d+\s+)?Pid\s+\d+\s+on\s+(\S{1,255})\s+device\s+(\d{1,4})\s+\[[^\]]{1,40}\]\s*(.{0,120})"
 )
 _ROW: Final = re.compile(r"(?:^|[\s:>|\]])(\d{1,16})\s+(\d{1,16})\s+([a-z][a-z0-9_]{2,20})\s+(\S.*)$")
-_NUMBER: Final = re.compile(r"\d{1,12}(?:\.\d{1,9})?(?:e[+-]?\d{1,3})?$", re.IGNORECASE)
+_NUMBER: Final = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,9})?(?:e[+-]?[0-9]{1,2})?$", re.IGNORECASE)
+_COUNT: Final = re.compile(r"[0-9]{1,16}$")
 _ROOT: Final = re.compile(r"-?\d{1,7}$")
 _HEADER: Final = re.compile(r"#\s+size\s+count\s+type\b(.*)")
 
@@ -176,7 +177,7 @@ def _half(words: list[str]) -> tuple[float, float, float, int] | None:
     """Return time [us], two bandwidths [GB/s] and wrong values; None where they are not measured or not all there."""
     if len(words) < 3 or not all(_NUMBER.match(word) for word in words[:3]):
         return None
-    wrong = int(words[3]) if len(words) > 3 and words[3].isdecimal() else 0
+    wrong = int(words[3]) if len(words) > 3 and _COUNT.match(words[3]) else 0
     return float(words[0]), float(words[1]), float(words[2]), wrong
 
 

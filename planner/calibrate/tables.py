@@ -35,6 +35,9 @@ GEMM_NOISE: Final = 0.08
 GEMM_WORTH: Final = 10
 LEAST_ROWS: Final = 128  # decoding shapes (m of 1 to 32) do not occur in training
 MOST_PRODUCTS: Final = 100_000
+LEAST_VALUE: Final = 1e-9
+MOST_VALUE: Final = 1e12
+"""Of a size of a product, of its time in any unit, and of its rate."""
 FORMATS: Final = MappingProxyType(
     {
         "bf16": "bf16",
@@ -132,7 +135,7 @@ def read_products(path: Path, part: Accelerator) -> Products:
     Raises
     ------
     InputError
-        The file is missing, too large, lacks a column, holds a value that is no number above 0, or no row can be used.
+        The file is missing, too large, lacks a column, holds a value out of range, or no row can be used.
     """
     source = read_source(path)
     reader = csv.DictReader(io.StringIO(source.text))
@@ -214,8 +217,9 @@ def _positive(row: Mapping[str, str], name: str, where: str) -> float:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not (math.isfinite(value) and value > 0.0):
-        raise InputError(f"{text[:40]!r} is no number above 0", allowed="a number above 0", where=f"{where}: {name}")
+    if not LEAST_VALUE <= value <= MOST_VALUE:
+        allowed = f"a number from {LEAST_VALUE:g} to {MOST_VALUE:g}"
+        raise InputError(f"{text[:40]!r} is not accepted", allowed=allowed, where=f"{where}: {name}")
     return value
 
 

@@ -11,7 +11,6 @@ stated.
 
 import csv
 import io
-import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -24,6 +23,8 @@ from hardware.errors import InputError
 from hardware.text_file import read_text_file
 
 MAX_FILE_BYTES: Final = 256 * 1024 * 1024
+MOST_NUMBER: Final = 1e15
+"""No count, size or time of a run is larger; products of several of them are still numbers."""
 _NEEDED_COLUMNS: Final = ("id", "hardware", "n_gpus", "seq_len", "global_batch_size")
 _MODULES: Final = MappingProxyType(
     {
@@ -121,13 +122,13 @@ def _unique(path: Path, runs: Iterator[MeasuredRun]) -> Iterator[MeasuredRun]:
 
 
 def number(row: Mapping[str, str], column: str) -> float | None:
-    """Return a column as a finite number, or None."""
+    """Return a column as a number, or None where it is none that a run can have."""
     text = (row.get(column) or "").strip()
     try:
         value = float(text)
     except ValueError:
         return None
-    return value if math.isfinite(value) else None
+    return value if abs(value) <= MOST_NUMBER else None
 
 
 def parse_run(row: Mapping[str, str]) -> MeasuredRun:
@@ -154,7 +155,7 @@ def _peak_gib(row: Mapping[str, str]) -> float | None:
     A row says so with ``GB=1e9`` in its notes, or with the published figure (``published 82.4 GiB``) in ``mem_note``.
     """
     peak = number(row, "peak_mem_gb")
-    published = re.search(r"published ([\d.]+) GiB", row.get("mem_note") or "")
+    published = re.search(r"published ([0-9]{1,7}(?:\.[0-9]{1,7})?) GiB", row.get("mem_note") or "")
     if peak and published:
         return float(published.group(1))
     return peak * 1e9 / 2.0**30 if peak and "GB=1e9" in (row.get("notes") or "") else peak
@@ -204,7 +205,7 @@ def _only_micro_batch(batch_per_replica: int, row: Mapping[str, str]) -> int | N
 def _zero(row: Mapping[str, str]) -> tuple[int, int]:
     """ZeRO stage and shard group (0: all data-parallel ranks). FSDP counts as stage 3."""
     fsdp = (row.get("fsdp") or "").strip().lower()
-    group = re.search(r"group (\d+)", fsdp)
+    group = re.search(r"group ([0-9]{1,9})\b", fsdp)
     if fsdp.startswith("1"):
         return 3, int(group.group(1)) if group else 0
     stage = number(row, "zero")

@@ -127,11 +127,11 @@ def question_of(run: MeasuredRun) -> PricedRun:
 def _software(run: MeasuredRun) -> Software:
     """The preset of the run with its remarks, and the layers whose activations it offloads."""
     found = software_for(_words(run)).software
-    share = re.search(r"offload (?:ratio )?alpha=([\d.]+)", run.text("notes"))
+    share = re.search(r"offload (?:ratio )?alpha=([01]?\.?[0-9]{1,9})", run.text("notes"))
     if share and run.grid:
         layers = float(share.group(1)) * (run.number("layers") or 0.0) / run.grid.pp
         return replace(found, activation_offload_layers=round(layers))
-    offloaded = re.search(r"activation (?:cpu )?offload (\d+) layers", run.text("offload").lower())
+    offloaded = re.search(r"activation (?:cpu )?offload ([0-9]{1,6}) layers", run.text("offload").lower())
     if not offloaded:
         return found
     grid = run.grid
@@ -287,11 +287,11 @@ def mixed_recompute(words: str, chunks: Sequence[tuple[int, ...]]) -> tuple[tupl
     """
     layers = [sum(counts) for counts in chunks]
     found = re.search(r"layers per stage: \[([\d, ]+)\]", words)
-    counts = [int(text) for text in found.group(1).split(",")] if found else []
+    counts = _wholes(found.group(1)) if found else []
     others = NO_RECOMPUTE
     if not found:
         others = CORE_ATTENTION
-        shares = [int(part) / max(1, int(ops)) for part, ops in re.findall(r"'(\d+)/(\d+)'", words)]
+        shares = [int(part) / max(1, int(ops)) for part, ops in re.findall(r"'([0-9]{1,9})/([0-9]{1,9})'", words)]
         counts = [int(share * here) for share, here in zip(shares, layers, strict=False)]
     if len(counts) != len(layers) or any(count > here for count, here in zip(counts, layers, strict=True)):
         return (None,) * len(layers)
@@ -359,6 +359,11 @@ def _front_loaded(layers: int, pp: int, vpp: int) -> tuple[tuple[int, ...], ...]
     return tuple(tuple(flat[chunk * pp + stage] for chunk in range(vpp)) for stage in range(pp))
 
 
+def _wholes(words: str) -> list[int]:
+    """Whole numbers of a remark, in order; none has more digits than layers or modules can have."""
+    return [int(text) for text in re.findall(r"[0-9]{1,6}", words)]
+
+
 def stated_split(words: str, pp: int, layers: int) -> tuple[int, ...]:
     """Layers per stage from ``layer split [0, 8, 14, 20, 30]``: where every stage begins among the pipeline's modules.
 
@@ -366,7 +371,7 @@ def stated_split(words: str, pp: int, layers: int) -> tuple[int, ...]:
     usable is stated.
     """
     found = re.search(r"layer split \[([\d, ]+)\]", words)
-    bounds = [int(text) for text in found.group(1).split(",")] if found else []
+    bounds = _wholes(found.group(1)) if found else []
     extra = bounds[-1] - layers if bounds else -1
     if len(bounds) != pp + 1 or not 0 <= extra <= MOST_EXTRA_MODULES:
         return ()
@@ -379,7 +384,7 @@ def stated_split(words: str, pp: int, layers: int) -> tuple[int, ...]:
 def stated_layers(words: str, pp: int, layers: int) -> tuple[int, ...]:
     """Layers per stage from ``layers per stage: [recomputed] of [7, 8, 9, 8]``; empty when that does not add up."""
     found = re.search(r"layers per stage: \[[\d, ]+\] of \[([\d, ]+)\]", words)
-    counts = tuple(int(text) for text in found.group(1).split(",")) if found else ()
+    counts = tuple(_wholes(found.group(1))) if found else ()
     return counts if len(counts) == pp and sum(counts) == layers and min(counts) > 0 else ()
 
 

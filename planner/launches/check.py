@@ -104,15 +104,17 @@ def read_launch(question: LaunchQuestion) -> JudgedLaunch:
     if not question.arguments and question.file is None:
         raise InputError("no launch is given", allowed="--args-file FILE, or -- ARGS...")
     text = read_launch_text(question.file, question.arguments)
-    return judge_launch(
-        LaunchInput(
-            text=text,
-            framework=framework,
-            version=resolve_version(framework, question.version),
-            world=_world(question, text, framework),
-            model=presets.model(question.model) if question.model else None,
-        )
+    given = LaunchInput(
+        text=text,
+        framework=framework,
+        version=resolve_version(framework, question.version),
+        world=_world(question, text, framework),
+        model=presets.model(question.model) if question.model else None,
     )
+    try:
+        return judge_launch(given)
+    except InputError as error:
+        raise (error.within(str(question.file)) if question.file else error) from None
 
 
 def _framework(name: str) -> Framework:

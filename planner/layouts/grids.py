@@ -5,6 +5,7 @@ The space is finite and stated: every divisor is tried, not only powers of two, 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import isqrt
 from types import MappingProxyType
 from typing import Final
 
@@ -63,6 +64,21 @@ def divisors(number: int) -> tuple[int, ...]:
     return tuple(small + [number // d for d in reversed(small) if d * d != number])
 
 
+def divisor_counts(lowest: int, highest: int) -> Ints:
+    """How many divisors each integer from ``lowest`` to ``highest`` has, shape (highest - lowest + 1,).
+
+    A sieve over the smaller divisor of each pair, so that clusters of millions of accelerators take no longer than a
+    glance.
+    """
+    counts = np.zeros(highest - lowest + 1, dtype=np.int64)
+    for divisor in range(1, isqrt(highest) + 1):
+        first = max(divisor * divisor, -(-lowest // divisor) * divisor)
+        counts[first - lowest :: divisor] += 2
+        if divisor * divisor >= lowest:
+            counts[divisor * divisor - lowest] -= 1
+    return counts
+
+
 def world_sizes(island: Island) -> tuple[int, ...]:
     """GPU counts worth planning, falling: all; one node (or, within a node, one GPU) less; and a few rounder counts.
 
@@ -71,9 +87,10 @@ def world_sizes(island: Island) -> tuple[int, ...]:
     """
     step = 1 if island.nodes == 1 else island.node.gpus
     lowest = max(1, int(np.ceil(island.gpus * LARGEST_IDLE_SHARE)))
-    fewer = list(range(island.gpus - step, lowest - 1, -step))
-    roundest = sorted(fewer, key=lambda count: (-len(divisors(count)), -count))[:ROUND_COUNTS]
-    return tuple(sorted({island.gpus, *fewer[:1], *roundest}, reverse=True))
+    fewer = np.arange(island.gpus - step, lowest - 1, -step)
+    counts = divisor_counts(lowest, island.gpus)[fewer - lowest]
+    roundest = fewer[np.argsort(-counts, kind="stable")[:ROUND_COUNTS]]
+    return tuple(sorted({island.gpus, *fewer[:1].tolist(), *roundest.tolist()}, reverse=True))
 
 
 def enumerate_grids(request: PlanRequest, world: int) -> Grids:

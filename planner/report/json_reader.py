@@ -1,6 +1,5 @@
 """Saved reports read back, the inverse of :mod:`planner.report.json_report`; every field is checked."""
 
-import math
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
@@ -75,7 +74,11 @@ def _request(read: Fields, folder: Path) -> PlanRequest:
     values = {name: value for name, value in read.values.items() if name != "resolved"}
     fixed = read.table("fixed")
     values["fixed"] = [f"{name}={fixed.whole(name)}" for name in fixed.values]
-    request = request_of(relocated(question_from(values, read.where), folder))
+    question = relocated(question_from(values, read.where), folder)
+    try:
+        request = request_of(question)
+    except InputError as error:
+        raise error.within(read.where) from None
     resolved = read.table("resolved")
     now = {
         "layers": request.model.layers,
@@ -99,7 +102,7 @@ def _search(read: Fields) -> SearchProof:
         pruned=_counts(read, "pruned"),
         solved=read.whole("solved"),
         lower_bound_s=read.number("lower_bound_s"),
-        gap=_real(read, "gap"),
+        gap=read.signed("gap"),
         proven_optimal=read.flag("proven_optimal"),
         wall_s=read.number("wall_s"),
     )
@@ -115,9 +118,14 @@ def _ranked(read: Fields, request: PlanRequest) -> RankedLayout:
         raise read.wrong("stages", f"{layout.layers} layers", f"the {request.model.layers} layers of the model")
     evidence = read.table("evidence")
     islands = len(request.cluster.islands)
+    used = [0] * islands
     for stage in layout.stages:
         if stage.island >= islands:
             raise read.wrong("stages: mesh: island", stage.island, f"0 to {islands - 1}")
+        used[stage.island] += stage.gpus
+    for number, island in enumerate(request.cluster.islands):
+        if used[number] > island.gpus:
+            raise read.wrong("stages", f"{used[number]} GPUs of island {number}", f"up to its {island.gpus}")
     return RankedLayout(
         layout=layout,
         cost=_cost(read),
@@ -196,12 +204,12 @@ def _cost(read: Fields) -> LayoutCost:
     stages = _tables(read, "stages")
     return LayoutCost(
         step=StepTime(
-            compute_s=_real(parts, "compute_s"),
-            exposed_comm_s=_real(parts, "exposed_comm_s"),
-            bubble_s=_real(parts, "bubble_s"),
-            sync_s=_real(parts, "sync_s"),
-            io_s=_real(parts, "io_s"),
-            details=tuple((name, _real(details, name)) for name in details.values),
+            compute_s=parts.signed("compute_s"),
+            exposed_comm_s=parts.signed("exposed_comm_s"),
+            bubble_s=parts.signed("bubble_s"),
+            sync_s=parts.signed("sync_s"),
+            io_s=parts.signed("io_s"),
+            details=tuple((name, details.signed(name)) for name in details.values),
         ),
         memory=tuple(_memory(item.table("memory"), stage) for stage, item in enumerate(stages)),
         power=PowerState(
@@ -210,7 +218,7 @@ def _cost(read: Fields) -> LayoutCost:
             clock_hz=power.number("clock_mhz") * HZ_PER_MHZ,
             limited_by=power.text("limited_by"),
             energy_j_per_token=power.number("energy_j_per_token"),
-            max_temp_c=_real(power, "max_temp_c"),
+            max_temp_c=power.signed("max_temp_c"),
             node_energy_j_per_token=power.number("node_energy_j_per_token", default=0.0),
             slots=tuple(_slot(item) for item in _tables(power, "slots")) if "slots" in power.values else (),
         ),
@@ -230,8 +238,8 @@ def _slot(read: Fields) -> SlotState:
         busy_w=read.number("busy_w"),
         peak_w=read.number("peak_w"),
         clock_hz=read.number("clock_mhz") * HZ_PER_MHZ,
-        temperature_c=_real(read, "temperature_c"),
-        peak_c=_real(read, "peak_c"),
+        temperature_c=read.signed("temperature_c"),
+        peak_c=read.signed("peak_c"),
         limited_by=read.text("limited_by"),
     )
 
@@ -240,8 +248,8 @@ def _in_order(read: Fields) -> InOrder:
     return InOrder(
         step_time_s=read.number("step_time_s"),
         energy_j_per_token=read.number("energy_j_per_token"),
-        gap_c=_real(read, "gap_c"),
-        max_temp_c=_real(read, "max_temp_c"),
+        gap_c=read.signed("gap_c"),
+        max_temp_c=read.signed("max_temp_c"),
     )
 
 
@@ -249,7 +257,7 @@ def _memory(read: Fields, stage: int) -> MemoryUse:
     parts = read.table("components")
     return MemoryUse(
         stage=stage,
-        components=tuple((name, _real(parts, name) * BYTES_PER_GIB) for name in parts.values),
+        components=tuple((name, parts.signed(name) * BYTES_PER_GIB) for name in parts.values),
         usable_bytes=read.number("usable_gib") * BYTES_PER_GIB,
         verdict=_member(Verdict, read, "verdict"),
         moment=_member(Moment, read, "moment"),
@@ -267,13 +275,6 @@ def _tables(read: Fields, name: str) -> tuple[Fields, ...]:
 def _counts(read: Fields, name: str) -> tuple[tuple[str, int], ...]:
     table = read.table(name)
     return tuple((key, table.whole(key)) for key in table.values)
-
-
-def _real(read: Fields, name: str) -> float:
-    value = read.values.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise read.wrong(name, value, "a number")
-    return float(value)
 
 
 def _member(kind: type[_Member], read: Fields, name: str) -> _Member:

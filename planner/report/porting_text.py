@@ -14,7 +14,7 @@ from planner.launches.porting import Port, Recipe, recipe_of_launch
 from planner.plan_report import RankedLayout
 from planner.question import LaunchQuestion, PortQuestion
 from planner.report.console import section
-from planner.report.json_reader import read_report
+from planner.report.json_reader import MOST_BYTES, read_report
 from planner.report.json_report import Json, layout_to_json
 from planner.report.layout_text import bullets
 from planner.report.words import gib, layout_text, seconds
@@ -49,7 +49,9 @@ def _json_kind(path: Path) -> str:
     if path.suffix.lower() != ".json":
         return ""
     try:
-        content = json.loads(read_text_file(path, allowed="a launch, a saved report or a layout"))
+        content = json.loads(
+            read_text_file(path, allowed="a launch, a saved report or a layout", most_bytes=MOST_BYTES)
+        )
     except (ValueError, RecursionError):
         return ""
     if not isinstance(content, dict):

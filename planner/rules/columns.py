@@ -11,9 +11,12 @@ import numpy as np
 
 from costmodels.job import TrainingJob
 from costmodels.table import Ints, StrategyTable
+from hardware.errors import InputError
 from planner.rules.proposal import ModelFacts, Proposal, Switches, exported_switches, recompute_switches
 
 Columns = Mapping[str, Ints]
+LARGEST: Final = 10**12
+"""Of a number that is judged, so that products of columns mostly stay integers of 64 bits."""
 
 _GRID: Final = tuple(f.name for f in dataclasses.fields(Proposal) if f.name not in ("model", "split", "switches"))
 
@@ -23,11 +26,14 @@ def _numbers(value: ModelFacts | Switches) -> dict[str, int]:
 
 
 def proposal_columns(proposal: Proposal) -> Columns:
-    """Columns of length 1 for one proposal."""
+    """Columns of length 1 for one proposal; InputError for a number that no launch can mean."""
     numbers = {name: int(getattr(proposal, name)) for name in _GRID}
     numbers |= _numbers(proposal.model) | _numbers(proposal.switches)
     numbers["layout_mtp"] = proposal.split.layout.count("m")
     numbers["last_alone"] = int(proposal.split.last >= 0 and proposal.split.first < 0)
+    for name, number in numbers.items():
+        if abs(number) > LARGEST:
+            raise InputError(f"{name.replace('_', ' ')} {number}", allowed=f"whole numbers up to {LARGEST}")
     return with_derived({name: np.array([number], dtype=np.int64) for name, number in numbers.items()})
 
 

@@ -154,8 +154,7 @@ def _wholes(read: Fields, name: str, *, least: int, default: tuple[int, ...] = (
 
 
 def _numbers(read: Fields, name: str) -> tuple[float, ...]:
-    value = read.values.get(name, [0.0])
-    plain = isinstance(value, list) and all(isinstance(item, int | float) and type(item) is not bool for item in value)
-    if not isinstance(value, list) or not value or not plain or not all(0.0 <= item < float("inf") for item in value):
-        raise read.wrong(name, value, "a list of one or more numbers from 0")
-    return tuple(float(item) for item in value)
+    value = read.numbers(name) if name in read.values else (0.0,)
+    if not value:
+        raise read.wrong(name, read.values.get(name), "a list of one or more numbers from 0")
+    return value
