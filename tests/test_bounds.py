@@ -1,5 +1,6 @@
 """Lower bounds against prices of explicit layouts: nothing of a family may be faster or smaller than its bound says."""
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -12,6 +13,7 @@ from costmodels.layer_costs import price_parts
 from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Layout, Recompute
 from costmodels.pipeline.inflight import in_flight_total, peak_activation_bytes
 from costmodels.pipeline.schedules import PipelineSpec, Schedule
+from costmodels.pipeline.simulate import makespan
 from costmodels.price import price_layout
 from costmodels.results import Verdict
 from planner.bounds.memory import Flight, StageRoom, memory_bound
@@ -26,6 +28,7 @@ from planner.bounds.step_time import (
     pipeline_bound_s,
     step_lower_bound_s,
 )
+from planner.bounds.whole_layers import Chunks, whole_layers_bound_s
 from planner.layouts.expand import expand
 from planner.layouts.grids import Grids, enumerate_grids
 from planner.layouts.recompute_options import recompute_options
@@ -85,6 +88,8 @@ class Case:
         bounds = PricedBounds(self.request, self.pricing, Verdict.FITS, block, costs)
         rows = np.arange(len(block.grids))
         least = np.maximum(bounds.time_s(), bounds.within_memory_s(rows, np.inf))
+        piped = np.flatnonzero(block.grids.table.pp > 1)
+        least[piped] = np.maximum(least[piped], bounds.whole_layers_s(piped, np.inf))
         return least.reshape(self.within_s.shape)
 
     def layouts(self, row: int) -> list[Layout]:
@@ -95,6 +100,32 @@ class Case:
     def option_of(self, layout: Layout) -> int:
         used: set[Recompute] = {run.strategy.recompute for stage in layout.stages for run in stage.strategies}
         return self.options.index(NO_RECOMPUTE if len(used) > 1 else used.pop())
+
+
+def one_pipeline(shape: tuple[int, int], ends_s: tuple[float, float], room_bytes: float) -> Pipelines:
+    """Pipeline of (stages, micro-batches) with one chunk a stage."""
+    return Pipelines(
+        flight=Flight(np.array([shape[0]]), np.array([shape[1]]), chunked=False),
+        first_s=np.array([ends_s[0]]),
+        last_s=np.array([ends_s[1]]),
+        shortest_s=np.array([0.1]),
+        room_bytes=np.array([room_bytes]),
+        first_bytes=np.zeros(1),
+        last_bytes=np.zeros(1),
+    )
+
+
+def one_kind(count: int, times_s: tuple[float, float], states: float, kept: tuple[float, float]) -> Layers:
+    """Layers that take (seconds, seconds more to recompute) and hold states, (activations, what recompute saves)."""
+    layer_s, again_s = times_s
+    return Layers(
+        count=count,
+        layer_s=np.array([layer_s]),
+        states_bytes=np.array([states]),
+        kept_bytes=np.array([kept[0]]),
+        again_s=np.array([again_s if kept[1] else 0.0]),
+        saved_bytes=np.array([kept[1]]),
+    )
 
 
 @cache
@@ -248,23 +279,8 @@ def test_capacity_is_below_every_split_and_choice_of_recomputed_layers(data):
     states, kept = GIB * draw(st.floats(0.1, 1.0)), GIB * draw(st.floats(0.1, 1.0))
     saved = draw(st.sampled_from([0.0, 0.9])) * kept
     room = GIB * draw(st.floats(1.0, 12.0))
-    pipelines = Pipelines(
-        flight=Flight(np.array([pp]), np.array([m]), chunked=False),
-        first_s=np.array([first_s]),
-        last_s=np.array([last_s]),
-        shortest_s=np.array([layer_s]),
-        room_bytes=np.array([room]),
-        first_bytes=np.zeros(1),
-        last_bytes=np.zeros(1),
-    )
-    layers = Layers(
-        count=count,
-        layer_s=np.array([layer_s]),
-        states_bytes=np.array([states]),
-        kept_bytes=np.array([kept]),
-        again_s=np.array([again_s if saved else 0.0]),
-        saved_bytes=np.array([saved]),
-    )
+    pipelines = replace(one_pipeline((pp, m), (first_s, last_s), room), shortest_s=np.array([layer_s]))
+    layers = one_kind(count, (layer_s, again_s), states, (kept, saved))
     bound = float(capacity_bound_s(pipelines, layers, np.full(1, 1e-3), np.inf)[0])
     exact = np.inf
     for split in compositions(count, pp):
@@ -279,6 +295,58 @@ def test_capacity_is_below_every_split_and_choice_of_recomputed_layers(data):
     assert bound <= exact * EXACT
     if np.isinf(bound):
         assert np.isinf(exact)
+
+
+@settings(QUICK, max_examples=150)
+@given(data=st.data())
+def test_whole_layers_are_below_every_split_and_prefix_of_recomputed_layers(data):
+    """Brute force over splits into chunks and prefixes that recompute, with exact schedules and numbers in flight.
+
+    ``others`` layers without weight stand before those of the kind.
+    """
+    draw = data.draw
+    pp, vpp, others, count = (
+        draw(st.integers(2, 3)),
+        draw(st.integers(1, 2)),
+        draw(st.integers(0, 1)),
+        draw(st.integers(4, 6)),
+    )
+    m = pp * draw(st.integers(1, 2)) if vpp > 1 else draw(st.integers(1, 5))
+    layer_s, again_s, first_s, last_s = (draw(st.floats(0.1, 1.0)) for _ in range(4))
+    kept, saved = 1.0, draw(st.sampled_from([0.0, 0.9]))
+    room = draw(st.floats(0.1, 1.2)) * (kept * min(m, pp) + 0.1) * (count + 1) / pp
+    pipelines = replace(one_pipeline((pp, m), (first_s, last_s), room), shortest_s=np.array([1e-3]))
+    pipelines = replace(pipelines, flight=Flight(np.array([pp]), np.array([m]), chunked=vpp > 1))
+    layers = one_kind(count, (layer_s, again_s), 0.1, (kept, saved))
+    chunks = Chunks(vpp=vpp, lone=2 * (vpp > 1), before=others, after=0, others=others, alternate=False)
+    bound = float(whole_layers_bound_s(pipelines, layers, chunks, np.inf)[0])
+    spec = PipelineSpec(
+        schedule=Schedule.INTERLEAVED if vpp > 1 else Schedule.ONE_F_ONE_B, pp=pp, vpp=vpp, num_microbatches=m
+    )
+    exact = np.inf
+    for flat in compositions(count + others, pp * vpp, ends_may_be_empty=vpp > 1):
+        starts = np.cumsum(flat) - flat
+        other = np.clip(others - starts, 0, flat)
+        own = np.array(flat) - other
+        for prefix in range(max(flat) + 1 if saved else 1):
+            again = np.clip(prefix - other, 0, own)
+            kept_here, held = (own * kept - again * saved).reshape(vpp, pp).T[None], own.reshape(vpp, pp).sum(axis=0)
+            if (peak_activation_bytes(spec, kept_here)[0] + 0.1 * held <= room).all():
+                seconds = own * layer_s + again * again_s + other * 1e-3
+                seconds[0] += first_s
+                seconds[-1] += last_s
+                seconds = seconds.reshape(vpp, pp).T[None]
+                exact = min(exact, float(makespan(spec, 0.4 * seconds, 0.6 * seconds).makespan_s[0]))
+    assert bound <= exact * EXACT
+
+
+def test_a_stage_waits_for_the_layers_that_have_no_room_behind_it():
+    """Two stages, one micro-batch, four layers of which the second stage holds one: it ends after all four."""
+    pipelines = replace(one_pipeline((2, 1), (0.0, 0.0), 3.5 * GIB), last_bytes=np.full(1, 2.0 * GIB))
+    layers = one_kind(4, (1.0, 0.0), GIB, (0.0, 0.0))
+    chunks = Chunks(vpp=1, lone=0, before=0, after=0, others=0, alternate=False)
+    assert whole_layers_bound_s(pipelines, layers, chunks, np.inf)[0] == pytest.approx(4.0, rel=0.01)
+    assert capacity_bound_s(pipelines, layers, np.full(1, 1e-3), np.inf)[0] < 3.1
 
 
 @pytest.mark.parametrize("name", ["dense", "experts", "under a power limit"])

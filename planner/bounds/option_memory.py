@@ -1,5 +1,6 @@
 """What the memory of grids adds to their time bounds under a recompute option."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -45,9 +46,35 @@ class Held:
         """The same when no layer may choose."""
         return replace(self, saved_bytes=np.zeros_like(self.saved_bytes))
 
+    def pipelines(self, work: Work) -> Pipelines:
+        """The grids as pipelines, with what the ends of the model take of them."""
+        room = self.room
+        return Pipelines(
+            flight=self.flight,
+            first_s=work.first_s,
+            last_s=work.last_s,
+            shortest_s=work.layer_s.min(axis=0),
+            room_bytes=room.room_bytes,
+            first_bytes=room.first_bytes,
+            last_bytes=room.last_bytes,
+        )
+
+    def layers(self, work: Work, again_s: Floats) -> Iterator[Layers]:
+        """The layers of each kind; ``again_s`` as in :meth:`OptionMemory.capacity_s`."""
+        room = self.room
+        for kind, count in enumerate(work.counts):
+            yield Layers(
+                count=count,
+                layer_s=work.layer_s[kind],
+                states_bytes=room.states_bytes[kind],
+                kept_bytes=room.kept_bytes[kind],
+                again_s=again_s[kind],
+                saved_bytes=self.saved_bytes[kind],
+            )
+
     @property
     def flight(self) -> Flight:
-        """The pipelines."""
+        """How many micro-batches are in flight."""
         return Flight(self.grids.table.pp, self.grids.num_microbatches, self.chunked)
 
 
@@ -108,26 +135,8 @@ class OptionMemory:
         ndarray
             Shape (R,); infinite where no split can hold the layers.
         """
-        room = held.room
-        pipelines = Pipelines(
-            flight=held.flight,
-            first_s=work.first_s,
-            last_s=work.last_s,
-            shortest_s=work.layer_s.min(axis=0),
-            room_bytes=room.room_bytes,
-            first_bytes=room.first_bytes,
-            last_bytes=room.last_bytes,
-        )
-        bound = known_s
-        for kind, count in enumerate(work.counts):
-            layers = Layers(
-                count=count,
-                layer_s=work.layer_s[kind],
-                states_bytes=room.states_bytes[kind],
-                kept_bytes=room.kept_bytes[kind],
-                again_s=again_s[kind],
-                saved_bytes=held.saved_bytes[kind],
-            )
+        pipelines, bound = held.pipelines(work), known_s
+        for layers in held.layers(work, again_s):
             open_rows = np.flatnonzero(np.isfinite(bound))
             raised = np.full_like(bound, np.inf)
             if open_rows.size:

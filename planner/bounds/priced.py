@@ -1,18 +1,21 @@
 """Bounds of grids whose parts are priced: what is left to choose is the split, and which layers recompute in full."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from costmodels.layer_costs import PartCosts, part_weights
-from costmodels.layout import NO_RECOMPUTE
+from costmodels.layout import NO_RECOMPUTE, Recompute
 from costmodels.pricing import Pricing
 from costmodels.results import Verdict
 from costmodels.table import Bools, Floats, Ints
+from planner.bounds.option_memory import Held, OptionMemory
 from planner.bounds.splits import SplitBounds, Works, one_chunk_only
 from planner.bounds.step_time import ENDS, Work, part_seconds, part_work, step_lower_bound_s, with_jitter_s
-from planner.layouts.expand import Expanded
+from planner.bounds.whole_layers import Chunks, whole_layers_bound_s
+from planner.layouts.expand import Expanded, lone_ends, pinned_virtual, virtual_degrees
 from planner.request import PlanRequest
 
 
@@ -59,17 +62,62 @@ class PricedBounds:
         limit_s : float
             Times above it need not be told from infinity [s].
         """
-        table, out = self.block.grids.table, np.full(len(rows), np.inf)
         splits = SplitBounds(request=self.request, pricing=self.pricing, accepted=self.accepted, grids=self.block.grids)
-        for number in np.unique(table.recompute[rows]).tolist():
-            option = table.recomputes[number]
-            of_option = np.flatnonzero(table.recompute[rows] == number)
-            some = rows[of_option]
-            alike, mixed = self._least.take(some), None
-            if option == NO_RECOMPUTE and self._may_mix[some].any():
-                mixed = alike, self._again_s[:, some]
-            out[of_option] = splits.option_s(some, option, Works(alike=alike, mixed=mixed), limit_s)
+        out = np.full(len(rows), np.inf)
+        for option, some in self._by_option(rows):
+            out[some] = splits.option_s(rows[some], option, self._works(rows[some], option), limit_s)
         return out
+
+    def whole_layers_s(self, rows: Ints, limit_s: float) -> Floats:
+        """Least times of some rows with whole layers that recompute, under every virtual degree; shape (R,).
+
+        Parameters are as in :meth:`within_memory_s`, which is cheaper and weaker.
+        """
+        out = np.full(len(rows), np.inf)
+        for option, some in self._by_option(rows):
+            out[some] = self._whole_s(rows[some], option, limit_s)
+        return out
+
+    def _by_option(self, rows: Ints) -> Iterator[tuple[Recompute, Ints]]:
+        """Recompute options and which of some rows are under them."""
+        table = self.block.grids.table
+        for number in np.unique(table.recompute[rows]).tolist():
+            yield table.recomputes[number], np.flatnonzero(table.recompute[rows] == number)
+
+    def _works(self, rows: Ints, option: Recompute) -> Works:
+        """Seconds of some rows under their option."""
+        alike = self._least.take(rows)
+        mixes = option == NO_RECOMPUTE and bool(self._may_mix[rows].any())
+        return Works(alike=alike, mixed=(alike, self._again_s[:, rows]) if mixes else None)
+
+    def _whole_s(self, rows: Ints, option: Recompute, limit_s: float) -> Floats:
+        """Least times of some rows of one option with whole layers that recompute, under every virtual degree; (R,)."""
+        grids, out = self.block.grids.take(rows), np.full(len(rows), np.inf)
+        regular = grids.num_microbatches % grids.table.pp == 0
+        for pp, whole in sorted({*zip(grids.table.pp.tolist(), regular.tolist(), strict=True)}):
+            some = np.flatnonzero((grids.table.pp == pp) & (regular == whole))
+            works, part = self._works(rows[some], option), grids.take(some)
+            held = OptionMemory(pricing=self.pricing, accepted=self.accepted).held(
+                part, option, mixed=works.mixed is not None
+            )
+            pinned, ends = pinned_virtual(self.request), lone_ends(self.request)
+            m = int(part.num_microbatches[0])
+            for vpp in virtual_degrees(self.request.model.layers, pp, m, pinned, ends):
+                one = held.take(np.arange(len(some)), chunked=vpp > 1)
+                out[some] = np.minimum(out[some], self._of_chunks_s(one, works, vpp, limit_s))
+        return with_jitter_s(out, grids.gpus)
+
+    def _of_chunks_s(self, held: Held, works: Works, vpp: int, limit_s: float) -> Floats:
+        """Least times of pipelines of equal depth under one virtual degree: the largest over the kinds of layers."""
+        work = works.alike
+        again_s = np.zeros_like(work.layer_s) if works.mixed is None else works.mixed[1]
+        pipelines = held.pipelines(work)
+        lies = [Chunks.of(self.request.model, kind, vpp, lone_ends(self.request)) for kind in range(len(work.counts))]
+        bounds = [
+            whole_layers_bound_s(pipelines, layers, chunks, limit_s)
+            for layers, chunks in zip(held.layers(work, again_s), lies, strict=True)
+        ]
+        return np.asarray(np.max(bounds, axis=0))
 
     @cached_property
     def _may_mix(self) -> Bools:

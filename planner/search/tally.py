@@ -91,6 +91,10 @@ class Tally:
         times = sorted(candidate.total_s for candidate in self.best.values())
         return times[self.wanted - 1] if len(times) >= self.wanted else float("inf")
 
+    def best_s(self) -> float:
+        """Time of the best layout; infinite when there is none."""
+        return min((candidate.total_s for candidate in self.best.values()), default=float("inf"))
+
     def absorb(self, other: "Tally") -> None:
         """Add the counts of another search; its candidates stay its own."""
         self.enumerated += other.enumerated

@@ -14,7 +14,7 @@ from costmodels.layer_costs import part_weights, price_parts
 from costmodels.memory import model_memory
 from costmodels.pricing import Pricing
 from costmodels.results import Verdict
-from costmodels.table import Floats
+from costmodels.table import Floats, Ints
 from planner.bounds.option_memory import OptionMemory
 from planner.bounds.options import OptionBounds
 from planner.bounds.priced import PricedBounds
@@ -150,14 +150,12 @@ class UniformSearch:
         costs = price_parts(self.pricing, table)
         asked = wanted[block.grid, table.recompute]
         limit = self.tally.threshold_s()
-        priced_bounds = PricedBounds(self.request, self.pricing, self.accepted, block, costs)
-        bound = np.maximum(priced_bounds.time_s(), known[block.grid, table.recompute])
+        bounds = PricedBounds(self.request, self.pricing, self.accepted, block, costs)
+        bound = np.maximum(bounds.time_s(), known[block.grid, table.recompute])
         rows = np.flatnonzero(asked & (bound <= limit) & (table.pp > 1))
-        bound[rows] = np.maximum(bound[rows], priced_bounds.within_memory_s(rows, limit))
+        bound[rows] = np.maximum(bound[rows], bounds.within_memory_s(rows, limit))
         alive = np.flatnonzero(asked & (bound <= limit))
         self.tally.pruned["time lower bound of a variant"] += int(asked.sum()) - len(alive)
-        free = bound[asked & (table.pp > 1)]  # their layers may be split in ways that are not tried one by one
-        self.tally.open_bound_s = min(self.tally.open_bound_s, float(free.min(initial=np.inf)))
         priced = PricedBlock(
             request=request,
             pricing=self.pricing,
@@ -170,6 +168,14 @@ class UniformSearch:
         groups = pipeline_groups(block.grids.take(alive), request.model.layers, pinned_virtual(request), ends)
         for group in groups:
             priced.group(Group(spec=group.spec, rows=alive[group.rows]))
+        self._leave_open(bounds, bound, np.flatnonzero(asked & (table.pp > 1)))
+
+    def _leave_open(self, bounds: PricedBounds, bound: Floats, rows: Ints) -> None:
+        """Note the least bound of rows whose layers may be split in ways that are not tried one by one."""
+        best_s = self.tally.best_s()
+        near = rows[bound[rows] < best_s]
+        bound[near] = np.maximum(bound[near], np.minimum(bounds.whole_layers_s(near, best_s), best_s))
+        self.tally.open_bound_s = min(self.tally.open_bound_s, float(bound[rows].min(initial=np.inf)))
 
     def _bound_of_fewer_s(self, world: int) -> float:
         """Least time of any layout on ``world`` GPUs.
