@@ -39,8 +39,9 @@ class Recompute:
 
 NO_RECOMPUTE = Recompute()
 FULL_RECOMPUTE = Recompute(granularity=Granularity.FULL)
-TITAN_SELECTIVE = Recompute(granularity=Granularity.SELECTIVE, modules=("attn", "layernorm", "mlp_act"))
-"""torchtitan's selective recompute per op keeps every second product and fused attention."""
+TITAN_SELECTIVE = Recompute(granularity=Granularity.SELECTIVE, modules=("attn", "layernorm", "mlp_act", "experts"))
+"""torchtitan's selective recompute per op keeps every second product, fused attention and what exchanges received; the
+grouped products of experts (``_grouped_mm``) are not on its list of outputs to keep and run again."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -188,7 +188,7 @@ def _expert_ops(ffn: MoeFfn, width: int, kernels: Kernels) -> tuple[Op, ...]:
     return (
         Op(
             name="expert_fc1",
-            module="moe",
+            module="experts",
             kind=OpKind.GROUPED_GEMM,
             split=Split.EXPERT_COLUMN,
             k=width,
@@ -209,11 +209,11 @@ def _expert_ops(ffn: MoeFfn, width: int, kernels: Kernels) -> tuple[Op, ...]:
             traffic_elements_per_token=_activation_traffic(ffn, kernels) * ffn.hidden,
             saved_elements_per_token=_activation_input(ffn) * ffn.hidden,
             made_elements_per_token=_activated_gate(ffn, kernels) * ffn.hidden,
-            dropped_by=("moe",),
+            dropped_by=("moe", "experts"),
         ),
         Op(
             name="expert_fc2",
-            module="moe",
+            module="experts",
             kind=OpKind.GROUPED_GEMM,
             split=Split.EXPERT_ROW,
             k=ffn.hidden,
@@ -221,7 +221,7 @@ def _expert_ops(ffn: MoeFfn, width: int, kernels: Kernels) -> tuple[Op, ...]:
             experts=ffn.experts,
             top_k=ffn.top_k,
             saved_elements_per_token=float(ffn.hidden),
-            dropped_by=("moe", "moe_act"),
+            dropped_by=("moe", "experts", "moe_act"),
             parameters=ffn.experts * (ffn.hidden * width + (width if ffn.bias else 0)),
         ),
     )

@@ -37,7 +37,8 @@ SUBMODULES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "attn": ("core_attn", "mla_up_proj"),
         "mlp": ("mlp_act",),
-        "moe": ("moe_act", "shared_experts"),
+        "moe": ("experts", "moe_act", "shared_experts"),
+        "experts": ("moe_act",),
         "gdn": ("gdn_norm_out",),
     }
 )
@@ -55,9 +56,9 @@ class Op:
     ----------
     module : str
         Recompute module that contains it: ``core_attn``, ``attn`` (projections), ``layernorm``, ``mlp``, ``mlp_act``,
-        ``moe`` (router, dispatch, experts), ``moe_act``, ``shared_experts``, ``mla_up_proj``, ``mamba``, ``gdn``,
-        ``gdn_norm_out``, ``residual``, ``embedding``, ``head``, ``mtp``, ``opaque``. :data:`SUBMODULES`
-        says which contain others.
+        ``moe`` (router, dispatch, experts), ``experts`` (their products), ``moe_act``, ``shared_experts``,
+        ``mla_up_proj``, ``mamba``, ``gdn``, ``gdn_norm_out``, ``residual``, ``embedding``, ``head``, ``mtp``,
+        ``opaque``. :data:`SUBMODULES` says which contain others.
     k, n : int
         Weight shape of a GEMM.
     heads, kv_heads, qk_dim, v_dim, window : int
