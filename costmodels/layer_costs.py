@@ -19,11 +19,11 @@ from costmodels.exchange import Boundaries, LayerExchange, PlacedTable, layer_ex
 from costmodels.layout import Granularity, Recompute
 from costmodels.memory.states import LocalParameters, local_parameters
 from costmodels.overlap import exposed_s
+from costmodels.part_ops import part_ops
 from costmodels.power import accelerator as power
 from costmodels.pricing import Pricing
 from costmodels.reliability import expected_maximum
 from costmodels.table import Bools, Floats, StrategyTable
-from costmodels.workload.layers import embedding_ops, head_ops, layer_ops, mtp_ops, padded_vocab
 from costmodels.workload.op import SUBMODULES, Op, OpKind
 
 EMBEDDING: Final = "embedding"
@@ -45,6 +45,7 @@ class Work(IntEnum):
     WEIGHTS = 8  # weight gathers and gradient reductions of every micro-batch (ZeRO-3)
     RESHARD = 9  # activations that move between layers of unlike strategies
     SHARED = 10  # exchanges wait for links that other transfers use; known once stages and schedule are
+    ROUTING = 11  # ranks wait for the one whose experts got the most tokens
 
     @property
     def is_compute(self) -> bool:
@@ -133,37 +134,6 @@ def part_names(pricing: Pricing) -> tuple[str, ...]:
     return (*(kind.name for kind in model.kinds()), *ends, *((MTP,) if model.mtp_layers else ()))
 
 
-def part_ops(pricing: Pricing) -> tuple[tuple[Op, ...], ...]:
-    """Ops of every part in row order."""
-    software = pricing.job.software
-    if software.fused_kernels or software.compiled:
-        return _ops_of(pricing, fused=True)
-    separate = _ops_of(pricing, fused=False)
-    if not software.fused_norms:
-        return separate
-    pairs = zip(_ops_of(pricing, fused=True), separate, strict=True)
-    return tuple(tuple(_with_fused_norms(*parts)) for parts in pairs)
-
-
-def _with_fused_norms(fused: Sequence[Op], separate: Sequence[Op]) -> list[Op]:
-    both = zip(fused, separate, strict=True)
-    return [one if one.module == "layernorm" else other for one, other in both]
-
-
-def _ops_of(pricing: Pricing, *, fused: bool) -> tuple[tuple[Op, ...], ...]:
-    model, software = pricing.model, pricing.job.software
-    kernels = {"flash_attention": software.flash_attention, "fused_kernels": fused}
-    dropout, softmax = software.dropout, software.softmax
-    ops = [layer_ops(kind, model, dropout=dropout, softmax=softmax, **kernels) for kind in model.kinds()]
-    if model.hidden:
-        ops.append(embedding_ops(model, fused_kernels=fused))
-        vocab = padded_vocab(model, 1)
-        ops.append(head_ops(model, vocab=vocab, fused_loss=software.fused_loss, fused_kernels=fused))
-    if model.mtp_layers:
-        ops.append(mtp_ops(model, fused_loss=software.fused_loss, **kernels))
-    return tuple(ops)
-
-
 def price_parts(pricing: Pricing, table: StrategyTable, *, exchanges: bool = True) -> PartCosts:
     """Price every part of the model under every strategy.
 
@@ -184,6 +154,27 @@ def price_parts(pricing: Pricing, table: StrategyTable, *, exchanges: bool = Tru
     -------
     PartCosts
     """
+    costs = _priced_parts(pricing, table, exchanges=exchanges)
+    software = pricing.job.software
+    if software.capacity_factor or software.routing_imbalance == 1.0:
+        return costs
+    balanced = replace(software, routing_imbalance=1.0)
+    even = replace(pricing, job=replace(pricing.job, software=balanced))
+    return _with_waits_apart(costs, _priced_parts(even, table, exchanges=exchanges))
+
+
+def _with_waits_apart(uneven: PartCosts, even: PartCosts) -> PartCosts:
+    """Costs of the busiest expert rank, told apart: the works of an even one, and what all others wait for it."""
+    passes = []
+    for busiest_s, mean_s in ((uneven.forward_s, even.forward_s), (uneven.backward_s, even.backward_s)):
+        apart_s = mean_s.copy()
+        apart_s[Work.ROUTING] = busiest_s.sum(axis=0) - mean_s.sum(axis=0)
+        passes.append(apart_s)
+    return replace(uneven, forward_s=passes[0], backward_s=passes[1])
+
+
+def _priced_parts(pricing: Pricing, table: StrategyTable, *, exchanges: bool) -> PartCosts:
+    """Price the parts as their busiest expert rank takes them."""
     names = part_names(pricing)
     placed = PlacedTable(table, pricing.tiers, pricing.constants.network)
     parts = [_Part(pricing, placed, *part) for part in zip(names, part_ops(pricing), strict=True)]

@@ -14,7 +14,7 @@ from costmodels.collectives.dispatch import (
     copies_per_token,
     dispatch_s,
 )
-from costmodels.collectives.routing import Routing, hit_probability
+from costmodels.collectives.routing import Routing, busiest_load, hit_probability, spread_of
 from costmodels.job import Dispatcher
 from costmodels.mesh import Group, PlacedGroup, place
 from hardware.catalog import cluster
@@ -44,6 +44,34 @@ def test_copies_per_token_match_sampled_routing() -> None:
     load = traffic(experts=64, top_k=6)
     assert copies_per_token(load, group, -1)[0] == pytest.approx(other_ranks, rel=0.01)
     assert copies_per_token(load, group, 0)[0] == pytest.approx(other_nodes, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("experts", "top_k", "ranks", "tokens", "spread"),
+    [(64, 6, 8, 256, 0.0), (64, 6, 8, 4096, 0.3), (256, 8, 32, 512, 0.2), (128, 8, 4, 64, 0.5)],
+)
+def test_the_busiest_rank_gets_what_sampled_routers_give_it(
+    experts: int, top_k: int, ranks: int, tokens: int, spread: float
+) -> None:
+    """Loads of experts with a spread, tokens drawn by them, experts dealt to ranks: mean of the maximum over draws."""
+    draw = np.random.default_rng(7)
+    found = []
+    for _ in range(400):
+        loads = 1.0 + spread * draw.standard_normal(experts).clip(-2.5, 2.5)
+        loads = loads.clip(0.0)
+        copies = draw.multinomial(ranks * tokens * top_k, loads / loads.sum())
+        held = copies.reshape(ranks, -1).sum(axis=1)
+        found.append(held.max() / held.mean())
+    load = float(busiest_load(Routing(experts=experts, top_k=top_k), ranks, tokens, spread))
+    assert load - 1.0 == pytest.approx(np.mean(found) - 1.0, rel=0.08)
+
+
+def test_the_busiest_expert_of_a_published_router_comes_back_from_its_spread() -> None:
+    """One expert on each rank and very many tokens: the busiest rank exceeds the mean by MaxVio."""
+    routing = Routing(experts=64, top_k=6)
+    load = busiest_load(routing, 64, 1e9, spread_of(0.72, 64))
+    assert float(load) == pytest.approx(1.72, rel=5e-3)
+    assert float(busiest_load(routing, 1, 4096, 0.3)) == 1.0
 
 
 def test_all_ranks_that_share_an_expert_need_a_copy() -> None:

@@ -126,9 +126,8 @@ def test_other_circumstances_are_slower_or_faster_as_they_must():
     found = {item.words: item.step_s for item in what_ifs(request, ranked)}
     now = ranked.cost.step.total_s
     assert found[f"dispatcher {Dispatcher.HYBRIDEP}"] < now
-    assert (
-        now < found["busiest expert rank gets 1.2 times the mean"] < found["busiest expert rank gets 2 times the mean"]
-    )
+    bias, loss, unbalanced = (step_s for words, step_s in found.items() if words.startswith("router"))
+    assert now < bias < loss < unbalanced
     assert now <= found["GPUs capped at 560 W (80%)"] <= found["GPUs capped at 420 W (60%)"]
 
 

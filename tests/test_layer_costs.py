@@ -53,6 +53,29 @@ def test_recompute_adds_at_least_what_it_repeats(seq: int, scripted: bool) -> No
     assert (total[1::2] >= total[::2] + again[::2] - 1e-12).all()
 
 
+def test_what_others_wait_for_the_busiest_expert_rank_is_a_work_of_its_own() -> None:
+    """The busiest rank as if all had its load, which a capacity of as much gives them, less an even one."""
+    table = rows([Strategy(dp=8, ep=8), Strategy(tp=2, dp=4, ep=8, sequence_parallel=True)])
+    even, uneven = (price_parts(pricing("qwen3_30b_a3b", routing_imbalance=load), table) for load in (1.0, 1.5))
+    for cost in ("forward_s", "backward_s"):
+        mean_s, busiest_s = getattr(even, cost), getattr(uneven, cost)
+        others = [work for work in Work if work is not Work.ROUTING]
+        assert (busiest_s[others] == mean_s[others]).all()
+        assert (mean_s[Work.ROUTING] == 0.0).all()
+        assert (busiest_s[Work.ROUTING, 0] > 0.0).all()  # the layers with experts
+        ends = uneven.index("head")
+        assert busiest_s[Work.ROUTING, ends] == pytest.approx(0.0, abs=1e-12)
+
+
+def test_uneven_routing_takes_longer_than_even_by_the_work_of_experts_alone() -> None:
+    table = rows([Strategy(dp=8, ep=8)])
+    costs = price_parts(pricing("qwen3_30b_a3b", routing_imbalance=1.5), table)
+    products, waits = costs.forward_s[Work.GEMM, 0], costs.forward_s[Work.ROUTING, 0]
+    exchanged = costs.forward_s[Work.EP, 0]
+    assert (waits < 0.5 * (products + costs.forward_s[Work.MEMORY, 0] + exchanged) * 1.02).all()
+    assert (waits > 0.4 * exchanged).all()
+
+
 def test_small_layers_take_the_hosts_time() -> None:
     asked = pricing(seq=32, scripted=True)
     costs = price_parts(asked, rows())

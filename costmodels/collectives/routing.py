@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from costmodels.reliability import expected_maximum
 from costmodels.table import Floats, Ints
 
 
@@ -22,6 +23,55 @@ class Routing:
     groups: int = 0
     group_top_k: int = 0
     consecutive: bool = False
+
+
+def busiest_load(routing: Routing, ranks: Ints | int, tokens: Floats | float, spread: float) -> Floats:
+    """Expected copies of tokens on the busiest of the ranks that share the experts, over the mean.
+
+    Parameters
+    ----------
+    routing : Routing
+        Experts and how many a token takes.
+    ranks : array or int
+        Ranks that the experts are spread over, equally many on each.
+    tokens : array or float
+        Tokens that each of the ranks routes at a time.
+    spread : float
+        Standard deviation of the experts' loads over their mean, as the router leaves it [1].
+
+    Returns
+    -------
+    array
+        ``1 + e(n) sqrt(1/(tokens top_k) + spread^2 n/(E - 1))`` for n ranks and E experts, with e(n) the expected
+        maximum of n standard normals: copies are drawn at random, E/n experts share a rank, and what one rank gets
+        above the mean the others get below it [1].
+
+    References
+    ----------
+    Variance of a mean drawn without replacement: Cochran, Sampling Techniques, 1977, section 2.6.
+    """
+    n = np.asarray(ranks, dtype=np.float64)
+    drawn = 1.0 / (np.asarray(tokens, dtype=np.float64) * routing.top_k)
+    kept = spread**2 * n / max(routing.experts - 1, 1)
+    return np.asarray(1.0 + expected_maximum(n) * np.sqrt(drawn + kept))
+
+
+def spread_of(violation: float, experts: int) -> float:
+    """Return the spread of loads under which the busiest of all experts exceeds the mean by ``violation``.
+
+    Parameters
+    ----------
+    violation : float
+        Load of the busiest expert over the mean, less one (MaxVio) [1].
+    experts : int
+        Experts of a layer.
+
+    Returns
+    -------
+    float
+        Standard deviation over the mean [1].
+    """
+    return violation / float(expected_maximum(experts)) if experts > 1 else 0.0
 
 
 def hit_probability(experts: int, top_k: int, part: Ints | Floats) -> Floats:

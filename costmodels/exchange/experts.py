@@ -40,7 +40,7 @@ def expert_exchange(ffn: MoeFfn, model: ModelSpec, job: TrainingJob, placed: Pla
     traffic = TokenTraffic(
         tokens=placed.tokens(job) / table.sequence_split,
         token_bytes=width * job.precision.activation_bytes,
-        routing=_routing(ffn, model, job),
+        routing=routing_of(ffn, model, job),
         imbalance=job.software.capacity_factor or job.software.routing_imbalance,
         etp=table.etp,
     )
@@ -57,8 +57,18 @@ def expert_exchange(ffn: MoeFfn, model: ModelSpec, job: TrainingJob, placed: Pla
     return placed.add_up(calls)
 
 
-def _routing(ffn: MoeFfn, model: ModelSpec, job: TrainingJob) -> Routing:
-    """How the model's router chooses, or what the software puts in its place."""
+def routing_of(ffn: MoeFfn, model: ModelSpec, job: TrainingJob) -> Routing:
+    """Return how the model's router chooses, or what the software puts in its place.
+
+    Parameters
+    ----------
+    ffn : MoeFfn
+        Experts of a layer.
+    model : ModelSpec
+        Groups that its router is limited to.
+    job : TrainingJob
+        Its software may route by turns.
+    """
     details = model.known_details
     return Routing(
         experts=ffn.experts,

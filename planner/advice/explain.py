@@ -34,6 +34,7 @@ _PARTS: Final = (
             ("tp", "tensor-parallel exchange"),
             ("cp", "context-parallel exchange"),
             ("ep", "expert exchange"),
+            ("routing", "waiting for the busiest expert rank"),
             ("weights", "weight gathers of every micro-batch"),
             ("shared", "waits for shared links"),
             ("gradient_reduction", "gradient reduction"),

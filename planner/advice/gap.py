@@ -39,7 +39,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "memory": ("memory", "optimizer"),
         "host": ("launch",),
         "tp": ("tp", "cp", "reshard"),
-        "experts": ("ep",),
+        "experts": ("ep", "routing"),
         "states": ("weights", "gradient_reduction", "weight_gather", "shared"),
         "pipeline": ("bubble",),
         "other": (),

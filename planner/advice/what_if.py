@@ -4,16 +4,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
+from costmodels.collectives.routing import busiest_load, spread_of
+from costmodels.exchange.experts import routing_of
 from costmodels.job import Dispatcher
 from costmodels.placement import identity
 from costmodels.pricing import Constants
+from costmodels.table import table_of
+from costmodels.workload.model import LayerKind, MoeFfn
 from hardware.cluster import DeviceState
 from planner.plan_report import RankedLayout
 from planner.planning import estimate
 from planner.request import PlanRequest
 
-IMBALANCES: Final = (1.2, 2.0)
-"""Tokens of the busiest expert rank over the mean: a balanced router with its spread, and one that is not balanced."""
+ROUTERS: Final = (("a bias per expert", 0.04), ("an auxiliary loss", 0.72))
+"""What balances a router, and by how much its busiest expert exceeds the mean load then (MaxVio of the model of 1e9
+parameters in table 2 of Wang et al., "Auxiliary-Loss-Free Load Balancing Strategy for Mixture-of-Experts", arXiv
+2408.15664; of 3e9: 0.04 and 0.52)."""
+ROUTERS_EXPERTS: Final = 64
+"""Experts of a layer in those models."""
+UNBALANCED: Final = 2.0
+"""Tokens of the busiest expert rank over the mean under a router that nothing balances."""
 CAPS: Final = (0.9, 0.8, 0.6)
 """Power caps as shares of the limit of the part."""
 SLOWER: Final = (0.025, 0.05, 0.10)
@@ -63,10 +73,24 @@ def _dispatching(request: PlanRequest, ranked: RankedLayout) -> Iterator[tuple[s
         if dispatcher is not software.dispatcher:
             other = replace(software, dispatcher=dispatcher)
             yield f"dispatcher {dispatcher}", replace(request, job=replace(request.job, software=other))
-    for imbalance in IMBALANCES if not software.capacity_factor else ():
-        other = replace(software, routing_imbalance=imbalance)
-        words = f"busiest expert rank gets {imbalance:g} times the mean"
+    for words, load in _routers(request, ranked) if not software.capacity_factor else ():
+        other = replace(software, routing_imbalance=load)
         yield words, replace(request, job=replace(request.job, software=other))
+
+
+def _routers(request: PlanRequest, ranked: RankedLayout) -> Iterator[tuple[str, float]]:
+    """Routers in words, and the load of the busiest expert rank over the mean that each leaves in the layout."""
+    first, job = ranked.layout.first, request.job
+    ffn = next(
+        kind.ffn for kind in request.model.kinds() if isinstance(kind, LayerKind) and isinstance(kind.ffn, MoeFfn)
+    )
+    table = table_of([first], pp=[ranked.layout.pp], micro_batch=[ranked.layout.micro_batch])
+    tokens = float(table.micro_batch[0]) * job.seq / (first.cp * float(table.sequence_split[0]))
+    for balance, violation in ROUTERS:
+        spread = spread_of(violation, ROUTERS_EXPERTS)
+        load = float(busiest_load(routing_of(ffn, request.model, job), first.ep, tokens, spread))
+        yield f"router with {balance}: busiest rank {load:.2f} x the mean", load
+    yield f"router out of balance: busiest rank {UNBALANCED:g} x the mean", UNBALANCED
 
 
 def _capped(request: PlanRequest, ranked: RankedLayout) -> Iterator[tuple[str, PlanRequest]]:

@@ -3,8 +3,8 @@
 from itertools import combinations
 from typing import Final
 
-from costmodels.layer_costs import part_ops
 from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Granularity, Recompute
+from costmodels.part_ops import part_ops
 from costmodels.pricing import Pricing
 from costmodels.workload.op import SUBMODULES
 from hardware.errors import InputError

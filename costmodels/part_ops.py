@@ -1,0 +1,48 @@
+"""The ops of every part of a model under the kernels of a job's software."""
+
+from collections.abc import Sequence
+
+from costmodels.pricing import Pricing
+from costmodels.workload.layers import embedding_ops, head_ops, layer_ops, mtp_ops, padded_vocab
+from costmodels.workload.op import Op
+
+
+def part_ops(pricing: Pricing) -> tuple[tuple[Op, ...], ...]:
+    """Return the ops of every part of a model, in the order of :func:`costmodels.layer_costs.part_names`.
+
+    Parameters
+    ----------
+    pricing : Pricing
+        Model, and job with its software.
+
+    Returns
+    -------
+    tuple of tuple of Op
+    """
+    software = pricing.job.software
+    if software.fused_kernels or software.compiled:
+        return _ops_of(pricing, fused=True)
+    separate = _ops_of(pricing, fused=False)
+    if not software.fused_norms:
+        return separate
+    pairs = zip(_ops_of(pricing, fused=True), separate, strict=True)
+    return tuple(tuple(_with_fused_norms(*parts)) for parts in pairs)
+
+
+def _with_fused_norms(fused: Sequence[Op], separate: Sequence[Op]) -> list[Op]:
+    both = zip(fused, separate, strict=True)
+    return [one if one.module == "layernorm" else other for one, other in both]
+
+
+def _ops_of(pricing: Pricing, *, fused: bool) -> tuple[tuple[Op, ...], ...]:
+    model, software = pricing.model, pricing.job.software
+    kernels = {"flash_attention": software.flash_attention, "fused_kernels": fused}
+    dropout, softmax = software.dropout, software.softmax
+    ops = [layer_ops(kind, model, dropout=dropout, softmax=softmax, **kernels) for kind in model.kinds()]
+    if model.hidden:
+        ops.append(embedding_ops(model, fused_kernels=fused))
+        vocab = padded_vocab(model, 1)
+        ops.append(head_ops(model, vocab=vocab, fused_loss=software.fused_loss, fused_kernels=fused))
+    if model.mtp_layers:
+        ops.append(mtp_ops(model, fused_loss=software.fused_loss, **kernels))
+    return tuple(ops)
