@@ -15,11 +15,10 @@ class Overlap:
     """Constants of overlap; values, sources and ranges stand in ``overlap.toml``.
 
     ``window_share`` is the share of a compute window that hides a transfer (the rest is lost to shared multiprocessors
-    and
-    memory bandwidth); ``tp_chunks`` the pieces that a tensor-parallel exchange is cut into when it overlaps its GEMM;
-    ``bucket_bytes`` the size of a gradient or weight bucket, of which the last (first) one can hide behind nothing;
-    ``contention`` what a second of hidden transfer takes from the compute beside it (multiprocessors and memory
-    bandwidth of its kernels), ``user_buffer_contention`` the same for exchanges that copy engines or a few
+    and memory bandwidth); ``tp_chunks`` the pieces that a tensor-parallel exchange is cut into when it overlaps its
+    GEMM; ``bucket_bytes`` the size of a gradient or weight bucket, of which the last (first) one can hide behind
+    nothing; ``contention`` what a second of hidden transfer takes from the compute beside it (multiprocessors and
+    memory bandwidth of its kernels), ``user_buffer_contention`` the same for exchanges that copy engines or a few
     multiprocessors move; ``step_exchange`` the time of a tensor-parallel exchange inside a step over its time alone,
     where layers are called op by op from Python: ranks arrive apart, and results are copied into place; ``slice_s`` the
     host's time to cut one shard out of one tensor and to copy it back. ``receive_stall_s`` is what a receive takes

@@ -1,8 +1,8 @@
 """Step time of layouts: stage times, the schedule's makespan, exchanges of the step, optimizer, jitter.
 
 ``T = makespan(stages) + exposed gradient and weight exchange + optimizer + jitter``. The breakdown is that of the
-busiest
-stage: its compute, its visible exchanges, and the rest of the makespan as its bubble; the parts sum to the total.
+busiest stage: its compute, its visible exchanges, and the rest of the makespan as its bubble; the parts sum to the
+total.
 """
 
 import math
@@ -71,8 +71,7 @@ class StepTimes:
     """Step times of R layouts in seconds, and their parts; arrays of shape (R,) unless said otherwise.
 
     ``works_s`` is the time of one micro-batch by kind of work on the busiest stage, shape (len(Work), R); ``stage_s``
-    of all kinds on
-    every stage, shape (R, pp).
+    of all kinds on every stage, shape (R, pp).
     """
 
     total_s: Floats

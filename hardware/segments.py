@@ -9,8 +9,7 @@ def in_segments(island: Island) -> Island:
     """Give a job on several large scale-up domains the same power of two of accelerators in each.
 
     Launch scripts allocate in segments (SLURM's ``--segment``: 16 of the 18 nodes of an NVL72 rack) so that no group
-    straddles
-    two domains.
+    straddles two domains.
 
     Parameters
     ----------

@@ -1,9 +1,8 @@
 """What we choose: search, placement, legality, export and reports on top of the cost models.
 
 The Python interface: ``planner.plan(request) -> PlanReport``, ``planner.estimate(request, layout) -> RankedLayout``,
-and the
-values that they take and give. Everything is imported when it is first asked for, so that the command line starts at
-once.
+and the values that they take and give. Everything is imported when it is first asked for, so that the command line
+starts at once.
 """
 
 from typing import TYPE_CHECKING, Any

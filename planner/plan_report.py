@@ -48,9 +48,8 @@ class SearchProof:
     """How the search came to its answer.
 
     ``pruned`` counts candidates by the bound that removed them. ``lower_bound_s`` is below the step time of every
-    layout
-    of the space; ``gap`` is (best - lower bound) / best; ``proven_optimal`` holds when no layout of the space can be
-    faster than the best, under the model.
+    layout of the space; ``gap`` is (best - lower bound) / best; ``proven_optimal`` holds when no layout of the space
+    can be faster than the best, under the model.
     """
 
     enumerated: int
@@ -79,8 +78,8 @@ class PlanReport:
     """The answer to a request. ``layouts`` is empty exactly when ``infeasible`` is set.
 
     ``rejected`` counts candidates by the rule (with its numbers) that refused them. ``unconstrained_s`` is the step
-    time of the
-    best layout when the framework's constraints are lifted for the winner's pipeline; 0.0 when it was not asked for.
+    time of the best layout when the framework's constraints are lifted for the winner's pipeline; 0.0 when it was not
+    asked for.
     """
 
     request: PlanRequest

@@ -11,6 +11,7 @@ from costmodels.power.node import capped_island
 from costmodels.price import price_layout
 from costmodels.pricing import Constants, Pricing
 from costmodels.results import LayoutCost
+from hardware.cluster import Island
 from hardware.segments import in_segments
 from planner.bounds.mixed_layers import mixed_bound_s
 from planner.evidence.nearness import evidence_for
@@ -189,7 +190,18 @@ def _notes(request: PlanRequest, pricings: Sequence[Pricing]) -> tuple[str, ...]
             notes.append(
                 f"allocate in segments of {nodes} nodes ({segment} GPUs of one domain; SLURM --segment={nodes})"
             )
+        notes += _part_of_a_domain(island)
     return tuple(notes)
+
+
+def _part_of_a_domain(island: Island) -> list[str]:
+    """A remark on machines whose scale-up domain spans many nodes, of which the cluster has only some."""
+    node, domain = island.node, island.node.scale_up.domain_gpus
+    if domain <= node.gpus or island.gpus >= domain:
+        return []
+    return [
+        f"{island.gpus} of the {domain} GPUs of a scale-up domain: a node has {node.gpus}, {domain // node.gpus} make one"
+    ]
 
 
 def _unconstrained_s(

@@ -62,3 +62,11 @@ def test_one_stage_has_no_bubble_not_even_a_negative_one():
         num_microbatches=3,
     )
     assert times.breakdown(0).bubble_s == 0.0
+
+
+@pytest.mark.parametrize(
+    ("cluster", "remark"), [("gb200-nvl72:2", True), ("gb200-nvl72:18", False), ("dgx-h100:1", False)]
+)
+def test_a_part_of_a_large_scale_up_domain_is_said_to_be_one(cluster, remark):
+    report = plan(request_of(Question(model="llama32_1b", cluster=cluster, global_batch=72, seq=2048)))
+    assert any("8 of the 72 GPUs of a scale-up domain" in note for note in report.notes) == remark

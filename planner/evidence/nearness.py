@@ -1,8 +1,7 @@
 """How sure a prediction is: the measured runs most like it, and the interval that the errors on them give.
 
 ``evidence.csv`` holds one row per published run: what it was, and predicted over measured step time under the cost
-models that
-ship with it. A request is compared with every run; the nearest ones give the interval and the label.
+models that ship with it. A request is compared with every run; the nearest ones give the interval and the label.
 
     distance = sum of penalties for what differs + per-doubling penalties for sizes
     interval = [t / q90, t / q10] of the ratios of the nearest runs, few of each study, widened by one factor so that

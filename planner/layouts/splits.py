@@ -11,13 +11,10 @@ from costmodels.table import Floats, Ints
 def even_positions(layers: int, positions: int) -> Ints:
     """Layers per pipeline position in model order, as even as frameworks make it.
 
-    Equal where that divides. Else, where ``layers + 2`` (or ``layers + 1``) divides, the embedding and the head (or
-    the head
-    alone) count as a layer each, as Megatron-LM's ``--account-for-embedding-in-pipeline-split`` and ``...-loss-...``
-    do. Else
-    the remainder goes to the earliest positions behind the first, as a layer beside the embedding would make the first
-    stage
-    the slowest.
+    Equal where that divides. Else, where ``layers + 2`` (or ``layers + 1``) divides, the embedding and the head (or the
+    head alone) count as a layer each, as Megatron-LM's ``--account-for-embedding-in-pipeline-split`` and
+    ``...-loss-...`` do. Else the remainder goes to the earliest positions behind the first, as a layer beside the
+    embedding would make the first stage the slowest.
 
     Returns
     -------

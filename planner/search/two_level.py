@@ -1,8 +1,8 @@
 """Alpa's two levels: the ILP of every span of layers on every stage, inside the dynamic program over stage boundaries.
 
 For frameworks that let each layer have a strategy of its own. The uniform search gives the pipeline shapes worth
-solving and
-an incumbent; a stage longer than ``incumbent / m`` cannot be part of a faster layout, which bounds the spans.
+solving and an incumbent; a stage longer than ``incumbent / m`` cannot be part of a faster layout, which bounds the
+spans.
 """
 
 import time
