@@ -103,10 +103,9 @@ def pipeline_spec(layout: Layout) -> PipelineSpec:
 def kind_prefix(model: ModelSpec) -> Floats:
     """Layers of each kind among the first n layers, shape (layers + 1, kinds)."""
     kinds = {kind: index for index, kind in enumerate(model.kinds())}
-    one_hot = np.zeros((model.layers + 1, len(kinds)))
-    for number, kind in enumerate(model.layer_kinds(), start=1):
-        one_hot[number, kinds[kind]] = 1.0
-    return np.cumsum(one_hot, axis=0)
+    kind_of_layer = np.repeat([kinds[run.kind] for run in model.runs], [run.count for run in model.runs])
+    before: Floats = np.zeros((1, len(kinds)))
+    return np.concatenate([before, np.cumsum(np.eye(len(kinds))[kind_of_layer], axis=0)])
 
 
 def layer_counts(model: ModelSpec, layers: Ints) -> Floats:

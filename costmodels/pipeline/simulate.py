@@ -27,7 +27,7 @@ from costmodels.pipeline.times import Floats, stage_times, time_table
 # Ends that differ from a uniform shift by less than this share of themselves are rounding; the time of the whole step
 # is then wrong by at most this share times the number of blocks that were simulated.
 SHIFT_RTOL: Final = 1e-13
-EXTRA_WINDOW: Final = 4  # blocks beyond the pipeline's depth before the first look for a period; later windows double
+EXTRA_WINDOW: Final = 2  # blocks beyond the pipeline's depth before the first look for a period; later windows double
 CALL_CELLS: Final = 2500  # array cells that numpy handles in the time of one call
 MATRIX_CELLS: Final = 1 << 16  # cells of the matrices that are squared together
 MAX_BATCH: Final = 1024  # candidates per pass: their working set stays near a core
