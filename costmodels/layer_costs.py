@@ -118,9 +118,9 @@ class PartCosts:
 
     @cached_property
     def added_up(self) -> Floats:
-        """Seconds forward and backward by work, then on links, as positions add them up: (2 len(Work) + 2 T, S, K)."""
+        """Seconds forward and backward by work, then on links, as positions add them up: (S, 2 len(Work) + 2 T, K)."""
         seconds = (self.forward_s, self.backward_s, self.forward_links_s, self.backward_links_s)
-        return np.ascontiguousarray(np.concatenate(seconds).swapaxes(1, 2))
+        return np.ascontiguousarray(np.concatenate(seconds).transpose(2, 0, 1))
 
     def index(self, name: str) -> int:
         """Row of a part."""

@@ -77,20 +77,21 @@ def added_up(counts: Floats, sizes: Floats) -> Floats:
     counts : ndarray
         Shape (R, stages, vpp, J, K), or (1, ...) where all layouts hold the same.
     sizes : ndarray
-        N sizes of each part, shape (N, R, J, K).
+        N sizes of each part, shape (R, J, N, K).
 
     Returns
     -------
     ndarray
         Shape (N, R, stages, vpp).
+
+    Notes
+    -----
+    A product for each layout is small enough that the linear algebra library starts no threads for it.
     """
     by_chunk = counts.reshape(len(counts), counts.shape[1] * counts.shape[2], -1)
-    if len(counts) == 1:
-        found = sizes.reshape(-1, by_chunk.shape[2]) @ by_chunk[0].T
-    else:
-        each = sizes.swapaxes(0, 1).reshape(len(counts), len(sizes), -1)
-        found = (each @ by_chunk.swapaxes(1, 2)).swapaxes(0, 1)
-    return np.asarray(found.reshape(*sizes.shape[:2], *counts.shape[1:3]))
+    layouts, _, number, _ = sizes.shape
+    found = sizes.swapaxes(1, 2).reshape(layouts, number, -1) @ by_chunk.swapaxes(1, 2)
+    return np.asarray(found.reshape(layouts, number, *counts.shape[1:3]).swapaxes(0, 1))
 
 
 def pipeline_spec(layout: Layout) -> PipelineSpec:

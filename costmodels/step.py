@@ -151,7 +151,7 @@ def stage_work(costs: Sequence[PartCosts], contents: Contents) -> StageWork:
     for island, stages in contents.by_island:
         counts = contents.distinct_counts[:, place[stages]]  # (R or 1, stages, vpp, J, K)
         cost = costs[island]
-        found = added_up(counts, cost.added_up[:, contents.rows])
+        found = added_up(counts, cost.added_up[contents.rows])
         passes[:, :, :, stages] = found[: 2 * len(Work)].reshape(2, len(Work), *found.shape[1:])
         of_island = found[2 * len(Work) :].reshape(2, -1, *found.shape[1:])
         links[:, : of_island.shape[1], :, stages] = of_island

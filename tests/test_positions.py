@@ -20,12 +20,12 @@ def contents(counts: np.ndarray, layouts: int) -> Contents:
 def test_sums_over_positions_are_those_of_each_layout_alone(alike: bool) -> None:
     rng = np.random.default_rng(7)
     counts = rng.integers(0, 5, (1 if alike else 6, 3, 2, 2, 4)).astype(np.float64)  # stages, chunks, strategies, parts
-    sizes = rng.random((5, 6, 2, 4))
+    sizes = rng.random((6, 2, 5, 4))
     found = added_up(counts, sizes)
     assert found.shape == (5, 6, 3, 2)
     for layout in range(6):
         for number in range(5):
-            single = (counts[0 if alike else layout] * sizes[number, layout]).sum(axis=(2, 3))
+            single = (counts[0 if alike else layout] * sizes[layout, :, number]).sum(axis=(2, 3))
             assert found[number, layout] == pytest.approx(single, rel=1e-14)
 
 

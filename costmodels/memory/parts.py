@@ -60,8 +60,8 @@ class ModelMemory:
 
     @cached_property
     def sizes(self) -> Floats:
-        """:data:`SIZES` of every part under every strategy [B], shape (len(SIZES), S, K)."""
-        return np.stack([np.stack([getattr(part, name) for part in self.parts], axis=-1) for name in SIZES])
+        """:data:`SIZES` of every part under every strategy [B], shape (S, len(SIZES), K)."""
+        return np.stack([np.stack([getattr(part, name) for part in self.parts], axis=-1) for name in SIZES], axis=1)
 
     @property
     def embedding(self) -> int | None:

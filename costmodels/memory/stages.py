@@ -40,7 +40,7 @@ def stage_sums(model: ModelSpec, job: TrainingJob, memory: ModelMemory, contents
     boundary = held.of_stage(memory.boundary)
     kept = held.kept_by_chunk()
     added = held.added()
-    widest = held.sizes[len(ADDED) :]  # working, gathered, once, kept
+    widest = held.sizes[:, :, len(ADDED) :].transpose(2, 0, 1, 3)  # working, gathered, once, kept
     working, gathered, once, of_layer = held.widest(widest, memory.blocks)
     return StageSums(
         weights=added["weights"],
@@ -87,12 +87,12 @@ class _Held:
 
     @cached_property
     def sizes(self) -> Floats:
-        """Sizes of every part under the strategies of every layout, shape (len(SIZES), R, J, K)."""
-        return self.memory.sizes[:, self.contents.rows]
+        """Sizes of every part under the strategies of every layout, shape (R, J, len(SIZES), K)."""
+        return self.memory.sizes[self.contents.rows]
 
     def added(self) -> dict[str, Floats]:
         """Sums over the parts of each stage, with copies of the embedding table; each of shape (R, pp)."""
-        sums = added_up(self.counts[:, :, None], self.sizes[: len(ADDED)])[..., 0]
+        sums = added_up(self.counts[:, :, None], self.sizes[:, :, : len(ADDED)])[..., 0]
         total = dict(zip(ADDED, sums, strict=True))
         head = self.memory.head
         if head is None or not (self.model.tied_embeddings or self.model.mtp_layers):
@@ -135,8 +135,8 @@ class _Held:
     def kept_by_chunk(self) -> Floats:
         """What one micro-batch keeps on every chunk, shape (R, pp, vpp)."""
         is_layer = np.arange(self.sizes.shape[-1]) < self.memory.kinds
-        sizes = self.sizes[SIZES.index("kept")]
-        layers, ends = added_up(self.placed, np.stack([sizes * is_layer, sizes * ~is_layer]))
+        sizes = self.sizes[:, :, SIZES.index("kept")]
+        layers, ends = added_up(self.placed, np.stack([sizes * is_layer, sizes * ~is_layer], axis=2))
         kept = layers * (1.0 - self.offloaded)[:, :, None] + ends
         if self.job.software.stage_outputs_kept:
             kept = kept + self.of_stage(self.memory.boundary)[:, :, None] * (self.place < self.place.max())
