@@ -8,7 +8,8 @@ experts the expert grid over the same ranks of a stage:
 Ranks fill domains (nodes, racks, pods) in order, so rank ``r`` lies in domain ``r // tier.gpus`` of a tier.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 
@@ -54,19 +55,38 @@ class PlacedGroup:
     """A :class:`Group` on the hierarchy.
 
     ``members`` and ``domains``, shape (S, T), are worst cases over all groups of the axis and hence need not multiply
-    to the size; see :func:`members` and :func:`domains`.
+    to the size; see :func:`members` and :func:`domains`. ``ring_speed``, ``pairs_speed`` and ``neighbour_speed`` are
+    the paces of such flows over the network's tiers, over those that shares of the tiers give.
     """
 
     size: Ints
     stride: Ints
     members: Ints
     domains: Ints
+    ring_speed: float = 1.0
+    pairs_speed: float = 1.0
+    neighbour_speed: float = 1.0
 
     def take(self, rows: Ints) -> "PlacedGroup":
         """Groups ``rows`` as new groups."""
-        return PlacedGroup(
-            size=self.size[rows], stride=self.stride[rows], members=self.members[rows], domains=self.domains[rows]
+        return replace(
+            self, size=self.size[rows], stride=self.stride[rows], members=self.members[rows], domains=self.domains[rows]
         )
+
+    def paced(self, paces: Mapping[str, float]) -> "PlacedGroup":
+        """Return the groups with paces by pattern (``ring``, ``pairs``, ``neighbour``); 1.0 where none is given."""
+        return replace(
+            self,
+            ring_speed=paces.get("ring", 1.0),
+            pairs_speed=paces.get("pairs", 1.0),
+            neighbour_speed=paces.get("neighbour", 1.0),
+        )
+
+    def speed(self, collective: str) -> float:
+        """Pace of a collective over the network's tiers, by what its members send to each other."""
+        if collective in ("alltoall", "dispatch", "combine"):
+            return self.pairs_speed
+        return self.neighbour_speed if collective == "sendrecv" else self.ring_speed
 
     def within(self, tier: int) -> Ints:
         """Members together in one domain of a tier, shape (S,); tier -1 is the single accelerator."""

@@ -30,7 +30,8 @@ class Pricing:
 
     ``clock`` bounds the clock over the highest one (a slow or hot device); a power limit may bound it more.
     ``nodes`` is the node of every block of as many ranks as a node has accelerators; empty: in order. ``blocks`` says
-    where the ranks of a layout lie that are numbered in another order than its groups; None: in order.
+    where the ranks of a layout lie that are numbered in another order than its groups; None: in order. ``speeds`` are
+    those of :class:`hardware.tiers.Tier`, of one layout.
     """
 
     model: ModelSpec
@@ -40,6 +41,7 @@ class Pricing:
     clock: float = 1.0
     nodes: tuple[int, ...] = ()
     blocks: RankBlocks | None = None
+    speeds: tuple[tuple[str, str, float], ...] = ()
 
     @property
     def accelerator(self) -> Accelerator:
@@ -50,7 +52,8 @@ class Pricing:
     def tiers(self) -> tuple[Tier, ...]:
         """The island's bandwidth hierarchy."""
         tiers = island_tiers(self.island, self.nodes)
-        return tiers_of_blocks(tiers, self.blocks) if self.blocks else tiers
+        tiers = tiers_of_blocks(tiers, self.blocks) if self.blocks else tiers
+        return (*tiers[:-1], replace(tiers[-1], speeds=self.speeds)) if self.speeds else tiers
 
     @property
     def power_limit_w(self) -> float:

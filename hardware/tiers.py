@@ -19,7 +19,8 @@ class Tier:
     (per direction) when all accelerators of the domain cross this tier together; ``pair_bytes_per_s`` what one
     accelerator reaches alone. ``links`` and ``axes`` are those of :class:`hardware.cluster.ScaleUp`. Ranks fill domains
     in order, unless ``domain_of`` lists the domain of each ``block`` of consecutive ranks; ``gpus`` is the largest
-    then.
+    then. ``speeds`` of the outermost tier lists (axis, pattern, pace) where flows on the topology graph go at another
+    pace than their shares of tiers say.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Tier:
     axes: tuple[int, ...] = ()
     block: int = 0
     domain_of: tuple[int, ...] = ()
+    speeds: tuple[tuple[str, str, float], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

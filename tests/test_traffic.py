@@ -115,7 +115,7 @@ def test_what_transfers_cost_each_other_is_what_the_step_would_save() -> None:
 
 def test_a_report_is_plain_data() -> None:
     data = traffic_to_json(report("dgx-h100:8", tp=2, pp=2, ep=8, dp=16))
-    assert set(data) == {"stage", "bottleneck", "axes", "links", "sharing", "adapters"}
+    assert set(data) == {"stage", "bottleneck", "axes", "links", "sharing", "adapters", "uneven"}
 
 
 def test_rankings_on_other_networks_are_those_of_the_prices() -> None:

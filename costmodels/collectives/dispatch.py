@@ -150,7 +150,7 @@ def _forwarded(dispatcher: Dispatcher) -> Callable[..., Floats]:
         total = longest
         for index, crossing in enumerate(route.crossings):
             copies = copies_per_token(traffic, group, index)
-            time = sent * copies / (crossing.tier.bytes_per_s * own.scale_out)
+            time = sent * copies / (crossing.pairs_bytes_per_s * own.scale_out)
             longest, total = np.maximum(longest, time), total + time
         return own.launch_s + longest + constants.interference * (total - longest)
 

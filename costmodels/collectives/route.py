@@ -16,15 +16,17 @@ class Crossing:
     """Leaving the domains of one tier over the next: arrays (S,).
 
     ``parts`` is the number of domains that the group leaves and enters, ``inside`` the members in one of them,
-    ``bytes_per_s`` what one of these domains can send for the group, ``neighbour_bytes_per_s`` what its last member can
-    when the others send inside, ``steps`` the neighbours along a ring that this crossing joins, ``levels`` the depth of
-    a binary tree over it. Where a group stays within one domain ``parts`` is 1.
+    ``bytes_per_s`` what one of these domains can send for the group, ``pairs_bytes_per_s`` what each member can to all
+    others, ``neighbour_bytes_per_s`` what its last member can when the others send inside, ``steps`` the neighbours
+    along a ring that this crossing joins, ``levels`` the depth of a binary tree over it. Where a group stays within one
+    domain ``parts`` is 1.
     """
 
     tier: Tier
     parts: Floats
     inside: Floats
     bytes_per_s: Floats
+    pairs_bytes_per_s: float
     neighbour_bytes_per_s: Floats
     steps: Floats
     levels: Floats
@@ -68,16 +70,16 @@ def route_of(group: PlacedGroup, tiers: tuple[Tier, ...], constants: NetworkCons
     inner = constants.link(tiers[0])
     together = group.within(0)
     crossings: list[Crossing] = []
-    own = np.full(group.size.shape, np.inf)
+    own, speeds = np.full(group.size.shape, np.inf), (1.0, 1.0, 1.0)
     for index in range(1, len(tiers)):
         parts = group.parts(index - 1).astype(np.float64)
         if not (parts > 1.0).any():  # nobody leaves a domain of this size, nor one of the next
             break
-        tier = tiers[index]
-        link = constants.link(tier)
+        tier, link = tiers[index], constants.link(tiers[index])
         inside = group.within(index - 1).astype(np.float64)
         outer = group.parts(index).astype(np.float64)
         if tier.kind != tiers[index - 1].kind:  # the adapters: neighbours beside each other use the same ones
+            speeds = (group.ring_speed, group.pairs_speed, group.neighbour_speed)
             senders = np.maximum(tiers[index - 1].gpus / inside, 1.0)
             own = np.maximum(tier.bytes_per_s, tier.pair_bytes_per_s / senders)
         crossings.append(
@@ -85,8 +87,11 @@ def route_of(group: PlacedGroup, tiers: tuple[Tier, ...], constants: NetworkCons
                 tier=tier,
                 parts=parts,
                 inside=inside,
-                bytes_per_s=np.minimum(inside * tier.bytes_per_s * link.ring, constants.group_bytes_per_s),
-                neighbour_bytes_per_s=np.minimum(inside * tier.bytes_per_s, own) * link.ring,
+                bytes_per_s=np.minimum(
+                    inside * tier.bytes_per_s * (link.ring * speeds[0]), constants.group_bytes_per_s
+                ),
+                pairs_bytes_per_s=tier.bytes_per_s * speeds[1],
+                neighbour_bytes_per_s=np.minimum(inside * tier.bytes_per_s, own) * (link.ring * speeds[2]),
                 steps=parts - outer,
                 levels=np.ceil(np.log2(parts / outer)),
                 hop_s=constants.hop_s(tier),

@@ -22,7 +22,8 @@ class Call:
 
     ``seconds`` is the time of one alone, ``sent_bytes`` what one rank sends in it, ``leaving_bytes`` its share of what
     crosses each outer tier. ``forward`` and ``backward`` say how often a pass makes it, ``hidden`` how many of the
-    backward ones run beside matrix products. Calls that do not take place have a message of 0 bytes.
+    backward ones run beside matrix products, ``speed`` the pace over the network's tiers over that which shares give.
+    Calls that do not take place have a message of 0 bytes.
     """
 
     collective: str
@@ -34,6 +35,7 @@ class Call:
     forward: Floats | float
     backward: Floats | float
     hidden: Floats | float = 0.0
+    speed: float = 1.0
 
     def repeated(self, times: Floats | float) -> "Call":
         """Return the call so many times as often."""
@@ -76,7 +78,9 @@ class PlacedTable:
     def group(self, axis: Axis) -> PlacedGroup:
         """Groups of an axis, shape (S,)."""
         if axis not in self._groups:
-            self._groups[axis] = self._place(axis)
+            paces = {pattern: pace for name, pattern, pace in self.tiers[-1].speeds if name == axis}
+            placed = self._place(axis)
+            self._groups[axis] = placed.paced(paces) if paces else placed
         return self._groups[axis]
 
     def call(self, collective: str, axis: Axis, message_bytes: Floats, often: Often, rows: Bools | bool = True) -> Call:
@@ -119,6 +123,7 @@ class PlacedTable:
             forward=often.forward,
             backward=often.backward,
             hidden=often.hidden,
+            speed=group.speed(collective),
         )
 
     def tokens(self, job: TrainingJob) -> Floats:
@@ -136,7 +141,7 @@ class PlacedTable:
             backward = backward + call.backward * call.seconds
             hidden = hidden + call.hidden * call.seconds
             sent = sent + both * call.sent_bytes
-            leaving = leaving + both * call.leaving_bytes
+            leaving = leaving + both / call.speed * call.leaving_bytes
         return Exchanged(
             forward_s=forward,
             backward_s=backward,
@@ -151,7 +156,8 @@ class PlacedTable:
 class Exchanged:
     """Forward and backward seconds of one kind of exchange, the hidden part of backward, and bytes sent; (S,).
 
-    ``leaving_bytes``, shape (T - 1, S), is the part of both passes' bytes that crosses each outer tier.
+    ``leaving_bytes``, shape (T - 1, S), is the part of both passes' bytes that crosses each outer tier; as many as
+    would take as long at the pace that shares of the tiers give.
     """
 
     forward_s: Floats

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 from costmodels.layout import Layout
+from costmodels.network_loads import on_graph
 from costmodels.placement import Placement, identity
 from costmodels.price import price_layout
 from costmodels.pricing import Pricing
@@ -59,7 +60,18 @@ def place_nodes(
                 limit_s = other.step.total_s
                 moved = Placement(nodes=nodes[:blocks], gpus=gpus) if nodes else None
                 placed = PlacedLayout(layout=one, cost=other, placement=moved)
-    return placed
+    return _on_graph(pricing, layout, placed)
+
+
+def _on_graph(pricing: Pricing, layout: Layout, placed: PlacedLayout) -> PlacedLayout:
+    """Price the orders found, and those given, with the paces of exchanges on the topology graph; the faster wins."""
+    given = PlacedLayout(layout=layout, cost=placed.cost)
+    priced = []
+    for one in dict.fromkeys((placed, given)):
+        known = on_graph(replace(pricing, nodes=one.placement.nodes if one.placement else ()), one.layout)
+        alone = one is placed and not known.speeds
+        priced.append(one if alone else replace(one, cost=price_layout([known], one.layout)))
+    return min(priced, key=lambda one: one.cost.step.total_s)
 
 
 def node_orders(layout: Layout, island: Island) -> tuple[tuple[int, ...], ...]:

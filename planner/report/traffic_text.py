@@ -8,6 +8,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from costmodels.network_loads import Pattern
 from planner.plan_report import PlanReport
 from planner.report.console import section, show
 from planner.report.layout_text import facts, job_line, labelled
@@ -32,6 +33,10 @@ _PURPOSES: Final = MappingProxyType(
         "weight_gather": "weights",
         "weights": "zero",
     }
+)
+
+_PATTERNS: Final = MappingProxyType(
+    {Pattern.RING: "rings", Pattern.PAIRS: "all-to-all", Pattern.NEIGHBOUR: "sends to neighbours"}
 )
 
 
@@ -120,6 +125,9 @@ def _links(traffic: Traffic) -> RenderableType:
         rows.append(
             ("checkpoints", f"exchanges between nodes take {digits(cost.checkpoint, 3)} times as long beside writes")
         )
+    for flow in traffic.uneven:
+        pace = f"{digits(flow.speed, 3)} times the pace of even shares"
+        rows.append(("on the graph", f"{flow.axis} {_PATTERNS[flow.pattern]} at {pace}: {flow.link}"))
     if traffic.adapters:
         shown = "; ".join(traffic.adapters[:8])
         rows.append(("adapters", shown))

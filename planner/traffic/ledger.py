@@ -68,6 +68,8 @@ class StepCall:
         What the rank sends in one.
     leaving_bytes : tuple of float
         Its share of what crosses each outer tier in one.
+    speed : float
+        Pace over the network's tiers, over that which shares of them give.
     """
 
     purpose: Purpose
@@ -82,6 +84,7 @@ class StepCall:
     tier: int
     sent_bytes: float
     leaving_bytes: tuple[float, ...]
+    speed: float = 1.0
 
 
 def step_calls(pricing: Pricing, layout: Layout, stage: int) -> tuple[StepCall, ...]:
@@ -177,6 +180,7 @@ def _entries(purpose: Purpose, call: Call, times: float, one: PlacedTable, again
         tier=outermost,
         sent_bytes=float(call.sent_bytes[0]),
         leaving_bytes=tuple(float(size) for size in call.leaving_bytes[:, 0]),
+        speed=call.speed,
     )
 
 

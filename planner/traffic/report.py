@@ -9,6 +9,7 @@ import numpy as np
 from costmodels.goodput import goodput
 from costmodels.layer_costs import price_parts
 from costmodels.layout import Layout
+from costmodels.network_loads import FlowSpeed, on_graph, uneven_flows
 from costmodels.positions import contents_of
 from costmodels.pricing import Constants, Pricing, in_rank_order
 from costmodels.results import LayoutCost
@@ -18,7 +19,7 @@ from hardware.sharing import binding_link, nic_sharing
 from hardware.tiers import Tier
 from planner.placement.nodes import nodes_of
 from planner.plan_report import RankedLayout
-from planner.planning import pricings_of
+from planner.planning import by_device, pricings_of
 from planner.request import PlanRequest
 from planner.traffic.ledger import Purpose, StepCall, step_calls
 
@@ -90,13 +91,17 @@ class Sharing:
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """Traffic report of a layout; ``resources`` are sorted, the bottleneck first."""
+    """Traffic report of a layout; ``resources`` are sorted, the bottleneck first.
+
+    ``uneven`` are the exchanges that go at another pace on the topology graph than shares of the tiers give.
+    """
 
     stage: int
     axes: tuple[AxisTraffic, ...]
     resources: tuple[Resource, ...]
     sharing: Sharing
     adapters: tuple[str, ...]
+    uneven: tuple[FlowSpeed, ...] = ()
 
     @property
     def bottleneck(self) -> str:
@@ -125,19 +130,34 @@ def traffic_of(request: PlanRequest, ranked: RankedLayout, constants: Constants 
     pricings = pricings_of(request, constants)
     if len(pricings) == 1 and ranked.placement:
         pricings = (replace(pricings[0], nodes=nodes_of(ranked, pricings[0].island.node.gpus)),)
+    uneven: tuple[FlowSpeed, ...] = ()
+    if len(pricings) == 1 and not by_device(request):
+        uneven, pricings = uneven_flows(pricings[0], layout), (on_graph(pricings[0], layout),)
     pricings = in_rank_order(pricings, layout)
     stage = int(np.argmax(cost.stage_times_s))
     pricing = pricings[layout.stages[stage].island]
     calls = step_calls(pricing, layout, stage)
     tokens = float(request.job.global_batch * (request.job.seq if request.model.hidden else 1))
-    resources = _resources(calls, pricing, cost.step.total_s)
+    paces = {(call.axis, call.speed) for call in calls if any(call.leaving_bytes)}
+    uneven = tuple(flow for flow in uneven if (flow.axis, flow.speed) in paces)
+    resources = tuple(_on_graph(link, uneven) for link in _resources(calls, pricing, cost.step.total_s))
     return Traffic(
         stage=stage,
         axes=_axes(calls, pricing.tiers, cost, layout.gpus / tokens),
         resources=resources,
         sharing=_sharing(pricings, layout, _beside_checkpoint(request, layout, calls, pricing)),
         adapters=nic_sharing(pricing.island.node) if len(pricing.tiers) > 1 else (),
+        uneven=uneven,
     )
+
+
+def _on_graph(link: Resource, uneven: Sequence[FlowSpeed]) -> Resource:
+    """The link with the name of the one of its kind that binds the slowest uneven flow."""
+    kind = link.name.partition(" towards")[0].replace("uplinks of the", "uplinks of")
+    slowest = min(
+        (flow for flow in uneven if flow.link.startswith(f"{kind} ")), key=lambda flow: flow.speed, default=None
+    )
+    return replace(link, name=slowest.link) if slowest and link.name.startswith("uplinks") else link
 
 
 def _axes(
@@ -194,7 +214,7 @@ def _resources(calls: Sequence[StepCall], pricing: Pricing, step_s: float) -> tu
             over = call.leaving_bytes[number - 1] if number else _inside_bytes(call)
             if over > 0.0:
                 # A group that has the link to itself goes faster than the share that all ranks together leave it.
-                each_s = min(over / tier.bytes_per_s, call.seconds)
+                each_s = min(over / (tier.bytes_per_s * (call.speed if number else 1.0)), call.seconds)
                 by_user[call.purpose.value] = by_user.get(call.purpose.value, 0.0) + call.count * each_s
         busy_s = sum(by_user.values())
         users = tuple(sorted(((name, time / busy_s) for name, time in by_user.items()), key=lambda user: -user[1]))
