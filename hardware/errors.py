@@ -17,8 +17,8 @@ class InputError(ValueError):
     Parameters
     ----------
     what : str
-        What is wrong, with the user's value, in the user's nouns. Values too long to be read are cut in the middle, and what
-        a terminal would act on is written as an escape.
+        What is wrong, with the user's value, in the user's nouns. Values too long to be read are cut in the middle, and
+        what a terminal would act on is written as an escape.
     allowed : str
         What would be accepted instead.
     where : str

@@ -199,9 +199,8 @@ def _part_of_a_domain(island: Island) -> list[str]:
     node, domain = island.node, island.node.scale_up.domain_gpus
     if domain <= node.gpus or island.gpus >= domain:
         return []
-    return [
-        f"{island.gpus} of the {domain} GPUs of a scale-up domain: a node has {node.gpus}, {domain // node.gpus} make one"
-    ]
+    nodes = domain // node.gpus
+    return [f"{island.gpus} of the {domain} GPUs of a scale-up domain: a node has {node.gpus}, {nodes} make one"]
 
 
 def _unconstrained_s(
