@@ -68,6 +68,24 @@ def island_tiers(island: Island, nodes: tuple[int, ...] = ()) -> tuple[Tier, ...
     return tuple(_listed(tier, island, nodes) for tier in tiers) if uneven or moved else tiers
 
 
+def link_rates(island: Island) -> tuple[float, float]:
+    """Return what one accelerator sends inside its fast domain and towards the farthest node, both per direction.
+
+    Parameters
+    ----------
+    island : Island
+        Nodes of one type behind one network.
+
+    Returns
+    -------
+    tuple of float
+        Bytes per second; the second is 0.0 where no transfer leaves a node or its domain.
+    """
+    tiers = island_tiers(island)
+    leaves = tiers[-1].gpus > max(tiers[0].gpus, island.node.gpus)
+    return tiers[0].bytes_per_s, tiers[-1].bytes_per_s if leaves else 0.0
+
+
 @lru_cache(maxsize=64)
 def tiers_of_blocks(tiers: tuple[Tier, ...], blocks: RankBlocks) -> tuple[Tier, ...]:
     """Tiers as ranks see them whose blocks change places.

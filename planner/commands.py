@@ -189,10 +189,14 @@ def _estimate_json(request: PlanRequest, ranked: RankedLayout, broken: Sequence[
     }
 
 
-def explain(path: Path, rank: int, measured_s: float | None = None) -> int:
-    """Print where the time and the memory of a saved layout go, and where a measured step differs from it."""
+def explain(path: Path, rank: int, measured_s: float | None = None, measured: tuple[Path, str] | None = None) -> int:
+    """Print where the time and the memory of a saved layout go, and where a measured step differs from it.
+
+    The measured step is given in seconds, or as a table of runs with the id of a row.
+    """
     from planner.advice.gap import explain_gap  # noqa: PLC0415
     from planner.advice.heat import heat_advice  # noqa: PLC0415
+    from planner.advice.measured_step import measured_step_s  # noqa: PLC0415
     from planner.advice.remedies import remedies, repriced  # noqa: PLC0415
     from planner.advice.what_if import what_ifs  # noqa: PLC0415
     from planner.infeasible.refused_savings import refused_savings  # noqa: PLC0415
@@ -201,6 +205,8 @@ def explain(path: Path, rank: int, measured_s: float | None = None) -> int:
     from planner.traffic.sensitivity import sensitivities  # noqa: PLC0415
 
     saved, before = _saved(path, rank)
+    if measured is not None:
+        measured_s = measured_step_s(*measured, saved.layouts[rank - 1].layout, saved.request.job.seq)
     with working("pricing changes"):
         report = repriced(saved, (rank, rank + 1))
         ranked = report.layouts[rank - 1]

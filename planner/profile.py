@@ -21,6 +21,7 @@ LEAST_SIZE: Final = 1e-9
 """Of a run: one parameter, in billions."""
 MOST_LOG_RATIO: Final = 30.0
 """Of predicted over measured step time."""
+_RATES: Final = ("scale_up_bytes_per_s", "network_bytes_per_s")
 _NUMBERS: Final = ("gpus", "parameters", "seq", "micro_batch", "tp", "pp", "cp", "ep")
 
 
@@ -29,7 +30,8 @@ class FittedRun:
     """One run that a profile was fitted on, with logarithms of predicted over measured step time.
 
     ``before`` is under the published constants, ``after`` under the profile, ``left_out`` under the profile fitted
-    without this run. ``distrusted`` runs were taken for bad measurements and left out.
+    without this run. ``distrusted`` runs were taken for bad measurements and left out. ``scale_up_bytes_per_s`` and
+    ``network_bytes_per_s`` are the rates of its machine, of :func:`hardware.tiers.link_rates`; 0.0: not known, none.
     """
 
     id: str
@@ -38,6 +40,8 @@ class FittedRun:
     after: float
     left_out: float
     distrusted: bool = False
+    scale_up_bytes_per_s: float = 0.0
+    network_bytes_per_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +147,7 @@ def profile_text(profile: MachineProfile) -> str:
         lines += ["", "[[file]]", *(_line(field.name, getattr(file, field.name)) for field in fields(InputFile))]
     for run in profile.runs:
         lines += ["", "[[run]]", _line("id", run.id)]
-        lines += [_line(name, getattr(run, name)) for name in ("before", "after", "left_out", "distrusted")]
+        lines += [_line(name, getattr(run, name)) for name in ("before", "after", "left_out", "distrusted", *_RATES)]
         lines += [_line(field.name, getattr(run.traits, field.name)) for field in fields(RunTraits)]
     return "\n".join(lines) + "\n"
 
@@ -246,7 +250,7 @@ def _file(read: Fields) -> InputFile:
 
 def _run(read: Fields) -> FittedRun:
     traits = [field.name for field in fields(RunTraits)]
-    read.only(("id", "before", "after", "left_out", "distrusted", *traits))
+    read.only(("id", "before", "after", "left_out", "distrusted", *_RATES, *traits))
     sizes = {name: read.number(name) for name in _NUMBERS}
     for name, size in sizes.items():
         if size < LEAST_SIZE:
@@ -257,6 +261,8 @@ def _run(read: Fields) -> FittedRun:
         after=read.signed("after", most=MOST_LOG_RATIO),
         left_out=read.signed("left_out", most=MOST_LOG_RATIO),
         distrusted=read.flag("distrusted"),
+        scale_up_bytes_per_s=read.number("scale_up_bytes_per_s", default=0.0),
+        network_bytes_per_s=read.number("network_bytes_per_s", default=0.0),
         traits=RunTraits(
             generation=read.text("generation"),
             hardware=read.text("hardware"),

@@ -22,6 +22,7 @@ from planner.calibrate.runs import read_calibration_runs
 from planner.calibrate.tables import read_products
 from planner.cli import app
 from planner.evidence.nearness import evidence_for
+from planner.evidence.profile_use import profile_notes
 from planner.layouts.explicit import ExplicitLayout, layout_of
 from planner.planning import pricings_of
 from planner.profile import FittedRun, InputFile, MachineProfile, MemoryErrors, profile_text, read_profile
@@ -53,7 +54,15 @@ PROFILE = MachineProfile(
     factors=Profile(matrix=0.91, scale_out=0.5, host=1.5, activations=1.1, memory_offset_bytes=1e9),
     learned=("matrix", "scale_out"),
     runs=tuple(
-        FittedRun(id=f'run "{n}" \\ ü\n', traits=TRAITS, before=-0.2, after=0.01, left_out=0.02 * (n - 2))
+        FittedRun(
+            id=f'run "{n}" \\ ü\n',
+            traits=TRAITS,
+            before=-0.2,
+            after=0.01,
+            left_out=0.02 * (n - 2),
+            scale_up_bytes_per_s=450e9,
+            network_bytes_per_s=50e9,
+        )
         for n in range(6)
     ),
     files=(InputFile(name="runs.csv", kind="runs", sha256="0" * 64, used=6),),
@@ -119,6 +128,35 @@ def asked(path: Path, **more):
 def test_a_profile_is_refused_on_another_machine(tmp_path):
     with pytest.raises(InputError, match=r"machine.toml is the profile of h100-sxm-80gb; dgx-a100:2 has a100"):
         asked(saved(tmp_path), cluster="dgx-a100:2")
+
+
+@pytest.mark.parametrize(
+    ("cluster", "of_runs", "said"),
+    [
+        ("dgx-h100:2", {}, ()),
+        ("dgx-h100:2", {"network_bytes_per_s": 25e9}, ("25 GB/s a GPU between nodes; here it is 50",)),
+        ("dgx-h100:2", {"network_bytes_per_s": 40e9}, ()),
+        ("dgx-h100:1", {"network_bytes_per_s": 25e9}, ()),
+        ("dgx-h100:2", {"network_bytes_per_s": 0.0}, ("fitted on single nodes",)),
+        ("dgx-h100:2", {"scale_up_bytes_per_s": 200e9}, ("200 GB/s a GPU inside the fast domain; here it is 450",)),
+        ("dgx-h100:2", {"scale_up_bytes_per_s": 0.0}, ()),
+    ],
+    ids=["as the runs", "half", "near", "no network", "single nodes", "fewer links", "an older file"],
+)
+def test_links_that_the_runs_did_not_have_are_named(tmp_path, cluster, of_runs, said):
+    runs = tuple(replace(run, **of_runs) for run in PROFILE.runs)
+    profile = replace(PROFILE, runs=runs, learned=("matrix",))
+    notes = [note for note in profile_notes(asked(saved(tmp_path, profile), cluster=cluster)) if "larger" not in note]
+    assert len(notes) == len(said)
+    assert all(words in note for words, note in zip(said, notes, strict=True))
+
+
+def test_a_profile_of_an_older_release_has_no_rates(tmp_path):
+    text = "".join(line for line in profile_text(PROFILE).splitlines(True) if "bytes_per_s" not in line)
+    path = tmp_path / "machine.toml"
+    path.write_text(text, encoding="utf-8")
+    older = tuple(replace(run, scale_up_bytes_per_s=0.0, network_bytes_per_s=0.0) for run in PROFILE.runs)
+    assert read_profile(path).runs == older
 
 
 def test_what_belongs_to_the_framework_is_left_out_for_another_one(tmp_path):

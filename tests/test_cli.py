@@ -42,7 +42,7 @@ OPTIONS = {
         "--by", "--global-batch", "--seq", "--precision", "--framework", "--micro-batch", "--recompute", "--fix",
         "--time-limit", "--json",
     },
-    "explain": {"--rank", "--measured-s"},
+    "explain": {"--rank", "--measured-s", "--measured", "--row"},
     "traffic": {"--rank", "--scaling", "--json"},
     "export": {"--rank", "--to", "--framework-version", "--hosts", "--output"},
     "check": {"--framework", "--framework-version", "--world-size", "--args-file", "--model", "--cluster", "--json"},

@@ -10,6 +10,7 @@ from costmodels.layout import Layout, Strategy
 from hardware.errors import InputError
 from planner.advice.explain import clock_share, falls, waterfall
 from planner.advice.gap import GROUPS, Gap, explain_gap, part_seconds, term_errors
+from planner.advice.measured_step import measured_step_s
 from planner.layouts.build import uniform_layout
 from planner.planning import estimate
 from planner.question import Question, request_of
@@ -88,6 +89,37 @@ def test_runs_repeat_within_a_few_percent():
 def test_no_time_is_refused(measured_s):
     with pytest.raises(InputError, match="--measured-s"):
         explain_gap(asked("llama3_8b", "dgx-h100:1"), TP, measured_s)
+
+
+HEAD = "id,hardware,n_gpus,seq_len,global_batch_size,micro_batch_size,tp,pp,dp,step_time_s,status"
+RUN = "mine,H100,8,4096,128,1,8,1,1,9.5,ok"
+
+
+@pytest.mark.parametrize("row", ["mine", ""], ids=["named", "the only one of the layout"])
+def test_a_row_of_runs_states_the_measured_step(tmp_path, row):
+    path = tmp_path / "runs.csv"
+    path.write_text("\n".join([HEAD, RUN, "other,H100,8,4096,128,1,4,1,2,9.9,ok"]) + "\n", encoding="utf-8")
+    assert measured_step_s(path, row, TP, 4096) == 9.5
+
+
+@pytest.mark.parametrize(
+    ("runs", "row", "message"),
+    [
+        ([RUN], "mime", r"runs.csv: --row 'mime' is not there; nearest: 'mine'"),
+        ([RUN.replace(",8,1,1,", ",4,1,2,")], "mine", r"row mine is another run: tp 4, not 8, dp 2, not 1"),
+        ([RUN.replace("4096", "8192")], "mine", r"seq_len 8192, not 4096"),
+        ([RUN.replace("9.5,ok", ",oom")], "mine", r"row mine states no step time"),
+        ([RUN, RUN.replace("mine", "again")], "", r"2 rows have the layout's degrees.*\(mine, again\)"),
+        ([RUN.replace("4096", "8192")], "", r"0 rows have .*\(none\)"),
+        ([RUN.replace(",8,1,1,", ",8,,,")], "mine", r"layout not stated"),
+    ],
+    ids=["unknown", "another layout", "another sequence", "failed", "several", "none", "half a layout"],
+)
+def test_a_row_that_is_not_the_layout_is_refused(tmp_path, runs, row, message):
+    path = tmp_path / "runs.csv"
+    path.write_text("\n".join([HEAD, *runs]) + "\n", encoding="utf-8")
+    with pytest.raises(InputError, match=message):
+        measured_step_s(path, row, TP, 4096)
 
 
 def test_every_group_has_an_error_and_every_detail_a_group():

@@ -9,6 +9,7 @@ import numpy as np
 from costmodels.pricing import Constants
 from costmodels.profile import UNCHANGED, Profile
 from costmodels.table import Bools, Floats
+from hardware.tiers import link_rates
 from planner.calibrate.fit import fit, left_out_steps
 from planner.calibrate.observations import Observations, joined
 from planner.calibrate.priors import Prior, memory_priors, profile_at, time_priors
@@ -142,9 +143,12 @@ def _ratios(runs: Sequence[Observations], profile: Profile) -> Floats:
 
 
 def _fitted_runs(timed: Sequence[CalibrationRun], told: _Told) -> tuple[FittedRun, ...]:
+    rates = [link_rates(run.asked.cluster.islands[0]) for run in timed]
     return tuple(
         FittedRun(
             id=run.run.id,
+            scale_up_bytes_per_s=rates[number][0],
+            network_bytes_per_s=rates[number][1],
             traits=traits_of(run.pricings(Constants())[0], run.asked.layout),
             before=round(float(told.before[number]), 6),
             after=round(float(told.after[number]), 6),

@@ -245,13 +245,25 @@ def explain(
         float | None,
         typer.Option("--measured-s", help="Seconds of a step that you measured: which part holds the difference?"),
     ] = None,
+    measured: Annotated[
+        Path | None, typer.Option("--measured", metavar="RUNS.csv", help="The same, as a row of measured runs.")
+    ] = None,
+    row: Annotated[
+        str, typer.Option("--row", metavar="ID", help="Its row; default: the only one of this layout.")
+    ] = "",
 ) -> None:
     """Show where time and memory of a layout go, and what to change."""
 
     def run() -> int:
         from planner import commands  # noqa: PLC0415
 
-        return commands.explain(report, rank, measured_s)
+        if measured is None:
+            if row:
+                raise InputError("--row without --measured", allowed="--measured RUNS.csv --row ID")
+            return commands.explain(report, rank, measured_s)
+        if measured_s is not None:
+            raise InputError("--measured-s and --measured", allowed="one of them")
+        return commands.explain(report, rank, measured=(measured, row))
 
     leave(run)
 
