@@ -28,7 +28,7 @@ from planner.bounds.step_time import (
     pipeline_bound_s,
     step_lower_bound_s,
 )
-from planner.bounds.whole_layers import Chunks, whole_layers_bound_s
+from planner.bounds.whole_layers import Chunks, OncePerStep, whole_layers_bound_s
 from planner.layouts.expand import expand
 from planner.layouts.grids import Grids, enumerate_grids
 from planner.layouts.recompute_options import recompute_options
@@ -126,6 +126,9 @@ def one_kind(count: int, times_s: tuple[float, float], states: float, kept: tupl
         again_s=np.array([again_s if kept[1] else 0.0]),
         saved_bytes=np.array([kept[1]]),
     )
+
+
+NOTHING = OncePerStep(exchange_s=np.zeros(1), optimizer_s=np.zeros(1))
 
 
 @cache
@@ -319,7 +322,7 @@ def test_whole_layers_are_below_every_split_and_prefix_of_recomputed_layers(data
     pipelines = replace(pipelines, flight=Flight(np.array([pp]), np.array([m]), chunked=vpp > 1))
     layers = one_kind(count, (layer_s, again_s), 0.1, (kept, saved))
     chunks = Chunks(vpp=vpp, lone=2 * (vpp > 1), before=others, after=0, others=others, alternate=False)
-    bound = float(whole_layers_bound_s(pipelines, layers, chunks, np.inf)[0])
+    bound = float(whole_layers_bound_s(pipelines, layers, NOTHING, chunks, np.inf)[0])
     spec = PipelineSpec(
         schedule=Schedule.INTERLEAVED if vpp > 1 else Schedule.ONE_F_ONE_B, pp=pp, vpp=vpp, num_microbatches=m
     )
@@ -345,8 +348,23 @@ def test_a_stage_waits_for_the_layers_that_have_no_room_behind_it():
     pipelines = replace(one_pipeline((2, 1), (0.0, 0.0), 3.5 * GIB), last_bytes=np.full(1, 2.0 * GIB))
     layers = one_kind(4, (1.0, 0.0), GIB, (0.0, 0.0))
     chunks = Chunks(vpp=1, lone=0, before=0, after=0, others=0, alternate=False)
-    assert whole_layers_bound_s(pipelines, layers, chunks, np.inf)[0] == pytest.approx(4.0, rel=0.01)
+    assert whole_layers_bound_s(pipelines, layers, NOTHING, chunks, np.inf)[0] == pytest.approx(4.0, rel=0.01)
     assert capacity_bound_s(pipelines, layers, np.full(1, 1e-3), np.inf)[0] < 3.1
+
+
+def test_what_a_step_does_once_is_added_to_the_stages_with_its_layers():
+    """Two stages of two layers, four micro-batches: an exchange runs beside the begin of the pipeline."""
+    pipelines, layers = one_pipeline((2, 4), (0.0, 0.0), GIB), one_kind(4, (1.0, 0.0), 0.0, (0.0, 0.0))
+    chunks = Chunks(vpp=1, lone=0, before=0, after=0, others=0, alternate=False)
+
+    def found(exchange_s: float, optimizer_s: float) -> float:
+        once = OncePerStep(exchange_s=np.array([exchange_s]), optimizer_s=np.array([optimizer_s]))
+        return float(whole_layers_bound_s(pipelines, layers, once, chunks, np.inf)[0])
+
+    alone = 4 * 2.0 + 2.0
+    assert found(0.0, 0.0) == pytest.approx(alone, rel=0.01)
+    assert found(0.9, 0.0) == pytest.approx(alone, rel=0.01)
+    assert found(2.0, 0.5) == pytest.approx(4 * 2.0 + 2 * 2.5, rel=0.01)
 
 
 @pytest.mark.parametrize("name", ["dense", "experts", "under a power limit"])

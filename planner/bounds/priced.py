@@ -6,15 +6,18 @@ from functools import cached_property
 
 import numpy as np
 
+from costmodels.compute import optimizer_step_s
+from costmodels.exchange import state_exchange
 from costmodels.layer_costs import PartCosts, part_weights
 from costmodels.layout import NO_RECOMPUTE, Recompute
+from costmodels.memory.states import LocalParameters
 from costmodels.pricing import Pricing
 from costmodels.results import Verdict
 from costmodels.table import Bools, Floats, Ints
 from planner.bounds.option_memory import Held, OptionMemory
 from planner.bounds.splits import SplitBounds, Works, one_chunk_only
 from planner.bounds.step_time import ENDS, Work, part_seconds, part_work, step_lower_bound_s, with_jitter_s
-from planner.bounds.whole_layers import Chunks, whole_layers_bound_s
+from planner.bounds.whole_layers import Chunks, OncePerStep, whole_layers_bound_s
 from planner.layouts.expand import Expanded, lone_ends, pinned_virtual, virtual_degrees
 from planner.request import PlanRequest
 
@@ -101,21 +104,47 @@ class PricedBounds:
                 part, option, mixed=works.mixed is not None
             )
             pinned, ends = pinned_virtual(self.request), lone_ends(self.request)
-            m = int(part.num_microbatches[0])
+            m, once = int(part.num_microbatches[0]), self._once(rows[some])
             for vpp in virtual_degrees(self.request.model.layers, pp, m, pinned, ends):
                 one = held.take(np.arange(len(some)), chunked=vpp > 1)
-                out[some] = np.minimum(out[some], self._of_chunks_s(one, works, vpp, limit_s))
+                found = self._of_chunks_s(one, works, once, vpp, limit_s)
+                out[some] = np.minimum(out[some], found)
         return with_jitter_s(out, grids.gpus)
 
-    def _of_chunks_s(self, held: Held, works: Works, vpp: int, limit_s: float) -> Floats:
+    def _once(self, rows: Ints) -> tuple[OncePerStep, ...]:
+        """What layers of each kind add to a step once under some rows.
+
+        The longer a message, the less a byte takes: no stage exchanges a layer faster than all layers together.
+        """
+        pricing, costs = self.pricing, self.costs
+        overlap, software = pricing.constants.overlap, pricing.job.software
+        placed, found = costs.placed.take(rows), []
+        shows = [overlap.contention if hides else 1.0 for hides in (software.grad_overlap, software.param_overlap)]
+        for kind, count in enumerate(self._least.counts):
+            held = LocalParameters(
+                dense=count * costs.dense_parameters[kind, rows], expert=count * costs.expert_parameters[kind, rows]
+            )
+            exchange = state_exchange(held, pricing.job, placed, overlap.bucket_bytes)
+            update_s = optimizer_step_s(
+                exchange.owned_parameters,
+                pricing.job,
+                pricing.accelerator,
+                efficiency=pricing.constants.efficiency,
+                node=pricing.island.node,
+            )
+            exchange_s = shows[0] * exchange.reduce_s + shows[1] * exchange.gather_s
+            found.append(OncePerStep(exchange_s=exchange_s / count, optimizer_s=update_s / count))
+        return tuple(found)
+
+    def _of_chunks_s(self, held: Held, works: Works, once: tuple[OncePerStep, ...], vpp: int, limit_s: float) -> Floats:
         """Least times of pipelines of equal depth under one virtual degree: the largest over the kinds of layers."""
         work = works.alike
         again_s = np.zeros_like(work.layer_s) if works.mixed is None else works.mixed[1]
         pipelines = held.pipelines(work)
         lies = [Chunks.of(self.request.model, kind, vpp, lone_ends(self.request)) for kind in range(len(work.counts))]
         bounds = [
-            whole_layers_bound_s(pipelines, layers, chunks, limit_s)
-            for layers, chunks in zip(held.layers(work, again_s), lies, strict=True)
+            whole_layers_bound_s(pipelines, layers, each, chunks, limit_s)
+            for layers, each, chunks in zip(held.layers(work, again_s), once, lies, strict=True)
         ]
         return np.asarray(np.max(bounds, axis=0))
 

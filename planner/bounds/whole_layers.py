@@ -63,11 +63,24 @@ class Chunks:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class OncePerStep:
+    """Seconds that a layer adds to a step once, at least, under R candidates; arrays of shape (R,).
+
+    ``exchange_s`` is what shows of the exchange of its gradients and weights, beside the begin and the end of the
+    pipeline; ``optimizer_s`` the update of its parameters.
+    """
+
+    exchange_s: Floats
+    optimizer_s: Floats
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class _Stages:
     """R pipelines of equal depth under one number of chunks; arrays of shape (R, pp, n) or that broadcast to it."""
 
     pipelines: Pipelines
     layers: Layers
+    once: OncePerStep
     chunks: Chunks
     most: int
 
@@ -140,7 +153,16 @@ class _Stages:
         possible = np.isfinite(again) & (again <= np.minimum(self.held, prefix * self.chunks.vpp))
         ends = self._of_ends(pipelines.first_s, pipelines.last_s)
         each = _wide(layers.layer_s) * self.held + _wide(layers.again_s) * np.where(possible, again, 0.0)
-        return np.maximum.accumulate(np.where(possible, m * (ends + each), np.inf), axis=2)
+        step = m * (ends + each) + _wide(self.once.optimizer_s) * self.held
+        return np.maximum.accumulate(np.where(possible, step, np.inf), axis=2)
+
+    @cached_property
+    def exchange_s(self) -> Floats:
+        """Seconds that show of the exchange of a stage's gradients and weights, shape (R, 1, n).
+
+        What does not show lies in the time before a stage begins and after it has ended.
+        """
+        return np.asarray(_wide(self.once.exchange_s) * self.held)
 
     @cached_property
     def before_s(self) -> Floats:
@@ -150,7 +172,9 @@ class _Stages:
         return np.where(stages > 0, first + np.maximum(stages - 1, 0) * self.pipelines.shortest_s[:, None], 0.0)
 
 
-def whole_layers_bound_s(pipelines: Pipelines, layers: Layers, chunks: Chunks, limit_s: float) -> Floats:
+def whole_layers_bound_s(
+    pipelines: Pipelines, layers: Layers, once: OncePerStep, chunks: Chunks, limit_s: float
+) -> Floats:
     """Least time of pipelines of equal depth over the splits of the layers of one kind.
 
     Parameters
@@ -159,6 +183,8 @@ def whole_layers_bound_s(pipelines: Pipelines, layers: Layers, chunks: Chunks, l
         R candidates with equally many stages, arrays of shape (R,); ``flight`` fits ``chunks``.
     layers : Layers
         All layers of the kind; arrays of shape (R,).
+    once : OncePerStep
+        What a layer adds to the step beside its micro-batches.
     chunks : Chunks
         Where they may lie.
     limit_s : float
@@ -174,7 +200,7 @@ def whole_layers_bound_s(pipelines: Pipelines, layers: Layers, chunks: Chunks, l
     best = np.full(len(longest), np.inf)
     if most * int(pipelines.flight.pp[0]) < layers.count:
         return best
-    stages = _Stages(pipelines=pipelines, layers=layers, chunks=chunks, most=most)
+    stages = _Stages(pipelines=pipelines, layers=layers, once=once, chunks=chunks, most=most)
     for prefix in range(most + 1 if layers.saved_bytes.any() else 1):
         best = np.minimum(best, _of_prefix(stages, stages.own_s(prefix), np.minimum(best, limit_s)))
     return best
@@ -182,9 +208,9 @@ def whole_layers_bound_s(pipelines: Pipelines, layers: Layers, chunks: Chunks, l
 
 def _of_prefix(stages: _Stages, own_s: Floats, limit_s: Floats) -> Floats:
     """Least time when every position recomputes equally many layers; infinite from the limit on, shape (R,)."""
-    count, before_s = stages.layers.count, stages.before_s
-    ended_s = (own_s[:, :, 0] + before_s).max(axis=1)
-    each_s = (own_s[:, :, 1:] + before_s[:, :, None]).reshape(len(own_s), -1)
+    count, times_s = stages.layers.count, own_s + np.maximum(stages.before_s[:, :, None], stages.exchange_s)
+    ended_s = times_s[:, :, 0].max(axis=1)
+    each_s = times_s[:, :, 1:].reshape(len(own_s), -1)
     bound = np.maximum(ended_s, np.partition(each_s, count - 1, axis=1)[:, count - 1])
     rows = np.flatnonzero(bound < limit_s)
     if stages.chunks.vpp == 1 and rows.size:
@@ -200,11 +226,13 @@ def _behind_others_s(stages: _Stages, own_s: Floats, rows: Ints, between_s: tupl
     """
     low, high = between_s[0], np.minimum(between_s[1], WIDEST * between_s[0])
     layers, first_s, before_s = stages.layers, stages.pipelines.first_s[rows, None], stages.before_s[rows]
+    own_s, exchange_s = own_s[:, :, 1:], stages.exchange_s[rows, :, 1:]
 
     def hold(time_s: Floats) -> Bools:
         start_s = before_s
         for _ in range(PASSES):
-            held = (own_s[:, :, 1:] + start_s[:, :, None] <= time_s[:, None, None] * (1.0 + _ROUNDING)).sum(axis=2)
+            step_s = own_s + np.maximum(start_s[:, :, None], exchange_s)
+            held = (step_s <= time_s[:, None, None] * (1.0 + _ROUNDING)).sum(axis=2)
             behind = np.cumsum(held[:, ::-1], axis=1)[:, ::-1]
             ahead_s = np.maximum(layers.count - behind[:, 1:], 0) * layers.layer_s[rows, None]
             start_s = np.maximum(before_s, np.pad(first_s + ahead_s, ((0, 0), (1, 0))))
