@@ -3,8 +3,10 @@
 import pytest
 
 from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Granularity
+from costmodels.results import MemoryUse, Moment, Verdict
 from planner.evidence.measured import parse_run
 from planner.evidence.runs import CORE_ATTENTION, PricedRun, mixed_recompute, question_of, stated_layers
+from planner.evidence.validate import stated_peak_bytes
 
 ROW = {
     "id": "run",
@@ -48,6 +50,40 @@ def test_recompute_stated_by_stage():
 def test_shares_of_ops_take_the_scores_of_attention_first():
     words = "recomputed ops per stage ['26/52', '52/52']"
     assert mixed_recompute(words, [(4,), (4,)]) == ((2, CORE_ATTENTION), (4, CORE_ATTENTION))
+
+
+STAGES = tuple(
+    MemoryUse(
+        stage=stage,
+        components=(("weights", live), ("reserve", 2.0), ("context", 1.0)),
+        usable_bytes=100.0,
+        verdict=Verdict.FITS,
+        moment=Moment.NONE,
+        host_bytes=0.0,
+    )
+    for stage, live in enumerate((10.0, 20.0))
+)
+
+
+@pytest.mark.parametrize(
+    ("told", "peak"),
+    [
+        ({}, 22.0),
+        ({"notes": "max_memory_allocated per rank"}, 20.0),
+        ({"notes": "backward 19 s; reserved 77.9 GB; interconnect not stated"}, 20.0),
+        ({"notes": "memory from nvidia-smi"}, 23.0),
+        ({"framework": "Megatron-DeepSpeed (Sailor)"}, 23.0),
+        ({"framework": "nanotron v0.5"}, 12.0),
+    ],
+    ids=str,
+)
+def test_peaks_are_what_the_tool_prints(told, peak):
+    assert stated_peak_bytes(parse_run({**ROW, **told}), STAGES) == peak
+
+
+def test_words_for_yes():
+    for words, stage in (("1 (launcher default distributed Adam)", 1), ("yes", 1), ("0", 0), ("n/a (FSDP)", 0)):
+        assert parse_run({**ROW, "distributed_optimizer": words}).zero == stage
 
 
 @pytest.mark.parametrize(("used", "layers"), [("0.44", 8), ("0.55", 32), ("0.40", 0)])

@@ -164,7 +164,7 @@ class Prices:
         if key not in self._peaks_bytes:
             asked, memory = run.asked, self._under(profile).memory
             uses = stage_memory(asked.layout, asked.model, asked.job, run.accelerator, memory)
-            self._peaks_bytes[key] = stated_peak_bytes(run.run, asked.job.software, uses)
+            self._peaks_bytes[key] = stated_peak_bytes(run.run, uses)
         return self._peaks_bytes[key]
 
     def _under(self, profile: Profile) -> Constants:

@@ -213,7 +213,7 @@ def _zero(row: Mapping[str, str]) -> tuple[int, int]:
         return min(3, max(0, int(stage))), 0
     if (row.get("zero") or "").strip().lower() == "offload":
         return 2, 0
-    return (1 if (row.get("distributed_optimizer") or "").strip() in ("1", "yes", "True", "true") else 0), 0
+    return int(bool(re.match(r"(1|yes|true)\b", (row.get("distributed_optimizer") or "").strip().lower()))), 0
 
 
 def parse_recompute(text: str) -> Recompute:

@@ -1,14 +1,17 @@
 """Predict measured runs: step time and memory of each row's own layout, or the reason why a row cannot be priced."""
 
 import re
+import tomllib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from types import MappingProxyType
+from typing import Final
 
 import numpy as np
 
-from costmodels.job import Software
 from costmodels.memory import allocated_bytes, reserved_bytes
 from costmodels.price import price_layout
 from costmodels.pricing import Constants, Pricing
@@ -21,6 +24,7 @@ from planner.profile import MachineProfile
 LEAST_MFU_PERCENT = 5.0
 """Runs below it are troubled (a network fault, a cold start) and say nothing about a model."""
 UNSTATED = "(not stated)"
+_READINGS: Final = Path(__file__).with_name("readings.toml")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,30 +76,37 @@ def predict(run: MeasuredRun, constants: Constants | None = None, profile: Machi
     return Prediction(
         run=run,
         step_time_s=cost.step.total_s,
-        peak_mem_bytes=stated_peak_bytes(run, asked.job.software, cost.memory),
+        peak_mem_bytes=stated_peak_bytes(run, cost.memory),
         verdict=cost.heaviest.verdict.value,
         cost=cost,
         profiled=profile is not None and all(part == profile.accelerator for part in _parts(asked)),
     )
 
 
-def stated_peak_bytes(run: MeasuredRun, software: Software, uses: Sequence[MemoryUse]) -> float:
-    """Return the quantity that a run reports: live tensors, what the allocator holds (most sources), or the device.
+def stated_peak_bytes(run: MeasuredRun, uses: Sequence[MemoryUse]) -> float:
+    """Return the quantity that a run reports: live tensors, what the allocator holds (most tools), or the device.
 
-    Nanotron's benchmarks are written by rank 0, which is on the first stage; others state the largest of all ranks.
+    Which one, and of which rank, follows from the tool that printed it: ``readings.toml``.
     """
-    notes = f"{run.text('notes')} {run.text('derived')} {run.text('source')}".lower()
-    read = reserved_bytes
-    if re.search(r"max_allocated|max_memory_allocated|peak allocated|max allocated", notes):
-        read = allocated_bytes
-    elif re.search(r"nvidia-smi|first/last nodes|flagperf", notes):  # FlagPerf's monitor samples nvidia-smi
-        read = _device_bytes
-    sizes = [read(use) for use in uses]
-    return sizes[0] if software.framework == "nanotron" else max(sizes)
+    notes = f"{run.text('notes')} {run.text('derived')} {run.text('source')}"
+    texts = {"notes": notes.lower(), "framework": run.text("framework").lower()}
+    rules = (rule for rule in _readings() if re.search(rule["pattern"], texts[rule["column"]]))
+    rule = next(rules, {"reads": "reserved"})
+    sizes = [_READS[rule["reads"]](use) for use in uses]
+    return sizes[0] if rule.get("rank") == "first" else max(sizes)
+
+
+@cache
+def _readings() -> tuple[Mapping[str, str], ...]:
+    with _READINGS.open("rb") as file:
+        return tuple(tomllib.load(file)["readings"])
 
 
 def _device_bytes(use: MemoryUse) -> float:
     return use.total_bytes
+
+
+_READS: Final = MappingProxyType({"allocated": allocated_bytes, "reserved": reserved_bytes, "device": _device_bytes})
 
 
 def _parts(asked: PricedRun) -> list[str]:
