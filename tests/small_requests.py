@@ -73,7 +73,7 @@ def divisors(number: int) -> list[int]:
     return [d for d in range(1, number + 1) if number % d == 0]
 
 
-ZERO_STAGES = {Framework.MEGATRON: (1, 3), Framework.DEEPSPEED: (0, 1, 2, 3), Framework.NONE: (0, 1, 2, 3)}
+ZERO_STAGES = {Framework.MEGATRON: (1, 2, 3), Framework.DEEPSPEED: (0, 1, 2, 3), Framework.NONE: (0, 1, 2, 3)}
 """Stages that a search offers where there is something to shard."""
 
 

@@ -184,6 +184,18 @@ def test_bridge_lays_mixed_precision_over_other_sections(words, decides):
     assert read_launch(told("bridge", *base, words[1], world=8, model="llama3_8b")).legal  # the recipe's own decides
 
 
+@pytest.mark.parametrize(("graphs", "refused"), [("transformer_engine", True), ("full_iteration", False)])
+def test_sharded_gradients_and_overlapped_experts_take_no_graphs_of_layers(graphs, refused):
+    words = "--use-megatron-fsdp --use-distributed-optimizer --data-parallel-sharding-strategy optim_grads "
+    words += "--ckpt-format fsdp_dtensor --no-gradient-accumulation-fusion --bf16 --num-experts 8 --moe-grouped-gemm "
+    words += "--moe-token-dispatcher-type alltoall --expert-model-parallel-size 8 --overlap-moe-expert-parallel-comm "
+    words += f"--micro-batch-size 1 --global-batch-size 8 --cuda-graph-impl {graphs}"
+    judged = read_launch(told("megatron", *SIZES.split(), *words.split(), world=8))
+    assert ("megatron-fsdp-expert-overlap-graphs" in rules(judged)) == refused
+    assert judged.proposal.zero == 2
+    assert judged.legal != refused, judged.violations
+
+
 def test_gradients_of_nemo_are_those_of_its_plugin():
     base = ("data.global_batch_size=8", "data.micro_batch_size=1")
     words = (*base, "trainer.strategy.ddp.grad_reduce_in_fp32=false")

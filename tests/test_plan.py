@@ -126,6 +126,18 @@ def test_every_framework_gets_what_it_can_launch(framework):
         assert 0.0 < report.unconstrained_s <= best(report).cost.step.total_s
 
 
+@pytest.mark.parametrize("framework", ["megatron", "bridge", "nemo"])
+def test_sharded_gradients_beside_whole_weights_are_searched(framework):
+    """One micro-batch a step: ZeRO-2 scatters gradients once as ZeRO-1 does, and gathers no weights as ZeRO-3 does."""
+    words = {"model": "llama3_8b", "cluster": "dgx-h100:8", "global_batch": 64, "seq": 8192, "framework": framework}
+    pins = ("tp=1", "pp=1", "cp=1", "micro_batch=1")
+    free = best(plan(request_of(Question(**words, fixed=pins, top=1))))
+    each = [best(plan(request_of(Question(**words, fixed=(*pins, f"zero={zero}"), top=1)))) for zero in (1, 2, 3)]
+    assert {one.layout.first.zero for one in each} == {1, 2, 3}
+    assert free.cost.step.total_s == min(one.cost.step.total_s for one in each)
+    assert free.layout.first.zero == 2 or each[1].cost.step.total_s > free.cost.step.total_s
+
+
 @pytest.mark.parametrize("objective", [Objective.TIME, Objective.ENERGY])
 def test_layouts_are_ranked_by_what_was_asked(objective):
     request = replace(small("llama3_8b", layers=(8,), gpus=8, global_batch=16), objective=objective)

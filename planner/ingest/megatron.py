@@ -311,6 +311,7 @@ def _moe_switches(base: Switches, read: Arguments) -> Switches:
         grouped_gemm=read.has("--moe-grouped-gemm"),
         overlap_expert_comm=read.has("--overlap-moe-expert-parallel-comm"),
         overlap_shared_expert=read.has("--moe-shared-expert-overlap"),
+        layer_graphs=read.text("--cuda-graph-impl", "none") in ("local", "transformer_engine"),
         dispatcher_allgather=read.text("--moe-token-dispatcher-type", "allgather") == "allgather",
         expert_bias=read.has("--moe-router-enable-expert-bias"),
         sigmoid_router=read.text("--moe-router-score-function", "softmax") != "softmax",

@@ -27,9 +27,9 @@ WITHOUT_SEQUENCE_PARALLEL: Final = (Framework.DEEPSPEED,)
 ROUND_COUNTS: Final = 4  # counts below the whole island that are planned too
 _ZERO_STAGES: Final = MappingProxyType(
     {
-        Framework.MEGATRON: (1, 3),
-        Framework.BRIDGE: (1, 3),
-        Framework.NEMO: (1, 3),
+        Framework.MEGATRON: (1, 2, 3),
+        Framework.BRIDGE: (1, 2, 3),
+        Framework.NEMO: (1, 2, 3),
         Framework.TORCHTITAN: (2, 3),
         Framework.DEEPSPEED: (0, 1, 2, 3),
         Framework.GALVATRON: (0, 2, 3),

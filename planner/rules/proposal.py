@@ -118,6 +118,7 @@ class Switches:
     grouped_gemm: bool = False
     overlap_expert_comm: bool = False
     overlap_shared_expert: bool = False
+    layer_graphs: bool = False  # CUDA graphs of single layers, not of whole iterations
     dispatcher_allgather: bool = False
     expert_bias: bool = False
     sigmoid_router: bool = False
