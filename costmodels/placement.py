@@ -56,6 +56,13 @@ def ranks_of_stages(layout: Layout, island: int) -> Ints:
     return np.repeat(np.array(stages, dtype=np.int64), [layout.stages[number].gpus for number in stages])
 
 
+def first_rank(layout: Layout, stage: int) -> int:
+    """Lowest rank of a stage, by the layout's rank order."""
+    if layout.rank_order is RankOrder.PP_INSIDE:
+        return stage * layout.first.tp * layout.first.cp
+    return sum(before.gpus for before in layout.stages[:stage])
+
+
 def stages_of_blocks(stage_of_rank: Ints, per_node: int) -> list[tuple[int, ...]]:
     """Stages of the local ranks of every block."""
     return [tuple(stage_of_rank[first : first + per_node].tolist()) for first in range(0, len(stage_of_rank), per_node)]

@@ -16,12 +16,11 @@ from planner.plan_report import PlanReport, RankedLayout
 from planner.question import LaunchQuestion, PortQuestion, Question, question_of, request_of
 from planner.report.console import show, text_console, working, write_stdout
 from planner.report.files import check_name, check_places, write_whole
-from planner.report.json_report import SCHEMA, layout_to_json, report_to_json, request_to_json, violations_to_json
+from planner.report.json_report import estimate_to_json, heading, report_to_json
 from planner.report.json_text import json_text
 from planner.report.target import Target
-from planner.report.version import version
-from planner.request import PlanRequest, pins
-from planner.rules import Violation, check_layout
+from planner.request import pins
+from planner.rules import check_layout
 
 DONE: Final = 0
 INFEASIBLE: Final = 3
@@ -172,21 +171,10 @@ def estimate(question: Question, explicit: ExplicitLayout, outputs: Outputs, pla
     ranked = price(request, layout, placement=given_placement(placement, request, layout))
     broken = check_layout(ranked.layout, request.model, request.job, framework=request.framework)
     changes = remedies(request, layout, ranked.cost) if ranked.cost.heaviest.verdict is Verdict.OOM else None
-    written = outputs.write_json(_estimate_json(request, ranked, broken))
+    written = outputs.write_json(estimate_to_json(ranked, request, broken))
     console = text_console(json_on_stdout=outputs.json == STDOUT)
     print_estimate(console, request, ranked, broken, changes, written)
     return DONE
-
-
-def _estimate_json(request: PlanRequest, ranked: RankedLayout, broken: Sequence[Violation]) -> dict[str, object]:
-    return {
-        "schema": SCHEMA,
-        "planner": version(),
-        "request": request_to_json(request),
-        "layout": layout_to_json(ranked, request),
-        "legal": not broken,
-        "violations": violations_to_json(broken),
-    }
 
 
 def explain(path: Path, rank: int, measured_s: float | None = None, measured: tuple[Path, str] | None = None) -> int:
@@ -243,7 +231,7 @@ def traffic(path: Path, rank: int, *, scaling: bool, json_out: str | None) -> in
         networks = network_rankings(report.request, report.layouts)
         curves = scaling_of(report.request, name_of=layout_text) if scaling else None
     data: dict[str, object] = {
-        "schema": SCHEMA,
+        **heading(),
         "rank": rank,
         "traffic": traffic_to_json(found),
         "networks": networks_to_json(networks),

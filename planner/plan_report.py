@@ -30,8 +30,8 @@ class InOrder:
 class RankedLayout:
     """One layout with its price.
 
-    ``placement`` is empty for the identity placement (rank r on GPU r mod g of node r // g).
-    ``in_order`` is the price with that placement, where another one was looked for; None where none was.
+    ``placement`` is empty where ranks are in order on the islands of their stages: on one island rank r is on GPU
+    r mod g of node r // g. ``in_order`` is the price with that placement, where another was looked for, else None.
     ``why`` says in one line what it loses to the layout before it.
     """
 

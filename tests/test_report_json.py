@@ -7,11 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from costmodels.layout import RankOrder, Strategy
+from costmodels.placement import first_rank, ranks_of_stages
 from hardware.errors import InputError
-from planner.plan_report import PlanReport
+from planner.plan_report import PlanReport, RankedLayout
+from planner.question import Question, request_of
 from planner.report.json_reader import read_report
 from planner.report.json_report import MOST_PLACES, places, report_to_json
 from planner.report.json_text import json_text
+from planner.report.launch import launch_of
+from planner.report.target import Target
+from planner.request import PlanRequest
 
 CONTRACT = {
     "rank", "tp", "pp", "cp", "ep", "etp", "dp", "vpp", "zero", "micro_batch", "num_microbatches", "schedule",
@@ -64,6 +70,56 @@ def test_the_heaviest_rank_is_the_first_of_its_stage():
     data = report_to_json(replace(report, layouts=(replace(report.layouts[1], cost=cost),)))
     assert data["layouts"][0]["memory"]["heaviest_stage"] == 1
     assert data["layouts"][0]["memory"]["heaviest_rank"] == 16
+
+
+def test_the_heaviest_rank_counts_in_the_order_of_ranks():
+    strategy = Strategy(tp=2, cp=2, dp=4)
+    usual = samples.layout(strategy, ((20,),) * 4)
+    turned = replace(usual, rank_order=RankOrder.PP_INSIDE)
+    for of in (usual, turned):
+        stages = ranks_of_stages(of, 0).tolist()
+        assert [first_rank(of, stage) for stage in range(4)] == [stages.index(stage) for stage in range(4)]
+    assert [first_rank(turned, stage) for stage in range(4)] == [0, 4, 8, 12]
+
+
+TWO_KINDS = (
+    'inter_island_gbit_per_s = 100\n[[island]]\nnode = "dgx-a100"\nnodes = 2\n[[island]]\nnode = "{}"\nnodes = 1\n'
+)
+
+
+def on_islands(path: Path, other: str, islands: tuple[int, ...]) -> tuple[PlanRequest, RankedLayout]:
+    path.write_text(TWO_KINDS.format(other))
+    request = request_of(Question(model="llama3_70b", cluster=str(path), global_batch=128, seq=8192))
+    layout = samples.layout(Strategy(dp=4), ((40,),) * len(islands))
+    stages = tuple(replace(stage, island=island) for stage, island in zip(layout.stages, islands, strict=True))
+    return request, samples.ranked(replace(layout, stages=stages), 1.0, 10.0)
+
+
+@pytest.mark.parametrize("other", ["dgx-h100", "a10g-4", "gb200-nvl72"])
+@pytest.mark.parametrize(
+    ("islands", "hosts"),
+    [
+        ((0, 0), ["node0"] * 8),
+        ((1, 0), ["node2"] * 4 + ["node0"] * 4),
+        ((0, 1), ["node0"] * 4 + ["node2"] * 4),
+    ],
+)
+def test_ranks_in_order_lie_on_the_islands_of_their_stages(other, islands, hosts, tmp_path):
+    request, ranked = on_islands(tmp_path / "lab.toml", other, islands)
+    written_out = places(ranked, request.cluster)
+    assert [place.host for place in written_out] == hosts
+    assert [place.rank for place in written_out] == list(range(8))
+    assert len({(place.host, place.gpu) for place in written_out}) == 8
+    report = replace(samples.report(), request=request, layouts=(ranked,))
+    assert read_report(written(report, tmp_path)).layouts[0].placement == ()
+
+
+def test_an_export_starts_the_nodes_of_the_island(tmp_path):
+    request, ranked = on_islands(tmp_path / "lab.toml", "dgx-h100", (1, 1))
+    files = launch_of(request, ranked, Target(format="megatron")).files
+    text = "".join(files.values())
+    assert "node2" in text
+    assert "node0" not in text
 
 
 def test_identity_placement_is_written_out_up_to_a_limit():

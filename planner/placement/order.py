@@ -1,10 +1,11 @@
 """Placements as lists of ranks, and where the groups of a layout lie in the orders of ranks that launchers know."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, islice
 
 from costmodels.layout import Layout
 from costmodels.placement import Placement
-from hardware.cluster import Cluster
+from hardware.cluster import Cluster, Island
 from hardware.errors import InputError
 from planner.placement.joint import PlacedLayout
 from planner.plan_report import InOrder, RankPlace
@@ -93,3 +94,30 @@ def rank_places(placement: Placement, cluster: Cluster, island: int = 0) -> tupl
         for gpu in gpus:
             places.append(RankPlace(rank=len(places), host=f"node{first + node}", gpu=gpu))
     return tuple(places)
+
+
+def places_in_order(layout: Layout, cluster: Cluster) -> tuple[RankPlace, ...]:
+    """Name the host and accelerator of every rank where ranks are in order on the islands of their stages.
+
+    Parameters
+    ----------
+    layout : Layout
+        Its stages fit on their islands.
+    cluster : Cluster
+        Hosts are ``node0``, ``node1``, ... over all islands.
+
+    Returns
+    -------
+    tuple of RankPlace
+        In rank order: each stage takes the next accelerators of its island.
+    """
+    firsts = accumulate((island.nodes for island in cluster.islands), initial=0)
+    slots = [_slots(island, first) for island, first in zip(cluster.islands, firsts, strict=False)]
+    taken = (slot for stage in layout.stages for slot in islice(slots[stage.island], stage.gpus))
+    return tuple(RankPlace(rank=rank, host=host, gpu=gpu) for rank, (host, gpu) in enumerate(taken))
+
+
+def _slots(island: Island, first: int) -> Iterator[tuple[str, int]]:
+    """Hosts and accelerators of an island, whose nodes are counted from ``first``."""
+    for node in range(first, first + island.nodes):
+        yield from ((f"node{node}", gpu) for gpu in range(island.node.gpus))

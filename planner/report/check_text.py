@@ -11,7 +11,7 @@ from planner.launches.check import FasterLayout, LaunchReport, PricedNeighbour
 from planner.layouts.splits import runs_of
 from planner.plan_report import RankedLayout
 from planner.report.console import section, show
-from planner.report.json_report import SCHEMA, Json, layout_to_json, violations_to_json
+from planner.report.json_report import Json, heading, layout_to_json, violations_to_json
 from planner.report.layout_text import bullets
 from planner.report.words import gib, layout_text, seconds
 from planner.request import PlanRequest
@@ -24,7 +24,7 @@ def check_to_json(report: LaunchReport) -> Json:
     judged, request = report.judged, report.request
     built = judged.built
     return {
-        "schema": SCHEMA,
+        **heading(),
         "framework": judged.framework.value,
         "framework_version": judged.version,
         "world_size": judged.world,

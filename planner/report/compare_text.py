@@ -12,7 +12,7 @@ from planner.advice.compare import Compared, zero_remark
 from planner.advice.fewest import Fewest, TooFew
 from planner.plan_report import RankedLayout
 from planner.report.console import section, show
-from planner.report.json_report import SCHEMA, Json, layout_to_json, memory_use_to_json, request_to_json
+from planner.report.json_report import Json, heading, layout_to_json, memory_use_to_json, request_to_json
 from planner.report.layout_text import job_line, labelled
 from planner.report.ranking import STYLES, ruled_table
 from planner.report.words import digits, gib, layout_text, memory_text, percent, recompute_text
@@ -108,7 +108,7 @@ def _in_host(found: Fewest) -> str:
 def fewest_to_json(request: PlanRequest, found: Sequence[tuple[Fewest, Fewest]]) -> Json:
     """Return the answer of plan fewest as plain data."""
     return {
-        "schema": SCHEMA,
+        **heading(),
         "request": request_to_json(request),
         "machines": [
             {"machine": _node(plain), **_fewest_json(plain), "offloaded": _fewest_json(offloaded)}
@@ -197,7 +197,7 @@ def _remarks(request: PlanRequest, degree: str, rows: Sequence[Compared]) -> lis
 def compared_to_json(request: PlanRequest, degree: str, rows: Sequence[Compared]) -> Json:
     """Return the answer of plan compare as plain data."""
     return {
-        "schema": SCHEMA,
+        **heading(),
         "request": request_to_json(request),
         "by": degree,
         "values": [

@@ -12,6 +12,7 @@ from costmodels.workload.counts import parameter_count
 from costmodels.workload.fields import Fields
 from hardware.errors import InputError
 from hardware.text_file import read_json_file
+from planner.placement.order import places_in_order
 from planner.plan_report import Infeasibility, InOrder, PlanReport, RankedLayout, RankPlace, SearchProof
 from planner.question import question_from, relocated, request_of
 from planner.report.json_report import HZ_PER_MHZ, SCHEMA
@@ -137,23 +138,18 @@ def _ranked(read: Fields, request: PlanRequest) -> RankedLayout:
             profile=evidence.text("profile", default=""),
         ),
         why=read.text("why", default=""),
-        placement=_placement(read, request),
+        placement=_placement(read, layout, request),
         in_order=_in_order(read.table("in_order")) if "in_order" in read.values else None,
     )
 
 
-def _placement(read: Fields, request: PlanRequest) -> tuple[RankPlace, ...]:
-    """Read the places; the identity placement comes back as an empty one, as the search gives it."""
+def _placement(read: Fields, layout: Layout, request: PlanRequest) -> tuple[RankPlace, ...]:
+    """Read the places; ranks in order come back as no places, as the search gives them."""
     places = tuple(
         RankPlace(rank=item.whole("rank"), host=item.text("host"), gpu=item.whole("gpu"))
         for item in _tables(read, "placement")
     )
-    per_node = {island.node.gpus for island in request.cluster.islands}
-    if len(per_node) == 1:
-        gpus = per_node.pop()
-        if all(place.host == f"node{place.rank // gpus}" and place.gpu == place.rank % gpus for place in places):
-            return ()
-    return places
+    return () if places == places_in_order(layout, request.cluster) else places
 
 
 def _layout(read: Fields) -> Layout:

@@ -3,17 +3,18 @@
 Times are seconds, memory GiB, power watts. Further fields may be added; none changes its meaning.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from itertools import islice
 from typing import Final
 
 from costmodels.goodput import goodput
 from costmodels.layout import Layout, Recompute, Stage, Strategy
+from costmodels.placement import first_rank
 from costmodels.results import LayoutCost, MemoryUse, SlotState
 from costmodels.workload.counts import parameter_count
 from hardware.cluster import Cluster
 from planner.layouts.logits import logits_of
+from planner.placement.order import places_in_order
 from planner.plan_report import PlanReport, RankedLayout, RankPlace, SearchProof
 from planner.question import question_of
 from planner.report.traffic_json import traffic_to_json
@@ -26,7 +27,7 @@ from planner.traffic import traffic_of
 
 SCHEMA: Final = 1
 MOST_PLACES: Final = 4096
-"""GPUs up to which the identity placement is written out; beyond, an empty list stands for it."""
+"""GPUs up to which ranks in order are written out; beyond, an empty list stands for them."""
 HZ_PER_MHZ: Final = 1e6
 TRILLION: Final = 1e12
 SECONDS_PER_DAY: Final = 86400.0
@@ -50,8 +51,7 @@ def report_to_json(report: PlanReport) -> Json:
         Schema 1, ready for :func:`json.dumps`.
     """
     out: Json = {
-        "schema": SCHEMA,
-        "planner": version(),
+        **heading(),
         "request": request_to_json(report.request),
         "layouts": [
             layout_to_json(ranked, report.request, rank) for rank, ranked in enumerate(report.layouts, start=1)
@@ -66,6 +66,22 @@ def report_to_json(report: PlanReport) -> Json:
         why = report.infeasible
         out["infeasible"] = {"constraint": why.constraint, "nearest_change": why.nearest_change}
     return out
+
+
+def heading() -> Json:
+    """Return what every answer begins with: the schema, and the planner that gave it."""
+    return {"schema": SCHEMA, "planner": version()}
+
+
+def estimate_to_json(ranked: RankedLayout, request: PlanRequest, broken: Sequence[Violation]) -> Json:
+    """Return one priced layout with the rules that it breaks."""
+    return {
+        **heading(),
+        "request": request_to_json(request),
+        "layout": layout_to_json(ranked, request),
+        "legal": not broken,
+        "violations": violations_to_json(broken),
+    }
 
 
 def request_to_json(request: PlanRequest) -> Json:
@@ -174,19 +190,10 @@ def _goodput(ranked: RankedLayout, request: PlanRequest) -> Json:
 
 
 def places(ranked: RankedLayout, cluster: Cluster) -> tuple[RankPlace, ...]:
-    """Return where each rank runs; empty for the identity placement of more than :data:`MOST_PLACES` GPUs."""
+    """Return where each rank runs; empty for more than :data:`MOST_PLACES` ranks in order."""
     if ranked.placement or ranked.layout.gpus > MOST_PLACES:
         return ranked.placement
-    slots = islice(_slots(cluster), ranked.layout.gpus)
-    return tuple(RankPlace(rank=rank, host=host, gpu=gpu) for rank, (host, gpu) in enumerate(slots))
-
-
-def _slots(cluster: Cluster) -> Iterator[tuple[str, int]]:
-    node = 0
-    for island in cluster.islands:
-        for _ in range(island.nodes):
-            yield from ((f"node{node}", gpu) for gpu in range(island.node.gpus))
-            node += 1
+    return places_in_order(ranked.layout, cluster)
 
 
 def _degrees(layout: Layout, first: Strategy) -> Json:
@@ -288,10 +295,10 @@ def _throughput(layout: Layout, cost: LayoutCost) -> Json:
 
 
 def _memory(layout: Layout, cost: LayoutCost) -> Json:
-    """Memory of the heaviest rank, named by the first rank of its stage: ranks count up through a stage, then on."""
+    """Memory of the rank nearest to its own limit, named by the first rank of its stage."""
     heaviest = cost.heaviest
-    first_rank = sum(stage.gpus for stage in layout.stages[: heaviest.stage])
-    return {"heaviest_rank": first_rank, "heaviest_stage": heaviest.stage, **memory_use_to_json(heaviest)}
+    rank = first_rank(layout, heaviest.stage)
+    return {"heaviest_rank": rank, "heaviest_stage": heaviest.stage, **memory_use_to_json(heaviest)}
 
 
 def _power(cost: LayoutCost) -> Json:
@@ -325,7 +332,8 @@ def _run(ranked: RankedLayout, request: PlanRequest) -> Json:
 def _slot(slot: SlotState) -> Json:
     """One accelerator; ``node`` counts within its island."""
     state = asdict(slot)
-    return {**state, "clock_mhz": state.pop("clock_hz") / HZ_PER_MHZ}
+    clock_hz = state.pop("clock_hz")
+    return {**state, "clock_mhz": clock_hz / HZ_PER_MHZ}
 
 
 def violations_to_json(violations: Sequence[Violation]) -> list[Json]:

@@ -18,6 +18,7 @@ from planner.export.megatron import export_megatron
 from planner.export.nemo import export_nemo
 from planner.export.torchtitan import export_torchtitan
 from planner.nearest import nearest
+from planner.placement.order import places_in_order
 from planner.plan_report import RankedLayout, RankPlace
 from planner.report.console import section, show
 from planner.report.layout_text import bullets
@@ -81,7 +82,7 @@ def launch_of(request: PlanRequest, ranked: RankedLayout, target: Target) -> Lau
             request.job,
             ranked.layout,
             site_of(request.cluster, ranked.layout.gpus, hosts),
-            placement=_on_hosts(ranked.placement, hosts),
+            placement=_on_hosts(_places(request, ranked), hosts),
             version=target.version,
         )
         return LaunchFiles(
@@ -92,6 +93,13 @@ def launch_of(request: PlanRequest, ranked: RankedLayout, target: Target) -> Lau
         )
     known = nearest(target.format, FORMATS)
     raise InputError(f"--to {target.format!r} is not known{known}", allowed=", ".join(FORMATS))
+
+
+def _places(request: PlanRequest, ranked: RankedLayout) -> tuple[RankPlace, ...]:
+    """Where the ranks run; empty in order from the first node on, which launchers do by themselves."""
+    if ranked.placement or len(request.cluster.islands) == 1:
+        return ranked.placement
+    return places_in_order(ranked.layout, request.cluster)
 
 
 def _on_hosts(placement: Sequence[RankPlace], hosts: Sequence[str]) -> tuple[RankPlace, ...]:

@@ -14,13 +14,11 @@ from planner.evidence.measured import MeasuredRun
 from planner.evidence.validate import ErrorSummary, Prediction, summaries
 from planner.profile import MachineProfile
 from planner.report.console import section, show
-from planner.report.json_report import Json
+from planner.report.json_report import Json, heading
 from planner.report.layout_text import labelled
 from planner.report.ranking import ruled_table
-from planner.report.version import version
 from planner.report.words import BYTES_PER_GIB, count, gib, percent
 
-SCHEMA: Final = 1
 MOST_GROUPS: Final = 20
 MOST_REASONS: Final = 8
 _WITH_MEMORY: Final = ("ok", "memory_only")
@@ -30,8 +28,7 @@ LEAST_ROWS: Final = 3  # a median of fewer says nothing
 def predictions_to_json(predictions: Sequence[Prediction], profile: MachineProfile | None = None) -> Json:
     """Return predictions as plain data: a row for every run, the errors by group, and the profile if one was used."""
     return {
-        "schema": SCHEMA,
-        "planner": version(),
+        **heading(),
         "rows": [_row(prediction) for prediction in predictions],
         "summary": {
             "runs": len(predictions),
