@@ -57,6 +57,7 @@ TRAFFIC = {
     "links": [{"name": str, "tier": str, "busy_s": float, "share": float, "users": Free(float)}],
     "sharing": dict.fromkeys(("step_s", "sends", "reduction_s", "gather_s", "waits_s", "checkpoint"), float),
     "adapters": [str],
+    "uneven": [{"axis": str, "pattern": str, "speed": float, "link": str}],
 }  # fmt: skip
 LAYOUT = {
     "rank": int, "name": str, "why": str,
