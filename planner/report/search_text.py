@@ -151,8 +151,8 @@ def _next(report: PlanReport, saved: str) -> Sequence[RenderableType]:
     framework = report.request.framework
     to = Framework.MEGATRON if framework is Framework.NONE else framework
     steps = [
-        f"plan explain {file} --rank 1    # where the time and the memory go, what to change",
-        f"plan export {file} --rank 1 --to {to} -o launch    # the files that start it",
+        f"plan explain {file} --rank 1    # where the time goes, what to change",
+        f"plan export {file} --rank 1 --to {to} -o launch    # the launch files",
     ]
     how = "" if saved and saved != "-" else ", once --json plan.json is added to this search"
     return (section(f"Next{how}", Text("\n".join(f"  {step}" for step in steps))),)
