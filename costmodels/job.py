@@ -96,6 +96,7 @@ class Software:
     stage_outputs_kept: bool = False  # a stage keeps what it sent on until the backward pass
     shard_gradient_bytes: float = 0.0  # per parameter of the rank's optimizer shard: its own copy of the gradient
     bucket_bytes: float = 0.0  # communication buckets that stay allocated under ZeRO
+    gather_parameters: float = 0.0  # ZeRO-3 gathers about as many at once, but never less than a product; 0.0: a layer
     gather_copy_bytes: float = 0.0  # per parameter, under ZeRO: updated weights gathered into one flat tensor
     live_parameters: float = 0.0  # under ZeRO-3, parameters whose whole weights may be present; 0.0: whole layers
     unstated_precision: str = ""  # what its runs use that state no number format

@@ -377,6 +377,18 @@ def test_software_that_reduces_in_fp32_sends_four_bytes_whatever_it_accumulates_
     assert wide.gather_bytes[0] == recipe.gather_bytes[0]
 
 
+@pytest.mark.parametrize(
+    ("at_once", "messages"), [(0.0, 1.0), (1e7, 4.0), (1e8, 2.18112), (1e12, 1.0)], ids=["layer", "product", "", "all"]
+)
+def test_weights_gathered_module_by_module_take_as_many_starts(at_once: float, messages: float) -> None:
+    """As many parameters at once as asked for, but never less than one of the four products of a layer."""
+    table = one(dp=16, zero=3)
+    found = priced(DENSE, table, gather_parameters=at_once)
+    count = layer_parameters(model_of(DENSE))
+    gather_s = all_gather_s(2.0 * count / messages, group(Axis.DP_CP, table), TIERS, NETWORK)
+    assert found.weights_forward_s == pytest.approx(messages * gather_s, rel=1e-4)
+
+
 def test_fully_sharded_weights_are_gathered_twice_and_gradients_scattered_with_every_micro_batch() -> None:
     table = one(dp=16, zero=3)
     found = priced(DENSE, table)

@@ -24,6 +24,24 @@ ROW = {
 
 
 @pytest.mark.parametrize(
+    ("vocab", "layers"),
+    [
+        (32000, (4, 4, 4, 4, 4, 4, 4, 4)),
+        (64000, (4, 4, 4, 4, 4, 4, 5, 3)),
+        (128000, (4, 4, 4, 4, 4, 5, 5, 2)),
+        (256000, (4, 4, 4, 5, 5, 5, 5, 0)),
+    ],
+)
+def test_layers_redistributed_for_the_logits(vocab, layers):
+    """Last stages as github.com/sail-sg/VocabularyParallelism runs them (artifact/exp_one_host.csv): 4, 3, 2, 0."""
+    shape = {"layers": "32", "hidden_size": "3072", "ffn_hidden_size": "12288", "heads": "24", "vocab": str(vocab)}
+    grid = {"n_gpus": "8", "seq_len": "4096", "global_batch_size": "128", "tp": "1", "pp": "8", "dp": "1"}
+    named = {"framework": "Megatron-LM fork", "model": "GPT-4B", "schedule": "1F1B + layer redistribution"}
+    layout = question_of(parse_run(ROW | shape | grid | named)).layout
+    assert tuple(sum(stage.layers_per_chunk) for stage in layout.stages) == layers
+
+
+@pytest.mark.parametrize(
     ("bounds", "layers"),
     [
         ("[0, 15, 30]", (13, 11)),

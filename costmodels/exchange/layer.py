@@ -16,7 +16,7 @@ from costmodels.memory.states import local_parameters
 from costmodels.table import Floats, StrategyTable
 from costmodels.workload.layers import embedding_ops, head_ops, layer_ops, mtp_ops
 from costmodels.workload.model import LayerKind, ModelSpec, MoeFfn, OpaqueLayer
-from costmodels.workload.op import Op
+from costmodels.workload.op import Op, OpKind
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -85,7 +85,8 @@ def layer_exchange(
     context = context_exchange(context_widths(inner.mixer if inner else None), job, placed)
     moe = inner.ffn if inner and isinstance(inner.ffn, MoeFfn) else None
     experts = expert_exchange(moe, model, job, placed) if moe else placed.add_up(())
-    weights = weight_exchange(local_parameters(ops, placed.table), job, placed)
+    products = sum(op.kind is OpKind.GEMM and op.parameters > 0 for op in ops)
+    weights = weight_exchange(local_parameters(ops, placed.table), job, placed, products)
     axes = {"tp": tensor, "cp": context, "ep": experts, "weights": weights}
     arrays: dict[str, Floats] = {}
     for axis, found in axes.items():

@@ -36,18 +36,43 @@ class StateExchange:
     calls: tuple[Call, ...]
 
 
-def weight_exchange(parameters: LocalParameters, job: TrainingJob, placed: PlacedTable) -> Exchanged:
-    """ZeRO-3 gathers the weights of a part forward and backward; stages 2 and 3 scatter its gradients."""
+def weight_exchange(parameters: LocalParameters, job: TrainingJob, placed: PlacedTable, products: int = 1) -> Exchanged:
+    """ZeRO-3 gathers the weights of a part forward and backward; stages 2 and 3 scatter its gradients.
+
+    Parameters
+    ----------
+    parameters : LocalParameters
+        Of the part on a rank before ZeRO, shape (S,).
+    job : TrainingJob
+        Precision, software.
+    placed : PlacedTable
+        S strategies on their hierarchy.
+    products : int
+        Products of the part, whose weights ``Software.gather_parameters`` may gather apart.
+
+    Returns
+    -------
+    Exchanged
+    """
     zero = placed.table.zero
     reduce_bytes = reduced_bytes(job)
     calls: list[Call] = []
     for count, axis in ((parameters.dense, Axis.SHARD), (parameters.expert, Axis.EXPERT_SHARD)):
         weights, gradients = count * job.precision.gather_bytes, count * (job.trained_share * reduce_bytes)
+        pieces = _pieces(count, job, products)
         calls += [
-            placed.call("all_gather", axis, weights, Often(forward=1.0, backward=1.0), zero == 3),
+            placed.call("all_gather", axis, weights / pieces, Often(forward=pieces, backward=pieces), zero == 3),
             placed.call("reduce_scatter", axis, gradients, Often(forward=0.0, backward=1.0), zero >= 2),
         ]
     return placed.add_up(calls)
+
+
+def _pieces(parameters: Floats, job: TrainingJob, products: int) -> float:
+    """Messages in which the weights of a part are gathered; of the largest share of all strategies."""
+    at_once = job.software.gather_parameters
+    if not at_once or products < 1:
+        return 1.0
+    return float(np.clip(np.max(parameters, initial=0.0) / at_once, 1.0, products))
 
 
 def reduced_bytes(job: TrainingJob) -> float:

@@ -31,7 +31,9 @@ def measured_step_s(path: Path, row: str, layout: Layout, seq: int) -> float:
     if row:
         found = runs.get(row)
         if found is None:
-            raise InputError(f"--row {row!r} is not there{nearest(row, runs)}", allowed="an id", where=str(path))
+            raise InputError(
+                f"--row {row!r} is not there{nearest(row, runs)}", allowed="an id of the table", where=str(path)
+            )
         other = _differences(found, layout, seq)
         if other:
             raise InputError(

@@ -24,8 +24,8 @@ from costmodels.pipeline.schedules import Schedule
 from costmodels.precision import precision
 from costmodels.software import RunText, software_for
 from costmodels.workload import presets
-from costmodels.workload.counts import owned_parameters
-from costmodels.workload.layers import layer_ops
+from costmodels.workload.counts import forward_flops, owned_parameters
+from costmodels.workload.layers import head_ops, layer_ops
 from costmodels.workload.model import ModelSpec
 from costmodels.workload.stated import StatedArchitecture, model_from_architecture
 from hardware.catalog import accelerator, cluster_of_run
@@ -341,6 +341,8 @@ def _chunks(run: MeasuredRun, model: ModelSpec, software: Software, pp: int, vpp
         counts = stated_split(words, pp, model.layers) or stated_layers(words, pp, model.layers)
         if not counts and software.framework == "nanotron":
             counts = nanotron_layers(model, pp)
+        if not counts and "layer redistribution" in words:
+            counts = redistributed_layers(model, pp, run.grid.seq if run.grid else 0)
         if counts:
             return tuple((count,) for count in counts)
     if model.mtp_layers and model.layers % (pp * vpp):
@@ -402,6 +404,25 @@ def nanotron_layers(model: ModelSpec, pp: int) -> tuple[int, ...]:
         counts[stage] += 1 <= block <= model.layers
         stage += bool(reached > done[-1] * (stage + 1) / pp)
     return tuple(counts)
+
+
+def redistributed_layers(model: ModelSpec, pp: int, seq: int) -> tuple[int, ...]:
+    """Layers per stage where the longest stage does as few FLOPs as it can, with the logits on the last one.
+
+    The baseline "Redis" of Yeung et al., "Balancing Pipeline Parallelism with Vocabulary Parallelism", arXiv
+    2411.05288; FLOPs are those of whole score matrices (Narayanan et al., arXiv 2104.04473). What the other stages
+    cannot share evenly goes to the last of them (github.com/sail-sg/VocabularyParallelism, transformer_block.py).
+    """
+    layer = sum(forward_flops(op, seq, causal=False) for op in layer_ops(model.kinds()[0], model))
+    head = sum(forward_flops(op, seq) for op in head_ops(model)) / layer
+    others = pp - 1
+
+    def longest(last: int) -> tuple[float, int]:
+        return max(-(-(model.layers - last) // others), last + head), -last
+
+    last = min(range(model.layers + 1), key=longest)
+    each, rest = divmod(model.layers - last, others)
+    return (*(each + (stage >= others - rest) for stage in range(others)), last)
 
 
 def _shard_group(run: MeasuredRun, grid: RunGrid) -> int:
