@@ -90,12 +90,20 @@ def test_unknown_frameworks_fall_back_and_say_so() -> None:
         (RunText(framework="megatron-bridge", cuda_graphs="full_iteration"), "expert_overlap", True),
         (RunText(framework="Megatron-LM (TE 2.11)", notes="cross-entropy fusion (cef)"), "fused_loss", True),
         (RunText(framework="flash-attn repo training; attention=none"), "flash_attention", False),
+        (RunText(framework="Megatron core_v0.6.0, TE, FA2"), "loss_bytes_per_logit", 10.0),
+        (RunText(framework="Megatron core_v0.6.0, TE, FA2"), "late_frees", True),
     ],
 )
 def test_a_runs_remarks_go_over_the_preset(run: RunText, field: str, value: object) -> None:
     match = software_for(run)
     assert getattr(match.software, field) == value
     assert f"{field} = " in match.reason
+
+
+def test_launchers_that_avoid_late_frees() -> None:
+    for framework in ("megatron-bridge", "nemo-1 (launcher)", "NVIDIA NeMo Framework Release 24.04"):
+        assert not software_for(RunText(framework=framework)).software.late_frees
+    assert not software("megatron").late_frees  # plans: the allocator gives such memory back before it fails
 
 
 def test_facts_of_eras() -> None:
