@@ -49,7 +49,8 @@ class SearchProof:
 
     ``pruned`` counts candidates by the bound that removed them. ``lower_bound_s`` is below the step time of every
     layout of the space; ``gap`` is (best - lower bound) / best; ``proven_optimal`` holds when no layout of the space
-    can be faster than the best, under the model.
+    can be faster than the best, under the model. ``cut`` counts what the time limit has left as it was found, by what
+    was not done any more.
     """
 
     enumerated: int
@@ -59,6 +60,7 @@ class SearchProof:
     gap: float
     proven_optimal: bool
     wall_s: float
+    cut: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,6 +35,7 @@ from planner.request import Framework, Objective, PlanRequest
 from planner.search.islands import IslandSearch
 from planner.search.objective import check_objective, objective_value
 from planner.search.refine import best_of_grid
+from planner.search.spans import RANKS_CUT, Span, late, spans
 from planner.search.stage_ilp import StageShape
 from planner.search.tally import Tally
 from planner.search.two_level import PER_LAYER, candidate_shape, mixed_plans
@@ -43,6 +44,7 @@ from planner.search.uniform import GRIDS_KEPT, UniformSearch
 MOST_STAGE_GPUS: Final = 64
 UNCONSTRAINED_LIMIT_S: Final = 5.0  # for a number that informs and decides nothing
 MOST_WANTED: Final = 320  # grids that a search with heat keeps
+LEAN_SHARE: Final = 0.2  # of the time for layouts without the nodes of slow devices
 MIXED_SHAPES: Final = 6  # pipeline shapes that are solved with a strategy for every layer
 
 
@@ -87,14 +89,18 @@ def plan(request: PlanRequest, constants: Constants | None = None) -> PlanReport
     pricings = pricings_of(request, constants)
     deadline = started + request.time_limit_s
     wanted = max(request.top, GRIDS_KEPT)
-    lean = _without_slow_nodes(request, constants, slow_devices(pricings), deadline)
+    lean = _without_slow_nodes(request, constants, slow_devices(pricings), started + LEAN_SHARE * request.time_limit_s)
+    priced: list[tuple[Layout, LayoutCost]] = []
     placed: dict[Layout, PlacedLayout] = {}
     while True:
-        tally, priced = _found(request, pricings, deadline, wanted)
-        placed = _placed(request, pricings, [*priced, *lean], placed)
-        if _covered(request, tally, priced, placed) or time.monotonic() > deadline:
+        tally, found = _found(request, pricings, deadline, wanted)
+        priced = _distinct([*priced, *found])  # a later round that the time limit cuts may find fewer
+        placed = _placed(request, pricings, [*priced, *lean], placed, deadline)
+        if _covered(request, tally, found, placed) or late(deadline):
             break
         wanted *= 2
+    if late(deadline):
+        tally.cut[RANKS_CUT] += len(priced) + len(lean) - sum(not one.cut for one in placed.values())
     ranked = _ranked(request, pricings, tuple(placed.values()))
     infeasible = None if ranked else explain_infeasible(request, pricings, tally)
     unconstrained_s = _unconstrained_s(request, pricings, ranked, deadline)
@@ -113,18 +119,21 @@ def _found(
     request: PlanRequest, pricings: Sequence[Pricing], deadline: float, wanted: int
 ) -> tuple[Tally, list[tuple[Layout, LayoutCost]]]:
     """Search every island alone, and all of them together; prices know nothing of heat and of single devices."""
-    found = [_island_alone(request, pricings, number, deadline, wanted) for number in range(len(pricings))]
+    number = len(pricings) + (len(pricings) > 1)
+    parts = spans(time.monotonic(), deadline, number, placed=by_device(request), mixed=request.framework in PER_LAYER)
+    found = [_island_alone(request, pricings, number, parts[number], wanted) for number in range(len(pricings))]
     priced = [pair for _, pairs in found for pair in pairs]
     tally = found[0][0]
     for other, _ in found[1:]:
         tally.absorb(other)
     if len(pricings) > 1:
         known = [cost.step.total_s for _, cost in priced]
-        together = IslandSearch(request, pricings, known, deadline)
+        together = IslandSearch(request, pricings, known, parts[-1].end_s)
         priced += [(plan.layout, plan.cost) for plan in together.run()]
         tally.enumerated += together.enumerated
         tally.solved += together.solved
         tally.pruned["time lower bound over all islands"] += together.pruned
+        tally.pruned["time limit over all islands"] += together.unreached
         tally.open_bound_s = min(tally.open_bound_s, together.open_bound_s)
     return tally, priced
 
@@ -156,7 +165,9 @@ def _without_slow_nodes(
         return []
     lean = replace(request, cluster=fewer)
     pricings = pricings_of(lean, constants)
-    return [pair for number in range(len(pricings)) for pair in _island_alone(lean, pricings, number, deadline)[1]]
+    mixed = request.framework in PER_LAYER
+    parts = spans(time.monotonic(), deadline, len(pricings), placed=False, mixed=mixed)
+    return [pair for number, part in enumerate(parts) for pair in _island_alone(lean, pricings, number, part)[1]]
 
 
 def _placed(
@@ -164,14 +175,15 @@ def _placed(
     pricings: Sequence[Pricing],
     priced: Sequence[tuple[Layout, LayoutCost]],
     known: Mapping[Layout, PlacedLayout],
+    end_s: float,
 ) -> dict[Layout, PlacedLayout]:
     """Place the layouts by the pace of their accelerators where that counts, else by the network's."""
     if by_device(request):
-        return place_all(request, pricings, priced, known)
+        return place_all(request, pricings, priced, known, end_s)
     placed = {}
     for layout, cost in priced:
         others = rank_orders(request, pricings[0], layout) if len(pricings) == 1 else ()
-        placed[layout] = place_nodes(pricings, layout, cost, others)
+        placed[layout] = place_nodes(pricings, layout, cost, others, end_s)
     return placed
 
 
@@ -277,15 +289,16 @@ def as_ranked(
 
 
 def _island_alone(
-    request: PlanRequest, pricings: Sequence[Pricing], island: int, deadline: float, wanted: int = 0
+    request: PlanRequest, pricings: Sequence[Pricing], island: int, span: Span, wanted: int = 0
 ) -> tuple[Tally, list[tuple[Layout, LayoutCost]]]:
     """Search one island by itself: its best grids with their best splits, and mixed strategies where allowed."""
-    tally = UniformSearch(request, pricings[island], wanted=wanted).run()
+    tally = UniformSearch(request, pricings[island], wanted=wanted, deadline=span.grids_s).run()
     chosen = sorted(tally.best.values(), key=lambda candidate: candidate.order)[: tally.wanted]
-    priced = [best_of_grid(request, pricings[island], tally, candidate.key) for candidate in chosen]
+    priced = [best_of_grid(request, pricings[island], tally, candidate.key, span.splits_s) for candidate in chosen]
+    tally.open_bound_s = min(tally.open_bound_s, tally.threshold_s())  # of grids that were priced and not kept
     if request.framework in PER_LAYER:
         shapes = [candidate_shape(candidate) for candidate in chosen[:MIXED_SHAPES]]
-        mixed = mixed_plans(request, pricings[island], shapes, deadline)
+        mixed = mixed_plans(request, pricings[island], shapes, span.end_s)
         priced = _distinct([*priced, *((plan.layout, plan.cost) for plan in mixed)])
         tally.open_bound_s = min(tally.open_bound_s, mixed_bound_s(request, pricings[island]))
     if island:
@@ -339,4 +352,5 @@ def _proof(tally: Tally, ranked: Sequence[RankedLayout], wall_s: float) -> Searc
         gap=(best_s - bound_s) / best_s if best_s else 0.0,
         proven_optimal=by_time and bound_s >= best_s * (1.0 - 1e-9),
         wall_s=wall_s,
+        cut=tuple((what, count) for what, count in sorted(tally.cut.items()) if count),
     )

@@ -115,7 +115,7 @@ SEARCH = {
     "layouts": [LAYOUT],
     "search": {
         "enumerated": int, "pruned": Free(int), "solved": int, "lower_bound_s": float, "gap": float,
-        "proven_optimal": bool, "wall_s": float,
+        "proven_optimal": bool, "wall_s": float, "cut": Free(int),
     },
     "rejected": Free(int),
     "notes": [str],

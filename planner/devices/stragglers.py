@@ -7,7 +7,7 @@ from costmodels.price import price_layout_with_heat
 from hardware.cluster import Cluster
 from planner.placement.slow_devices import SlowDevice, slow_devices, without_slow_nodes
 from planner.plan_report import PlanReport
-from planner.planning import plan, pricings_of
+from planner.planning import estimate, plan, pricings_of
 from planner.request import PlanRequest
 
 
@@ -57,17 +57,18 @@ def stragglers(report: PlanReport) -> Stragglers | None:
     slow = slow_devices(pricings)
     if not slow or not report.layouts:
         return None
-    healthy = plan(replace(request, cluster=_healthy(request.cluster), top=1))
-    if not healthy.layouts:
-        return None
-    as_is = price_layout_with_heat(pricings, healthy.layouts[0].layout)
+    limit_s = max(request.time_limit_s - report.search.wall_s, 0.0) / 2.0  # for each of the two searches
+    whole = replace(request, cluster=_healthy(request.cluster), top=1, time_limit_s=limit_s)
+    same = estimate(whole, report.layouts[0].layout)
+    healthy = min([*plan(whole).layouts, same], key=lambda ranked: ranked.cost.step.total_s)
+    as_is = price_layout_with_heat(pricings, healthy.layout)
     return Stragglers(
         devices=slow,
-        healthy_s=healthy.layouts[0].cost.step.total_s,
+        healthy_s=healthy.cost.step.total_s,
         as_is_s=as_is.step.total_s,
         replanned_s=report.layouts[0].cost.step.total_s,
         left_out=tuple(sorted({device.node for device in slow})),
-        without_s=_without_s(request, slow),
+        without_s=_without_s(replace(request, top=1, time_limit_s=limit_s), slow),
     )
 
 
@@ -80,5 +81,5 @@ def _without_s(request: PlanRequest, slow: Sequence[SlowDevice]) -> float:
     cluster = without_slow_nodes(request.cluster, slow)
     if cluster is None:
         return 0.0
-    fewer = plan(replace(request, cluster=cluster, top=1))
+    fewer = plan(replace(request, cluster=cluster))
     return fewer.layouts[0].cost.step.total_s if fewer.layouts else 0.0

@@ -1,14 +1,16 @@
 """The layouts of a search with heat: which of them are placed, and which split their layers anew."""
 
 from collections.abc import Mapping, Sequence
+from math import inf
 from types import MappingProxyType
 
 from costmodels.layout import Layout
 from costmodels.pricing import Pricing
 from costmodels.results import LayoutCost
-from planner.placement.joint import PlacedLayout, place_layout, place_with_splits
+from planner.placement.joint import PlacedLayout, place_layout, place_with_splits, placed_in_order
 from planner.request import Objective, PlanRequest
 from planner.search.objective import objective_value
+from planner.search.spans import late
 
 
 def place_all(
@@ -16,6 +18,7 @@ def place_all(
     pricings: Sequence[Pricing],
     priced: Sequence[tuple[Layout, LayoutCost]],
     known: Mapping[Layout, PlacedLayout] = MappingProxyType({}),
+    end_s: float = inf,
 ) -> dict[Layout, PlacedLayout]:
     """Place the layouts that a search without heat found.
 
@@ -32,6 +35,8 @@ def place_all(
         Layouts with their prices without heat.
     known : mapping
         What has been placed already, by the layout given.
+    end_s : float
+        Of ``time.monotonic``: of the layouts after it the best ones with their ranks in order are kept.
 
     Returns
     -------
@@ -42,13 +47,17 @@ def place_all(
     placed: dict[Layout, PlacedLayout] = {}
     values: list[float] = []
     by_time = request.objective is Objective.TIME
-    for layout, cost in sorted(priced, key=lambda pair: objective_value(request, *pair)):
+    ahead = sorted(priced, key=lambda pair: objective_value(request, *pair))
+    for number, (layout, cost) in enumerate(ahead):
+        if late(end_s) and layout not in known:
+            rest = [other for other, _ in ahead[number:] if other not in known]
+            return placed | {one.layout: one for one in placed_in_order(request, pricings, rest)}
         cool = objective_value(request, layout, cost)
         if by_time and len(values) >= request.top and cool >= sorted(values)[request.top - 1]:
             break
         may_win = not values or not by_time or cool < min(values)
         place = place_with_splits if may_win else place_layout
-        found = known.get(layout) or place(request, pricings, layout)
+        found = known.get(layout) or place(request, pricings, layout, end_s)
         placed[layout] = found
         values.append(objective_value(request, found.layout, found.cost))
     return placed

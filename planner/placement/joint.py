@@ -7,6 +7,7 @@ problem for the partitioner, whose splits are placed in turn. The identity place
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Final
 
 import numpy as np
@@ -25,6 +26,7 @@ from planner.placement.candidates import Board, board_of, every_placement, first
 from planner.request import PlanRequest
 from planner.rules import check_layout
 from planner.search.objective import objective_value, objective_values
+from planner.search.spans import late
 from planner.search.uneven import uneven_layouts
 
 MOST_GPUS: Final = 32_768  # of layouts that are placed otherwise than in order
@@ -48,6 +50,8 @@ class PlacedLayout:
         With the ranks in order; None where no other placement was looked for.
     complete : bool
         Whether all placements that a launcher can have were priced.
+    cut : bool
+        Whether the time ended before no better placement or split was found.
     """
 
     layout: Layout
@@ -55,6 +59,7 @@ class PlacedLayout:
     placement: Placement | None = None
     in_order: LayoutCost | None = None
     complete: bool = False
+    cut: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -73,7 +78,7 @@ class _Priced:
         return float(self.values[self.best])
 
 
-def place_layout(request: PlanRequest, pricings: Sequence[Pricing], layout: Layout) -> PlacedLayout:
+def place_layout(request: PlanRequest, pricings: Sequence[Pricing], layout: Layout, end_s: float = inf) -> PlacedLayout:
     """Place the ranks of a layout as well as launchers allow.
 
     Parameters
@@ -84,6 +89,8 @@ def place_layout(request: PlanRequest, pricings: Sequence[Pricing], layout: Layo
         One per island.
     layout : Layout
         Its layers per stage stay as they are.
+    end_s : float
+        Of ``time.monotonic``: after it ranks stay in order, or as well placed as they are.
 
     Returns
     -------
@@ -91,10 +98,10 @@ def place_layout(request: PlanRequest, pricings: Sequence[Pricing], layout: Layo
         The identity placement where no other is better by more than the balance's tolerance.
     """
     problem = heat_problem(pricings, layout)
-    if len(problem.heats) > 1 or layout.gpus > MOST_GPUS:
+    if len(problem.heats) > 1 or layout.gpus > MOST_GPUS or late(end_s):
         cost = placed_cost(problem, settle(problem, identity_maps(problem)), 0)
-        return PlacedLayout(layout=layout, cost=cost)
-    return _placed(request, _best(request, problem))
+        return PlacedLayout(layout=layout, cost=cost, cut=late(end_s))
+    return replace(_placed(request, _best(request, problem, end_s)), cut=late(end_s))
 
 
 def placed_as_given(pricings: Sequence[Pricing], layout: Layout, placement: Placement) -> PlacedLayout:
@@ -107,7 +114,24 @@ def placed_as_given(pricings: Sequence[Pricing], layout: Layout, placement: Plac
     return PlacedLayout(layout=layout, cost=costs[1], placement=placement, in_order=costs[0])
 
 
-def place_with_splits(request: PlanRequest, pricings: Sequence[Pricing], layout: Layout) -> PlacedLayout:
+def placed_in_order(request: PlanRequest, pricings: Sequence[Pricing], layouts: Sequence[Layout]) -> list[PlacedLayout]:
+    """Price layouts with their ranks in order, for want of time; the best of them, as many as the request wants."""
+    found = []
+    for number, layout in enumerate(layouts):
+        problem = heat_problem(pricings, layout)
+        settled = settle(problem, identity_maps(problem))
+        (value,) = objective_values(request, layout, settled.step_s, settled.mean_w())
+        found.append((float(value), number, problem, settled))
+    best = sorted(found, key=lambda one: one[:2])[: request.top]
+    return [
+        PlacedLayout(layout=problem.layout, cost=placed_cost(problem, settled, 0), cut=True)
+        for _, _, problem, settled in best
+    ]
+
+
+def place_with_splits(
+    request: PlanRequest, pricings: Sequence[Pricing], layout: Layout, end_s: float = inf
+) -> PlacedLayout:
     """Place the ranks of a layout and choose its layers per stage together.
 
     Parameters
@@ -116,20 +140,23 @@ def place_with_splits(request: PlanRequest, pricings: Sequence[Pricing], layout:
         As in :func:`place_layout`; splits must be legal in the framework and no riskier than the layout's own.
     layout : Layout
         Where to start from; the result is never worse than it, wherever its ranks are placed.
+    end_s : float
+        Of ``time.monotonic``: no other split or placement is priced after it.
     """
     problem = heat_problem(pricings, layout)
-    if len(problem.heats) > 1 or layout.gpus > MOST_GPUS:
-        return place_layout(request, pricings, layout)
-    best = _best(request, problem)
+    if len(problem.heats) > 1 or layout.gpus > MOST_GPUS or late(end_s):
+        return place_layout(request, pricings, layout, end_s)
+    best = _best(request, problem, end_s)
     tried = {layout}
-    while True:
+    while not late(end_s):
         others = [other for other in _splits(request, pricings, best) if other not in tried]
         tried.update(others)
-        found = [_best(request, heat_problem(pricings, other, problem)) for other in others]
+        found = [_best(request, heat_problem(pricings, other, problem), end_s) for other in others if not late(end_s)]
         better = min(found, key=lambda priced: priced.value, default=best)
         if better.value >= best.value * (1.0 - SAME):
-            return _placed(request, best)
+            break
         best = better
+    return replace(_placed(request, best), cut=late(end_s))
 
 
 def _placed(request: PlanRequest, priced: _Priced) -> PlacedLayout:
@@ -176,7 +203,7 @@ def _on_network(priced: _Priced) -> LayoutCost:
     return placed_cost(moved, settle(moved, placed_maps(moved, (placement,))), 0)
 
 
-def _best(request: PlanRequest, problem: HeatProblem) -> _Priced:
+def _best(request: PlanRequest, problem: HeatProblem, end_s: float) -> _Priced:
     """Price the placements of a layout on one island; the first of those priced is the identity."""
     board = board_of(problem)
     if _unhindered(problem):
@@ -187,7 +214,7 @@ def _best(request: PlanRequest, problem: HeatProblem) -> _Priced:
         return _price(request, problem, every, complete=True)
     priced = _price(request, problem, first_placements(board), complete=False)
     for _ in range(MOST_STEPS):
-        better = _step(request, priced, board)
+        better = None if late(end_s) else _step(request, priced, board)
         if better is None:
             break
         priced = better
@@ -243,7 +270,7 @@ def _splits(request: PlanRequest, pricings: Sequence[Pricing], priced: _Priced) 
     layout = priced.problem.layout
     if layout.pp == 1 or not splits_freely(request):
         return
-    verdict = placed_cost(priced.problem, priced.settled, priced.best).heaviest.verdict
+    verdict = _verdict(pricings, layout)
     (heat,) = priced.problem.heats
     order = dict.fromkeys((priced.best, 0, *np.argsort(priced.values, kind="stable").tolist()))
     paces = list(dict.fromkeys(tuple(np.round(priced.settled.stretch[row], 4).tolist()) for row in order))

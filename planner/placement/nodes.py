@@ -7,6 +7,7 @@ parts of the groups, larger parts first or last let whole stages fit below one. 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import inf
 from typing import Final
 
 from costmodels.layout import Layout
@@ -18,6 +19,7 @@ from costmodels.results import LayoutCost
 from hardware.cluster import Island
 from planner.placement.joint import PlacedLayout
 from planner.plan_report import RankedLayout
+from planner.search.spans import late
 
 WORTH: Final = 1e-3
 """Part of the step that another order than that of the nodes has to save."""
@@ -25,7 +27,11 @@ MOST_ORDERS: Final = 6
 
 
 def place_nodes(
-    pricings: Sequence[Pricing], layout: Layout, cost: LayoutCost, others: Sequence[Layout] = ()
+    pricings: Sequence[Pricing],
+    layout: Layout,
+    cost: LayoutCost,
+    others: Sequence[Layout] = (),
+    end_s: float = inf,
 ) -> PlacedLayout:
     """Choose the order of nodes of a layout, and of its ranks.
 
@@ -39,6 +45,8 @@ def place_nodes(
         Its price with the nodes in order.
     others : sequence of Layout
         The same with its ranks in other orders.
+    end_s : float
+        Of ``time.monotonic``: no further order is priced after it.
 
     Returns
     -------
@@ -55,6 +63,8 @@ def place_nodes(
     orders = node_orders(layout, pricing.island)
     for one in (layout, *others):
         for nodes in orders if one is layout else ((), *orders):
+            if late(end_s):
+                return replace(placed, cut=True)
             other = price_layout([replace(pricing, nodes=nodes)], one)
             if other.step.total_s < limit_s:
                 limit_s = other.step.total_s

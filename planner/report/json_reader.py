@@ -106,6 +106,7 @@ def _search(read: Fields) -> SearchProof:
         gap=read.signed("gap"),
         proven_optimal=read.flag("proven_optimal"),
         wall_s=read.number("wall_s"),
+        cut=_counts(read, "cut") if "cut" in read.values else (),
     )
 
 

@@ -117,6 +117,7 @@ def search_to_json(search: SearchProof) -> Json:
         "gap": search.gap,
         "proven_optimal": search.proven_optimal,
         "wall_s": search.wall_s,
+        "cut": dict(search.cut),
     }
 
 

@@ -79,6 +79,7 @@ def _losses(report: PlanReport) -> Sequence[RenderableType]:
 def _proof(report: PlanReport) -> Sequence[RenderableType]:
     rows = [("prediction", _prediction_words(ranked.evidence)) for ranked in report.layouts[:1]]
     rows.append(("search", counts_words(report.search)))
+    rows += [("time limit", f"{number:,} {what}; a longer --time-limit does") for what, number in report.search.cut]
     if report.unconstrained_s and report.layouts:
         rows.append(("constraint", _constraint_words(report)))
     rows += [("refused", f"{number:,}: {reason}") for reason, number in report.rejected[:MOST_REASONS]]

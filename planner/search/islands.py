@@ -5,7 +5,6 @@ takes as many stages as its GPUs allow. Every grid is bounded for every order of
 bounds the split of the layers is solved, with one chunk per stage and with several, until the next bound is too slow.
 """
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
@@ -31,6 +30,7 @@ from planner.layouts.recompute_options import recompute_options
 from planner.request import PlanRequest
 from planner.rules import check_layout, legal_mask
 from planner.search.island_rows import IslandRows
+from planner.search.spans import late
 from planner.search.stage_table import StagePlace, chunk_ends, layer_runs, span_costs_s
 
 FULLEST_SHARE: Final = 0.9  # of the usable memory that parts may take in the table; prices judge the rest
@@ -91,16 +91,21 @@ class IslandSearch:
         self.enumerated = 0
         self.solved = 0
         self.pruned = 0
+        self.unreached = 0  # in time
         self.open_bound_s = float("inf")  # least time of any layout over the islands, as far as is proven
 
     def run(self) -> list[IslandPlan]:
         """Best layouts over all islands, best first, one for each grid."""
         best: dict[tuple[int, ...], IslandPlan] = {}
         ahead = sorted(self._open(), key=lambda entry: (entry.bound_s, entry.order, entry.row))
-        self.open_bound_s = ahead[0].bound_s if ahead else float("inf")
+        if ahead:
+            self.open_bound_s = min(self.open_bound_s, ahead[0].bound_s)
         for number, entry in enumerate(ahead):
-            if entry.bound_s > self._limit_s(best) or time.monotonic() > self.deadline:
+            if entry.bound_s > self._limit_s(best):
                 self.pruned += len(ahead) - number
+                break
+            if late(self.deadline):
+                self.unreached += len(ahead) - number
                 break
             held = best.get(entry.key)
             limit_s = min(self._limit_s(best), held.cost.step.total_s if held else float("inf"))
@@ -121,6 +126,9 @@ class IslandSearch:
         pinned = self.request.fixed_degree("pp")
         orders = list(permutations(range(len(self.pricings))))[:MOST_ORDERS]
         for stage_gpus in self._stage_sizes():
+            if late(self.deadline):
+                self.open_bound_s = 0.0  # nothing is known of sizes that were not looked at
+                return
             stages = tuple(pricing.island.gpus // stage_gpus for pricing in self.pricings)
             grids = self._grids(stage_gpus, sum(stages)) if pinned in (None, sum(stages)) else None
             if grids is None or not len(grids):

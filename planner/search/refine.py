@@ -11,6 +11,7 @@ from planner.layouts.build import uniform_layout
 from planner.layouts.expand import splits_freely
 from planner.request import PlanRequest
 from planner.rules import check_layout
+from planner.search.spans import SPLITS_CUT, late
 from planner.search.tally import Candidate, Key, Tally
 from planner.search.uneven import uneven_layouts
 
@@ -40,7 +41,7 @@ def layout_of(candidate: Candidate) -> Layout:
     )
 
 
-def best_of_grid(request: PlanRequest, pricing: Pricing, tally: Tally, key: Key) -> Priced:
+def best_of_grid(request: PlanRequest, pricing: Pricing, tally: Tally, key: Key, end_s: float = float("inf")) -> Priced:
     """Return the fastest layout of a grid with its price; ties keep the earlier one.
 
     Parameters
@@ -53,29 +54,41 @@ def best_of_grid(request: PlanRequest, pricing: Pricing, tally: Tally, key: Key)
         What the search found; says whether layers may be split at will.
     key : tuple of int
         The grid, one of ``tally.best``.
+    end_s : float
+        Of ``time.monotonic``: no further split is priced after it; ``tally.cut`` counts the grid then.
     """
-    found = [_with_best_split(request, pricing, layout_of(variant)) for variant in tally.near_best(key, VARIANTS)]
-    best = min(found, key=lambda pair: pair[1].step.total_s)
+    first, *others = tally.near_best(key, VARIANTS)
+    best = _with_best_split(request, pricing, layout_of(first), end_s)
+    for variant in others:
+        if not late(end_s):
+            found = _with_best_split(request, pricing, layout_of(variant), end_s)
+            best = min([best, found], key=lambda pair: pair[1].step.total_s)
     for variant in tally.tight.get(key, ()):  # faster as they are split, but too large: they may fit otherwise
         if variant.total_s < best[1].step.total_s:
-            splits = _splits(request, pricing, layout_of(variant))
+            splits = _splits(request, pricing, layout_of(variant), end_s)
             fitting = [pair for pair in splits if pair[1].heaviest.verdict is tally.accepted]
             best = min([best, *fitting], key=lambda pair: pair[1].step.total_s)
+    if late(end_s):
+        tally.cut[SPLITS_CUT] += 1
     return best
 
 
-def _with_best_split(request: PlanRequest, pricing: Pricing, layout: Layout) -> Priced:
+def _with_best_split(request: PlanRequest, pricing: Pricing, layout: Layout, end_s: float) -> Priced:
     """The layout with the fastest split among its own and the partitioner's that is no riskier; ties keep its own."""
     best = (layout, price_layout([pricing], layout))
-    for other, cost in _splits(request, pricing, layout):
+    for other, cost in _splits(request, pricing, layout, end_s):
         safe = cost.heaviest.verdict in (Verdict.FITS, best[1].heaviest.verdict)
         if safe and cost.step.total_s < best[1].step.total_s * _SAME:
             best = (other, cost)
     return best
 
 
-def _splits(request: PlanRequest, pricing: Pricing, layout: Layout) -> Iterator[Priced]:
-    """Other splits of a layout that the framework accepts, with their prices."""
-    for other in uneven_layouts(pricing, layout) if splits_freely(request) else ():
+def _splits(request: PlanRequest, pricing: Pricing, layout: Layout, end_s: float) -> Iterator[Priced]:
+    """Other splits of a layout that the framework accepts, with their prices; none after a moment."""
+    if not splits_freely(request) or late(end_s):
+        return
+    for other in uneven_layouts(pricing, layout):
+        if late(end_s):
+            return
         if not check_layout(other, request.model, request.job, framework=request.framework):
             yield other, price_layout([pricing], other)

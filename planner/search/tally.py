@@ -67,6 +67,7 @@ class Tally:
     pruned: Counter[str] = field(default_factory=Counter)
     rejected: Counter[str] = field(default_factory=Counter)
     open_bound_s: float = float("inf")  # least bound among what was not expanded
+    cut: Counter[str] = field(default_factory=Counter)  # what the time limit has left as it was
 
     def offer(self, candidate: Candidate) -> None:
         """Keep a candidate if it is the best of its grid, or among the fastest of those that just do not fit."""
@@ -101,4 +102,5 @@ class Tally:
         self.solved += other.solved
         self.pruned += other.pruned
         self.rejected += other.rejected
+        self.cut += other.cut
         self.open_bound_s = min(self.open_bound_s, other.open_bound_s)

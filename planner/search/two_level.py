@@ -5,7 +5,6 @@ solving and an incumbent; a stage longer than ``incumbent / m`` cannot be part o
 spans.
 """
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -27,6 +26,7 @@ from planner.layouts.grids import Grids, enumerate_grids
 from planner.layouts.recompute_options import recompute_options
 from planner.request import Framework, PlanRequest
 from planner.rules import legal_mask
+from planner.search.spans import late
 from planner.search.stage_ilp import Span, StageShape, StageSolver
 from planner.search.tally import Candidate
 
@@ -81,7 +81,7 @@ def mixed_plans(
         shapes.setdefault(shape, step_s)
     plans = []
     for shape, incumbent_s in shapes.items():
-        if time.monotonic() > deadline:
+        if late(deadline):
             break
         strategies = stage_strategies(request, pricing, shape)
         if strategies:
@@ -161,7 +161,7 @@ class _Spans:
         return start <= stage * most and layers - end <= (pp - 1 - stage) * most
 
     def _time_s(self, stage: int, start: int, end: int) -> float:
-        self.late = self.late or time.monotonic() > self.deadline
+        self.late = self.late or late(self.deadline)
         if self.late:
             return float("inf")
         solution = self.solver.solve(self.span(stage, start, end))

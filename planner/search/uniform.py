@@ -27,6 +27,7 @@ from planner.rules import legal_mask
 from planner.search.frontier import Frontier
 from planner.search.priced_block import PricedBlock
 from planner.search.smallest import excess_bytes
+from planner.search.spans import late
 from planner.search.tally import Tally
 
 FIRST_BLOCK: Final = 128
@@ -47,9 +48,19 @@ class UniformSearch:
         Look only under the recompute that keeps least, and stop at the first layouts that fit.
     wanted : int
         Grids to keep; 0: as many as the request wants layouts, and at least :data:`GRIDS_KEPT`.
+    deadline : float, optional
+        Of ``time.monotonic``; default: the request's time limit from now on. A first block of grids is always priced.
     """
 
-    def __init__(self, request: PlanRequest, pricing: Pricing, *, any_will_do: bool = False, wanted: int = 0) -> None:
+    def __init__(
+        self,
+        request: PlanRequest,
+        pricing: Pricing,
+        *,
+        any_will_do: bool = False,
+        wanted: int = 0,
+        deadline: float | None = None,
+    ) -> None:
         self.request = request
         self.pricing = pricing
         self.weights = part_weights(pricing)
@@ -59,7 +70,7 @@ class UniformSearch:
         self.accepted = Verdict.FITS
         self.wanted = 1 if any_will_do else wanted or max(request.top, GRIDS_KEPT)
         self.tally = Tally(accepted=self.accepted, wanted=self.wanted)
-        self.deadline = time.monotonic() + request.time_limit_s
+        self.deadline = time.monotonic() + request.time_limit_s if deadline is None else deadline
         self._gpu_seconds_per_sample: float | None = None
 
     def run(self) -> Tally:
@@ -81,7 +92,7 @@ class UniformSearch:
             if number and np.isfinite(limit) and self._bound_of_fewer_s(world) > limit:
                 self.tally.pruned["fewer GPUs: time lower bound (counts of GPUs)"] += len(sizes) - number
                 break
-            if number and time.monotonic() > self.deadline:
+            if number and late(self.deadline):
                 self.tally.pruned["fewer GPUs: time limit (counts of GPUs)"] += len(sizes) - number
                 self.tally.open_bound_s = min(self.tally.open_bound_s, self._bound_of_fewer_s(world))
                 break
@@ -130,12 +141,12 @@ class UniformSearch:
                 break
             self._evaluate(frontier.bounds.grids.take(rows), known)
             size = BLOCK
-            if time.monotonic() > self.deadline or (self.any_will_do and self.tally.best):
+            if late(self.deadline) or (self.any_will_do and self.tally.best):
                 break
-        late = time.monotonic() > self.deadline
+        ended = late(self.deadline)
         self.tally.pruned["memory lower bound"] += frontier.without_memory
         if frontier.left:
-            self.tally.pruned["time limit" if late else "time lower bound"] += frontier.left
+            self.tally.pruned["time limit" if ended else "time lower bound"] += frontier.left
             self.tally.open_bound_s = min(self.tally.open_bound_s, frontier.least_s)
 
     def _evaluate(self, grids: Grids, known: Floats) -> None:

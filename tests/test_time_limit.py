@@ -1,0 +1,169 @@
+"""The time limit: every phase of a search ends with it and leaves what it has; without it nothing depends on time."""
+
+import io
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count
+from math import inf
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from small_requests import asked
+
+from costmodels.price import price_layout, price_layout_with_heat
+from hardware.cluster import Cluster, DeviceState, FabricTier
+from planner.devices.stragglers import stragglers
+from planner.layouts.explicit import ExplicitLayout, layout_of
+from planner.placement import place_all, place_layout, place_nodes, place_with_splits
+from planner.planning import plan, pricings_of
+from planner.report.json_reader import report_from_json
+from planner.report.json_report import report_to_json
+from planner.report.search_text import print_search
+from planner.request import PlanRequest
+from planner.search.islands import IslandSearch
+from planner.search.refine import best_of_grid
+from planner.search.spans import RANKS_CUT, SPLITS_CUT, Span, late, spans
+from planner.search.uniform import UniformSearch
+
+SLOW = (DeviceState(node=1, gpu=0, speed=0.6), DeviceState(node=0, gpu=5, speed=0.9))
+
+
+def with_slow_devices(**words: object) -> PlanRequest:
+    """Two nodes with two slow accelerators, small enough to be searched in a second."""
+    request = asked(
+        "llama2_7b", cluster="dgx-a100:2", global_batch=32, seq=4096, fixed=("cp=1", "tp=2"), top=3, **words
+    )
+    island = replace(request.cluster.islands[0], devices=SLOW)
+    return replace(request, cluster=replace(request.cluster, islands=(island,)))
+
+
+def late_after(calls: int) -> Iterator[bool]:
+    """A clock that passes the end after so many looks at it."""
+    return (number >= calls for number in count())
+
+
+def test_spans_follow_each_other_and_leave_time_for_placement() -> None:
+    for placed, share in ((False, 0.9), (True, 0.6)):
+        parts = spans(10.0, 20.0, 3, placed=placed, mixed=False)
+        assert [part.start_s for part in parts[1:]] == pytest.approx([part.end_s for part in parts[:-1]])
+        assert parts[-1].end_s == pytest.approx(10.0 + share * 10.0)
+        assert all(part.start_s < part.grids_s < part.splits_s == part.end_s for part in parts)
+    mixed = Span(start_s=0.0, end_s=1.0, mixed=True)
+    assert mixed.grids_s < mixed.splits_s < mixed.end_s
+    assert not late(inf)
+    assert late(-inf)
+
+
+def test_a_limit_that_does_not_bind_changes_nothing() -> None:
+    reports = [plan(with_slow_devices(time_limit_s=limit)) for limit in (600.0, 6000.0)]
+    assert reports[0].layouts == reports[1].layouts
+    assert reports[0].search.cut == ()
+    assert not any("time limit" in reason for reason, _ in reports[0].search.pruned)
+
+
+def test_without_time_there_is_still_an_answer_and_what_was_cut() -> None:
+    request = with_slow_devices(time_limit_s=0.0)
+    report = plan(request)
+    best = report.layouts[0]
+    assert best.placement == ()
+    repriced = price_layout_with_heat(pricings_of(request), best.layout)
+    if best.layout.gpus == 16:  # else on the nodes that hold no slow device
+        assert best.cost.step.total_s == pytest.approx(repriced.step.total_s)
+    cut = dict(report.search.cut)
+    assert set(cut) == {SPLITS_CUT, RANKS_CUT}
+    assert all(number > 0 for number in cut.values())
+    assert not report.search.proven_optimal
+    full = plan(with_slow_devices(time_limit_s=600.0))
+    assert report.search.lower_bound_s <= full.layouts[0].cost.step.total_s <= best.cost.step.total_s * (1.0 + 1e-9)
+    again = report_from_json(report_to_json(report), "report.json", Path())
+    assert again.search.cut == report.search.cut
+    console = Console(file=io.StringIO(), width=120)
+    print_search(console, report)
+    assert f"{cut[RANKS_CUT]} {RANKS_CUT}" in console.file.getvalue()
+
+
+@pytest.mark.parametrize("looks", range(0, 12, 2))
+def test_a_placement_that_is_cut_is_no_worse_than_ranks_in_order(monkeypatch: pytest.MonkeyPatch, looks: int) -> None:
+    request = with_slow_devices()
+    pricings = pricings_of(request)
+    layout = layout_of(request, ExplicitLayout(tp=2, pp=8, micro_batch=1))
+    usual = price_layout_with_heat(pricings, layout).step.total_s
+    clock = late_after(looks)
+    monkeypatch.setattr("planner.placement.joint.late", lambda _: next(clock))
+    found = place_with_splits(request, pricings, layout, 1.0)
+    assert found.cut
+    assert found.cost.step.total_s <= usual * (1.0 + 1e-9)
+    clock = late_after(looks)
+    assert place_layout(request, pricings, layout, 1.0).cost.step.total_s <= usual * (1.0 + 1e-9)
+
+
+@pytest.mark.parametrize("looks", [0, 1, 2, 4])
+def test_of_layouts_that_are_not_placed_the_best_in_order_are_kept(monkeypatch: pytest.MonkeyPatch, looks: int) -> None:
+    request = with_slow_devices()
+    pricings = pricings_of(request)
+    layouts = [layout_of(request, ExplicitLayout(tp=2, pp=pp, micro_batch=1)) for pp in (1, 2, 4, 8)]
+    priced = [(layout, price_layout(pricings, layout)) for layout in layouts]
+    clock = late_after(looks)
+    monkeypatch.setattr("planner.placement.choose.late", lambda _: next(clock))
+    monkeypatch.setattr("planner.placement.joint.late", lambda _: False)
+    placed = place_all(request, pricings, priced, end_s=1.0)
+    in_order_s = sorted(price_layout_with_heat(pricings, layout).step.total_s for layout in layouts)
+    best_s = min(one.cost.step.total_s for one in placed.values())
+    assert best_s <= in_order_s[0] * (1.0 + 1e-9)
+    assert sum(one.cut for one in placed.values()) == min(len(layouts) - looks, request.top)
+
+
+@pytest.mark.parametrize("looks", range(6))
+def test_splits_that_are_cut_keep_those_of_the_search(monkeypatch: pytest.MonkeyPatch, looks: int) -> None:
+    request = with_slow_devices()
+    (pricing,) = pricings_of(request)
+    search = UniformSearch(request, pricing)
+    tally = search.run()
+    key = min(tally.best.values(), key=lambda candidate: candidate.order).key
+    best_s = best_of_grid(request, pricing, tally, key)[1].step.total_s
+    assert not tally.cut
+    clock = late_after(looks)
+    monkeypatch.setattr("planner.search.refine.late", lambda _: next(clock))
+    found_s = best_of_grid(request, pricing, tally, key, 1.0)[1].step.total_s
+    assert best_s <= found_s <= tally.best[key].total_s * (1.0 + 1e-9)
+    assert tally.cut in ({}, {SPLITS_CUT: 1})
+    assert tally.cut if looks < 2 else tally.cut or found_s == best_s
+
+
+def test_islands_that_are_not_searched_prove_nothing() -> None:
+    request = asked("llama32_1b", cluster="dgx-a100:1", global_batch=16)
+    (island,) = request.cluster.islands
+    two = Cluster(
+        name="two",
+        islands=(island, island),
+        inter_island_bytes_per_s=1e10,
+        inter_island_latency_s=1e-5,
+    )
+    request = replace(request, cluster=two)
+    search = IslandSearch(request, pricings_of(request), [], -inf)
+    assert search.run() == []
+    assert search.open_bound_s == 0.0
+    assert not plan(replace(request, time_limit_s=0.0)).search.proven_optimal
+
+
+def test_orders_of_nodes_end_with_the_time() -> None:
+    request = asked("llama3_8b", cluster="dgx-h100:4", global_batch=64, seq=8192)
+    (island,) = request.cluster.islands
+    leaves = (FabricTier(name="leaf", nodes=2, oversubscription=16.0), FabricTier(name="spine", nodes=0))
+    request = replace(request, cluster=Cluster(name="c", islands=(replace(island, fabric=leaves),)))
+    pricings = pricings_of(request)
+    layout = layout_of(request, ExplicitLayout(tp=8, pp=2, dp=2, micro_batch=4))
+    cost = price_layout(pricings, layout)
+    found = place_nodes(pricings, layout, cost, (), -inf)
+    assert (found.cut, found.cost, found.placement) == (True, cost, None)
+
+
+def test_what_slow_devices_cost_is_told_within_the_time_that_is_left() -> None:
+    report = plan(with_slow_devices(time_limit_s=600.0))
+    spent = replace(report, search=replace(report.search, wall_s=1e9))
+    found, usual = stragglers(spent), stragglers(report)
+    assert found is not None
+    assert usual is not None
+    assert usual.healthy_s <= found.healthy_s <= found.as_is_s
+    assert found.replanned_s == usual.replanned_s
