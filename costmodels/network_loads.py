@@ -181,8 +181,7 @@ class Links:
 
     def domain(self, place: Ints) -> int:
         """Scale-up domain (at least a node) of a node's accelerator."""
-        node = self.island.node
-        return int(place[0] * node.gpus + place[1]) // max(node.scale_up.domain_gpus, node.gpus)
+        return self.island.domain_of(int(place[0]))
 
     def above(self, vertex: Vertex) -> Iterator[Vertex]:
         """Vertex and all that it hangs on, the root last."""

@@ -46,9 +46,29 @@ def check_island(island: Island, where: str) -> None:
             where=where,
         )
     _check_fabric(island.fabric, where)
+    _check_domains(island, where)
     _check_allocation(island, where)
     _check_devices(island, where)
     _check_rack(island, where)
+
+
+def _check_domains(island: Island, where: str) -> None:
+    """Parts of scale-up domains that span nodes hold every node once, and none is larger than a domain."""
+    if not island.domains:
+        return
+    whole = island.node.scale_up.domain_gpus // island.node.gpus
+    if whole < 2:
+        raise InputError(
+            f"domains of {island.node.name}, whose scale-up domain does not span nodes",
+            allowed="no domains",
+            where=where,
+        )
+    if sum(island.domains) != island.nodes or not 1 <= min(island.domains) <= max(island.domains) <= whole:
+        raise InputError(
+            f"domains {list(island.domains)} hold {sum(island.domains)} of {island.nodes} nodes",
+            allowed=f"nodes of each domain in order, 1 to {whole}, that add up to all",
+            where=where,
+        )
 
 
 def _check_allocation(island: Island, where: str) -> None:

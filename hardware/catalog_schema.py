@@ -364,6 +364,7 @@ ISLAND: Final = (
     _numbers("inlets_c", "inlets_c", "-40", "100"),
     _number("rack_power_cap_w", "rack_power_cap_w", _ONE, "0", "1e9"),
     _texts("hosts", "hosts"),
+    _axes("domains", "domains"),
 )
 CLUSTER: Final = (
     _text("name", "name"),

@@ -237,7 +237,8 @@ class Island:
 
     ``inlets_c`` states the inlet temperature of every node; empty: as the node's cooling has it.
     ``rack_power_cap_w`` limits the nodes of each rack (``cooling.rack_nodes`` of them) together; 0.0 means none.
-    ``hosts`` names the nodes, where an allocation states them.
+    ``hosts`` names the nodes, where an allocation states them. ``domains`` lists the nodes of each scale-up domain, in
+    the order of the nodes, where an allocation has unlike parts of them; empty: all are as large as the node type says.
     """
 
     node: NodeType
@@ -247,11 +248,18 @@ class Island:
     inlets_c: tuple[float, ...] = ()
     rack_power_cap_w: float = 0.0
     hosts: tuple[str, ...] = ()
+    domains: tuple[int, ...] = ()
 
     @property
     def gpus(self) -> int:
         """Accelerators of the island."""
         return self.node.gpus * self.nodes
+
+    def domain_of(self, node: int) -> int:
+        """Return the scale-up domain of a node; a node that holds several counts as one."""
+        if self.domains:
+            return bisect_right(tuple(accumulate(self.domains)), node)
+        return node * self.node.gpus // max(self.node.scale_up.domain_gpus, self.node.gpus)
 
 
 @dataclass(frozen=True, kw_only=True)

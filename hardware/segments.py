@@ -19,10 +19,17 @@ def in_segments(island: Island) -> Island:
     Returns
     -------
     Island
-        The same, with the segment as its domain, where the job needs several domains and divides into segments.
+        The same, with the segment as its domain, where the job needs several domains and divides into segments; where
+        the parts of domains are listed, the allocation is known and stays.
     """
     domain = island.node.scale_up.domain_gpus
     segment = 1 << (domain.bit_length() - 1)
-    if domain <= island.node.gpus or island.gpus <= domain or island.gpus % segment or domain == segment:
+    if (
+        island.domains
+        or domain <= island.node.gpus
+        or island.gpus <= domain
+        or island.gpus % segment
+        or domain == segment
+    ):
         return island
     return replace(island, node=replace(island.node, scale_up=replace(island.node.scale_up, domain_gpus=segment)))

@@ -63,7 +63,7 @@ def island_tiers(island: Island, nodes: tuple[int, ...] = ()) -> tuple[Tier, ...
         At least one tier; ``gpus`` rises strictly. Oversubscription multiplies from tier to tier.
     """
     tiers = _tiers_in_order(island)
-    uneven = any(tier.groups for tier in island.fabric)
+    uneven = bool(island.domains) or any(tier.groups for tier in island.fabric)
     moved = bool(nodes) and nodes != tuple(range(len(nodes)))
     return tuple(_listed(tier, island, nodes) for tier in tiers) if uneven or moved else tiers
 
@@ -125,6 +125,8 @@ def _listed(tier: Tier, island: Island, nodes: tuple[int, ...]) -> Tier:
     order = nodes or range(island.nodes)
     if tier.name != "scale-up" and level is not None:
         domains = tuple(level.group_of(node) for node in order)
+    elif tier.name == "scale-up":
+        domains = tuple(island.domain_of(node) for node in order)
     else:
         domains = tuple(node * per_node // tier.gpus for node in order)
     return replace(tier, block=per_node, domain_of=domains)
@@ -132,7 +134,8 @@ def _listed(tier: Tier, island: Island, nodes: tuple[int, ...]) -> Tier:
 
 def _tiers_in_order(island: Island) -> tuple[Tier, ...]:
     node = island.node
-    tiers = [_fabric_tier("scale-up", node.scale_up, min(node.scale_up.domain_gpus, island.gpus))]
+    domain = max(island.domains) * node.gpus if island.domains else node.scale_up.domain_gpus
+    tiers = [_fabric_tier("scale-up", node.scale_up, min(domain, island.gpus))]
     if node.node_fabric is not None and node.gpus > tiers[-1].gpus:
         tiers.append(_fabric_tier("node", node.node_fabric, min(node.gpus, island.gpus)))
     share = reachable_nic_bytes_per_s(node) / node.gpus

@@ -14,9 +14,10 @@ A vertex is a tuple that starts with its kind: ``("gpu", island, node, index)``,
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 from hardware.cluster import Cluster, FabricShape, FabricTier, Island, NodeType, ScaleUp
@@ -58,8 +59,7 @@ def cluster_graph(cluster: Cluster) -> nx.DiGraph[Vertex]:
     if cluster.gpus > MOST_GRAPH_GPUS:
         allowed = f"up to {MOST_GRAPH_GPUS}"
         raise InputError(f"{cluster.gpus} accelerators are too many for a graph", allowed=allowed, where=cluster.name)
-    per_island = [(i.node.gpus, max(i.node.gpus, i.node.scale_up.domain_gpus)) for i in cluster.islands]
-    graph: nx.DiGraph[Vertex] = nx.DiGraph(gpus=per_island)
+    graph: nx.DiGraph[Vertex] = nx.DiGraph(islands=cluster.islands)
     for number, island in enumerate(cluster.islands):
         graph.add_nodes_from(_gpus(number, island))
         graph.add_edges_from(_both_ways(_island_edges(number, island)))
@@ -122,8 +122,8 @@ def _inside_one_domain(graph: nx.DiGraph[Vertex], vertices: list[Vertex]) -> boo
     """Return whether all vertices are accelerators of one scale-up domain or one node."""
     if any(vertex[0] != "gpu" for vertex in vertices) or len({vertex[1] for vertex in vertices}) > 1:
         return False
-    per_node, domain = graph.graph["gpus"][vertices[0][1]]
-    return len({(node * per_node + index) // domain for _, _, node, index in vertices}) == 1
+    island = graph.graph["islands"][vertices[0][1]]
+    return len({island.domain_of(node) for _, _, node, _ in vertices}) == 1
 
 
 def bisection_bytes_per_s(cluster: Cluster) -> float:
@@ -190,7 +190,7 @@ def _both_ways(edges: Iterable[Edge]) -> Iterator[Edge]:
 def _island_edges(number: int, island: Island) -> Iterator[Edge]:
     node = island.node
     gpus = list(_gpus(number, island))
-    yield from _fabric_edges(number, "switch", gpus, node.scale_up)
+    yield from _fabric_edges(number, "switch", gpus, node.scale_up, island.domains)
     if node.node_fabric is not None:
         yield from _fabric_edges(number, "bridge", gpus, node.node_fabric)
     template = list(_node_edges(node))
@@ -223,10 +223,11 @@ def _placed(vertex: Vertex, number: int, place: int) -> Vertex:
     return (vertex[0], number, place, *vertex[1:])
 
 
-def _fabric_edges(number: int, name: str, gpus: list[Vertex], fabric: ScaleUp) -> Iterator[Edge]:
-    """Links of every domain of a scale-up fabric; ``gpus`` in order of ranks."""
-    for domain, start in enumerate(range(0, len(gpus), fabric.domain_gpus)):
-        members = gpus[start : start + fabric.domain_gpus]
+def _fabric_edges(
+    number: int, name: str, gpus: list[Vertex], fabric: ScaleUp, domains: tuple[int, ...] = ()
+) -> Iterator[Edge]:
+    """Links of every domain of a scale-up fabric; ``gpus`` in order of ranks, ``domains`` nodes of unlike domains."""
+    for domain, members in enumerate(_domain_members(gpus, fabric, domains)):
         pair = _link(fabric.kind, fabric.pair_bytes_per_s, fabric.latency_s)
         half = fabric.latency_s / 2.0  # two links make a path
         if fabric.shape is FabricShape.SWITCH:
@@ -240,6 +241,15 @@ def _fabric_edges(number: int, name: str, gpus: list[Vertex], fabric: ScaleUp) -
                     yield members[a], members[b], _link(fabric.kind, count * fabric.pair_bytes_per_s, fabric.latency_s)
         elif fabric.shape is FabricShape.TORUS:
             yield from ((members[a], members[b], pair) for a, b in _torus_pairs(len(members), fabric.axes))
+
+
+def _domain_members(gpus: list[Vertex], fabric: ScaleUp, domains: tuple[int, ...]) -> list[list[Vertex]]:
+    """Accelerators of each domain: so many in a row, or those of the nodes that are listed."""
+    if domains:
+        ends = tuple(accumulate(domains))
+        return [[gpu for gpu in gpus if bisect_right(ends, gpu[2]) == domain] for domain in range(len(domains))]
+    size = fabric.domain_gpus
+    return [gpus[start : start + size] for start in range(0, len(gpus), size)]
 
 
 def _tree_edges(number: int, island: Island) -> Iterator[Edge]:

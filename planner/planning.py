@@ -209,7 +209,7 @@ def _notes(request: PlanRequest, pricings: Sequence[Pricing]) -> tuple[str, ...]
 def _part_of_a_domain(island: Island) -> list[str]:
     """A remark on machines whose scale-up domain spans many nodes, of which the cluster has only some."""
     node, domain = island.node, island.node.scale_up.domain_gpus
-    if domain <= node.gpus or island.gpus >= domain:
+    if domain <= node.gpus or island.gpus >= domain or island.domains:
         return []
     nodes = domain // node.gpus
     return [f"{island.gpus} of the {domain} GPUs of a scale-up domain: a node has {node.gpus}, {nodes} make one"]

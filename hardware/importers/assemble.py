@@ -90,11 +90,9 @@ def build_island(node: NodeFacts | None, network: NetworkFacts | None, wishes: W
     hosts = network.hosts if network is not None and wishes.hosts else ()
     where = "; ".join(facts.where for facts in (node, network) if facts is not None)
     sources = (*(f"stated in {where}: {text}" for text in stated), *(f"assumed: {text}" for text in assumed))
-    return Built(
-        island=Island(node=replace(built, sources=sources), nodes=count, fabric=fabric, hosts=hosts),
-        stated=tuple(stated),
-        assumed=tuple(assumed),
-    )
+    island = Island(node=replace(built, sources=sources), nodes=count, fabric=fabric, hosts=hosts)
+    island = replace(island, domains=_parts_of_domains(built, network, count))
+    return Built(island=island, stated=tuple(stated), assumed=tuple(assumed))
 
 
 def _node_count(
@@ -359,7 +357,7 @@ def _tiers(
         sizes = sorted(len(group) for group in tier.groups)
         size, groups = size * -(-groups // count), count
         text = f"{count} {tier.name} groups of {sizes[0]}" + (f" to {sizes[-1]}" if sizes[0] != sizes[-1] else "")
-        stated.append(f"fabric: {text} nodes")
+        stated.append(f"fabric: {text} nodes" + (f", {tier.rails} rails" if tier.rails > 1 else ""))
         each = tuple(len(group) for group in tier.groups) if exact and count > 1 else ()
         if each:
             size = sizes[-1]
@@ -381,6 +379,7 @@ def _tiers(
                 oversubscription=ratio,
                 latency_s=latency,
                 groups=each,
+                rails=tier.rails,
             )
         )
     if tiers and tiers[-1].nodes:
@@ -399,9 +398,17 @@ def _with_domains(node: NodeType, network: NetworkFacts, stated: list[str], assu
     if node.scale_up.domain_gpus <= node.gpus:
         assumed.append(f"{node.accelerator.name} in {node.name} has no fast links between nodes: domains are not used")
         return node
-    if sizes[1:]:
-        assumed.append(f"scale_up.domain_gpus: the smallest domain, {sizes[0]} nodes, for all")
-    return replace(node, scale_up=replace(node.scale_up, domain_gpus=sizes[0] * node.gpus))
+    return replace(node, scale_up=replace(node.scale_up, domain_gpus=sizes[-1] * node.gpus))
+
+
+def _parts_of_domains(node: NodeType, network: NetworkFacts | None, nodes: int) -> tuple[int, ...]:
+    """Nodes of each accelerator domain in the order of the hosts, where they are unlike; empty where they are alike."""
+    if network is None or len({len(group) for group in network.domains}) < 2 or node.scale_up.domain_gpus <= node.gpus:
+        return ()
+    place = {host: number for number, host in enumerate(network.hosts)}
+    ordered = sorted(network.domains, key=lambda group: min(place.get(host, 0) for host in group))
+    sizes = tuple(len(group) for group in ordered)
+    return sizes if sum(sizes) == nodes else ()
 
 
 def cluster_of(islands: Sequence[Built], name: str, files: Sequence[str]) -> Cluster:

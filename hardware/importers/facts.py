@@ -51,11 +51,15 @@ class NodeFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class TierFacts:
-    """One switch tier: hosts of each group of switches that sees the same hosts, and downlink over uplink capacity."""
+    """One switch tier: hosts of each group of switches that sees the same hosts, and downlink over uplink capacity.
+
+    ``rails`` is the number of switches of a group that each serve all of its hosts.
+    """
 
     name: str
     groups: tuple[tuple[str, ...], ...]
     oversubscription: float = 0.0
+    rails: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)

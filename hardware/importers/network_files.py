@@ -3,12 +3,13 @@
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import yaml
 
 from hardware.cluster import LinkKind
-from hardware.importers.facts import NetworkFacts, TierFacts
+from hardware.importers.facts import NetworkFacts
 from hardware.importers.hostlist import expand_hosts
 from hardware.importers.source_text import SourceText
 from hardware.importers.switch_tree import tree_tiers
@@ -307,7 +308,7 @@ def fabric_facts(
         up = sum(n for s in switches for p, n in peers.get(s, {}).items() if level.get(s) == tier < level.get(p, -1))
         ratio = max(1.0, down / up) if up else 0.0
         groups = tuple(sorted(tuple(sorted(group)) for group in found.groups))
-        tiers.append(TierFacts(name=found.name, groups=groups, oversubscription=round(ratio, 4)))
+        tiers.append(replace(found, groups=groups, oversubscription=round(ratio, 4)))
     counts = [sum(n for p, n in peers[host].items() if p in switches) for host in hosts]
     usual = max(sorted(set(counts), reverse=True), key=counts.count)
     odd = sum(count != usual for count in counts)

@@ -1,5 +1,6 @@
 """Trees of switches: who is below whom, and hence the tiers of a network."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -54,8 +55,17 @@ def tree_tiers(
             below[switch] = tuple(dict.fromkeys(own))
         groups = _merged([below[switch] for switch in here if below[switch]])
         if groups and (not tiers or {frozenset(g) for g in groups} != {frozenset(g) for g in tiers[-1].groups}):
-            tiers.append(TierFacts(name=_NAMES[min(len(tiers), 2)], groups=groups))
+            rails = _rails([below[switch] for switch in here if below[switch]], groups) if level == 0 else 1
+            tiers.append(TierFacts(name=_NAMES[min(len(tiers), 2)], groups=groups, rails=rails))
     return tuple(tiers)
+
+
+def _rails(served: Sequence[Sequence[str]], groups: Sequence[Sequence[str]]) -> int:
+    """Leaf switches of every group that each serve all of its hosts; 1 where groups have unlike numbers of them."""
+    whole = [frozenset(group) for group in groups]
+    counts = Counter(frozenset(hosts) for hosts in served)
+    found = {counts[group] for group in whole}
+    return found.pop() if len(found) == 1 and sum(counts.values()) == sum(counts[group] for group in whole) else 1
 
 
 def _levels(

@@ -149,9 +149,9 @@ def _sizes(request: PlanRequest) -> Iterator[Cluster]:
     cluster, island = request.cluster, request.cluster.islands[0]
     whole = island.node.gpus
     for gpus in (size for size in range(1, whole) if whole % size == 0):
-        part = replace(island, node=replace(island.node, gpus=gpus), nodes=1, devices=(), inlets_c=())
+        part = replace(island, node=replace(island.node, gpus=gpus), nodes=1, devices=(), inlets_c=(), domains=())
         yield replace(cluster, name=f"{island.node.name}, {gpus} of {whole} GPUs", islands=(part,))
     most = MOST_OVER_STATES * states_bytes(request) / (whole * usable_memory(island.node.accelerator))
     for nodes in range(1, 2 + int(most)):
-        several = replace(island, nodes=nodes, devices=(), inlets_c=())
+        several = replace(island, nodes=nodes, devices=(), inlets_c=(), domains=())
         yield replace(cluster, name=f"{island.node.name}:{nodes}", islands=(several,))

@@ -101,7 +101,7 @@ def log_observations(log: NcclLog, cluster: Cluster) -> Observations:
 
 def _wide_enough(island: Island, ranks: int) -> Island:
     nodes = max(island.nodes, -(-ranks // island.node.gpus))
-    return replace(island, nodes=nodes) if nodes > island.nodes else island
+    return replace(island, nodes=nodes, domains=()) if nodes > island.nodes else island
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -43,7 +43,7 @@ def batches(request: PlanRequest) -> Iterator[Change]:
 def more_nodes(request: PlanRequest, nodes: int) -> Change:
     """Return the request on so many nodes of its first island, with at least a sequence for every GPU."""
     first, *others = request.cluster.islands
-    machine: Cluster = replace(request.cluster, islands=(replace(first, nodes=nodes), *others))
+    machine: Cluster = replace(request.cluster, islands=(replace(first, nodes=nodes, domains=()), *others))
     job = replace(request.job, global_batch=max(request.job.global_batch, machine.gpus))
     more = f"{machine.nodes} nodes ({machine.gpus} GPUs)"
     words = more if job == request.job else f"{more} and a global batch of {job.global_batch}"

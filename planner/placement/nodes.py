@@ -95,7 +95,7 @@ def node_orders(layout: Layout, island: Island) -> tuple[tuple[int, ...], ...]:
         Its network; none where all nodes are alike to each other.
     """
     spans = [tier for tier in island.fabric if 0 < tier.nodes < island.nodes]
-    domain = island.node.scale_up.domain_gpus // island.node.gpus
+    domain = max(island.domains, default=island.node.scale_up.domain_gpus // island.node.gpus)
     if not spans and not 1 < domain < island.nodes:
         return ()
     blocks = layout.gpus // island.node.gpus
@@ -108,11 +108,14 @@ def node_orders(layout: Layout, island: Island) -> tuple[tuple[int, ...], ...]:
 
 
 def _by_size(island: Island) -> Iterator[tuple[int, ...]]:
-    """Nodes with those of the largest parts of the innermost uneven groups first, and last."""
+    """Nodes with those of the largest parts of the innermost uneven domains or groups first, and last."""
     tier = next((tier for tier in island.fabric if tier.groups), None)
-    if tier is None:
+    if island.domains:
+        held = {node: island.domains[island.domain_of(node)] for node in range(island.nodes)}
+    elif tier is not None:
+        held = {node: tier.groups[tier.group_of(node)] for node in range(island.nodes)}
+    else:
         return
-    held = {node: tier.groups[tier.group_of(node)] for node in range(island.nodes)}
     for sign in (-1, 1):
         yield tuple(node for _, node in sorted((sign * nodes, node) for node, nodes in held.items()))
 

@@ -88,7 +88,9 @@ def without_nodes(island: Island, left_out: set[int]) -> Island:
     inlets = tuple(island.inlets_c[node] for node in kept if node < len(island.inlets_c))
     hosts = tuple(island.hosts[node] for node in kept if node < len(island.hosts))
     fabric = tuple(_with_nodes(tier, kept) for tier in island.fabric)
-    return replace(island, nodes=len(kept), devices=tuple(devices), inlets_c=inlets, hosts=hosts, fabric=fabric)
+    domains = tuple(Counter(map(island.domain_of, kept)).values()) if island.domains else ()
+    lean = replace(island, nodes=len(kept), devices=tuple(devices), inlets_c=inlets, hosts=hosts, fabric=fabric)
+    return replace(lean, domains=domains)
 
 
 def _with_nodes(tier: FabricTier, kept: Sequence[int]) -> FabricTier:

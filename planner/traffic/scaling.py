@@ -103,7 +103,7 @@ def scaling_of(
 def _point(
     request: PlanRequest, nodes: int, batch: int, made: tuple[Constants | None, Callable[..., str]]
 ) -> ScalePoint:
-    island = replace(request.cluster.islands[0], nodes=nodes)
+    island = replace(request.cluster.islands[0], nodes=nodes, domains=())
     asked = replace(
         request,
         cluster=replace(request.cluster, islands=(island,)),
