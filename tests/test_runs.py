@@ -24,6 +24,23 @@ ROW = {
 
 
 @pytest.mark.parametrize(
+    ("tp", "pp", "dp", "adapters_used"),
+    [
+        (1, 1, 64, 1.0),  # one group over all nodes
+        (2, 1, 64, 1.75),  # two: the second meets the first on one of four adapters
+        (2, 2, 8, 1.75),
+        (1, 8, 8, 2.2),  # groups inside nodes: eight pairs of neighbours, more than the node lets through
+    ],
+)
+def test_each_group_takes_one_omni_path_adapter(tp, pp, dp, adapters_used):
+    grid = {"n_gpus": str(tp * pp * dp), "global_batch_size": "64", "tp": str(tp), "pp": str(pp), "dp": str(dp)}
+    stated = {"interconnect": "NVLink, 4 Omni-Path links/node", "scaleout_gbps_per_node": "400"}
+    node = question_of(parse_run(ROW | {"model": "llama3_8b"} | grid | stated)).cluster.islands[0].node
+    reached = 0.4 * adapters_used if adapters_used < 2.2 else 0.22 * 4
+    assert node.nics.node_bytes_per_s == pytest.approx(reached * 12.5e9)
+
+
+@pytest.mark.parametrize(
     ("vocab", "layers"),
     [
         (32000, (4, 4, 4, 4, 4, 4, 4, 4)),

@@ -48,12 +48,17 @@ MLPERF_ADAPTERS: Final = ("attn",)
 """MLPerf's fine-tuning benchmark (llama2_70b_lora) adapts the projections of attention, no others."""
 UNSTATED_VARIANTS: Final = MappingProxyType({"V100 (not stated)": "V100-SXM2-32GB"})
 """What a part is taken for whose table leaves its memory open: the variant that can hold more."""
-OMNI_PATH_SHARE: Final = 0.2
-"""Share of a node's Omni-Path adapters that NCCL reaches through verbs without a plugin.
+OMNI_PATH_SHARE: Final = 0.4
+"""Share of an Omni-Path adapter's rate that NCCL reaches through verbs without a plugin, on one adapter of the node.
 
-One group of all ranks moves 5 to 7 of 50 GB/s, since it uses one adapter of four, at 0.4 of its rate; several groups
-use several adapters. Source: github.com/bigscience-workshop/bigscience experiments/bandwidth (A100, 4 nodes; V100, 16
-nodes). Range 0.1 to 0.4."""
+One group of all ranks moves 5 to 7 of the 50 GB/s of four adapters. Source: github.com/bigscience-workshop/bigscience
+experiments/bandwidth (A100, 4 nodes; V100, 16 nodes). Range 0.4 to 0.56."""
+OMNI_PATH_NODE_SHARE: Final = 0.22
+"""Share of all adapters of a node that its groups reach together, however many.
+
+Fitted to 101 steps of BLOOM and its tuning runs, where 4 and 8 groups meet (0.2 to 0.25 give the same error); the 41
+of Lucie with 1 and 2 groups are priced by the adapters alone."""
+OMNI_PATH_GBPS: Final = 100.0  # of one adapter
 SHARDED_OPTIMIZER_FRAMEWORKS: Final = ("nemo", "bridge")
 """Their launchers shard the optimizer unless told otherwise (``distributed_fused_adam`` and its successors)."""
 TITAN_SELECTIVE_FP8: Final = replace(TITAN_SELECTIVE, modules=(*TITAN_SELECTIVE.modules, "mlp"))
@@ -188,8 +193,8 @@ def _model(run: MeasuredRun) -> ModelSpec:
 
 def _cluster(run: MeasuredRun) -> Cluster:
     rate = run.number("scaleout_gbps_per_node")
-    if rate and "omni-path" in run.text("interconnect").lower():
-        rate *= OMNI_PATH_SHARE
+    if rate and run.grid and "omni-path" in run.text("interconnect").lower():
+        rate *= omni_path_share(run.grid, int(run.number("gpus_per_node") or 0), rate / OMNI_PATH_GBPS)
     machine = cluster_of_run(
         UNSTATED_VARIANTS.get(run.text("hardware"), run.text("hardware")),
         int(run.number("n_gpus") or 0),
@@ -198,6 +203,20 @@ def _cluster(run: MeasuredRun) -> Cluster:
         run.text("intra_node"),
     )
     return replace(machine, islands=tuple(in_segments(island) for island in machine.islands))
+
+
+def omni_path_share(grid: RunGrid, node_gpus: int, adapters: float) -> float:
+    """Share of a node's Omni-Path rate that its groups reach: each takes one adapter, by chance one that is taken.
+
+    Of n adapters g groups use ``n (1 - (1 - 1/n)^g)`` in the mean. The groups are those of data parallelism, which most
+    bytes belong to; where they lie inside nodes, the pairs of accelerators that pass activations on.
+    """
+    count = max(adapters, 1.0)
+    members = min(grid.dp * grid.cp, node_gpus // grid.tp)
+    leaves = grid.dp * grid.cp > members >= 1
+    groups = node_gpus / members if leaves else float(node_gpus)
+    used: float = 1.0 - (1.0 - 1.0 / count) ** groups
+    return min(OMNI_PATH_SHARE * used, OMNI_PATH_NODE_SHARE)
 
 
 def _layout(run: MeasuredRun, grid: RunGrid, model: ModelSpec, software: Software) -> Layout:
