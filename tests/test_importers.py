@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from hardware import catalog
 from hardware.cluster import FabricShape, LinkKind
 from hardware.cluster_file import parse_cluster
 from hardware.errors import InputError
@@ -11,6 +12,7 @@ from hardware.importers.assemble import Wishes
 from hardware.importers.infiniband import hosts_by_guid, read_ibnetdiscover
 from hardware.importers.source_text import read_source
 from hardware.importers.topology import import_topology
+from hardware.tiers import reachable_nic_bytes_per_s
 
 FOLDER = Path(__file__).parent / "fixtures" / "topology"
 CUBE_MESH = (
@@ -239,3 +241,47 @@ def test_files_of_different_clusters_are_refused():
         imported("slurm-tree.conf", "netq.json", accelerator="h100-sxm")
     with pytest.raises(InputError, match="--nodes 3"):
         imported("slurm-tree.conf", accelerator="h100-sxm", nodes=3)
+
+
+def pcie_node(*, gpu: str = "16", adapter: str = "16", nets: int = 1, extra: str = "", switch: bool = True) -> str:
+    """Four GPUs, each with one adapter below the same PCIe switch or beside it, links of PCIe 4.0."""
+    rate = 'link_speed="16.0 GT/s PCIe"'
+    ports = "".join(f'<net name="mlx5_{port}" dev="{port}" speed="400000" gdr="1"/>' for port in range(nets))
+    parts = []
+    for n in range(4):
+        device = f'<gpu dev="{n}">{extra}</gpu>'
+        both = f'<pci busid="0:{n}1:0.0" class="0x030200" {rate} link_width="{gpu}">{device}</pci>'
+        both += f'<pci busid="0:{n}2:0.0" class="0x020700" {rate} link_width="{adapter}"><nic>{ports}</nic></pci>'
+        above = f'<pci busid="0:{n}0:0.0" class="0x060400" {rate} link_width="16">{both}</pci>'
+        parts.append(above if switch else both)
+    return f'<system version="1"><cpu numaid="0">{"".join(parts)}</cpu></system>'
+
+
+PCIE_4_X16 = 16e9 * 16 / 8 * 128 / 130 * 0.85
+
+
+@pytest.mark.parametrize(
+    ("words", "adapter", "gpu"),
+    [
+        ({}, PCIE_4_X16, PCIE_4_X16),  # 400 Gb/s in a slot of 215
+        ({"nets": 2}, PCIE_4_X16 / 2, PCIE_4_X16),  # two ports share their slot
+        ({"adapter": "8"}, PCIE_4_X16 / 2, PCIE_4_X16),
+        ({"gpu": "8"}, PCIE_4_X16, PCIE_4_X16 / 2),
+        ({"gpu": "4", "switch": False}, PCIE_4_X16, PCIE_4_X16 / 4),
+        ({"adapter": "32"}, 2 * PCIE_4_X16, PCIE_4_X16),  # as wide as two slots: 429 Gb/s hold the adapter no longer
+        ({"gpu": "1", "extra": '<c2c bw="400000" count="1"/>'}, PCIE_4_X16, 0.0),  # the host link is another one
+    ],
+)
+def test_slots_below_the_rate_of_an_adapter_bind(tmp_path, words, adapter, gpu):
+    path = tmp_path / "node.xml"
+    path.write_text(pcie_node(**words))
+    found = import_topology([path], Wishes(accelerator="h100-sxm", nodes=2))
+    nics = found.cluster.islands[0].node.nics
+    stated = min(adapter, 400e9 / 8)
+    assert nics.bytes_per_s == pytest.approx(stated, rel=1e-5)
+    usual = catalog.node_type("dgx-h100").nics.gpu_bytes_per_s
+    assert nics.gpu_bytes_per_s == pytest.approx(gpu or usual, rel=1e-5)
+    assert any("behind" in line for line in found.stated) is (adapter < 400e9 / 8)
+    node = found.cluster.islands[0].node
+    limits = (4 * words.get("nets", 1) * stated, 4 * (gpu or 1e30))
+    assert reachable_nic_bytes_per_s(node) == pytest.approx(min(limits), rel=1e-5)

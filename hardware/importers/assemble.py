@@ -302,6 +302,9 @@ def _nics(usual: Nics, facts: NodeFacts, count: int, stated: list[str], assumed:
     (stated if any(a.gpudirect is not None for a in found) else assumed).append(
         f"nics.gpudirect = {str(gpudirect).lower()}"
     )
+    if facts.gpu_bytes_per_s:
+        usual = replace(usual, gpu_bytes_per_s=facts.gpu_bytes_per_s)
+        assumed.append(f"nics.gpu_gb_per_s = {facts.gpu_bytes_per_s / 1e9:.1f}: payload of the GPUs' PCIe links")
     latency = catalog.TCP_LATENCY_S if kind is LinkKind.ETHERNET else usual.latency_s
     assumed.append(f"nics.latency_us = {latency * 1e6:g}")
     return replace(usual, kind=kind, count=len(found), bytes_per_s=rate, gpudirect=gpudirect, latency_s=latency,

@@ -27,7 +27,8 @@ class NodeFacts:
     ``accelerator`` is a name of the catalogue, ``accelerator_why`` what it is read from, ``accelerator_sure`` whether
     that names one part. ``adapters_known`` is False where the form lists none.
     ``nameless`` holds, for files that list PCI devices without saying what they are, the devices (numbered) below each
-    PCIe switch of each socket; ``gpus`` is 0 then.
+    PCIe switch of each socket; ``gpus`` is 0 then. ``pcie_bytes_per_s`` is the way of a GPU to its host,
+    ``gpu_bytes_per_s`` that towards the adapters.
     """
 
     where: str
@@ -45,6 +46,7 @@ class NodeFacts:
     adapters: tuple[Adapter, ...] = ()
     adapters_known: bool = False
     pcie_bytes_per_s: float = 0.0
+    gpu_bytes_per_s: float = 0.0
     nameless: tuple[Groups, ...] = ()
     notes: tuple[str, ...] = ()
 

@@ -98,6 +98,7 @@ def _system_facts(source: SourceText, cpus: list[Element]) -> NodeFacts:
         adapters=tuple(ports),
         adapters_known=True,
         pcie_bytes_per_s=_pcie_bytes_per_s(gpus),
+        gpu_bytes_per_s=_gpu_bytes_per_s(gpus, adapters),
         notes=tuple(notes),
     )
 
@@ -206,12 +207,16 @@ def _ports(source: SourceText, element: Element, notes: list[str]) -> list[Adapt
     if not nets:
         return [Adapter(name=element.get("busid") or "adapter", kind=by_class)]
     ports = []
+    limit = _link_bytes_per_s(element) / len(nets)
     for net in nets:
         name = net.get("name") or "adapter"
         speed = _whole(source, net, "speed", 10**9)
         if speed > MOST_MBIT_PER_S:
             notes.append(f"{name}: {speed} Mb/s cannot be; taken as kilobits: {speed / 1e6:g} Gb/s")
             speed //= 1000
+        if 0.0 < limit < speed * 1.25e5:
+            notes.append(f"{name}: {speed / 1e3:g} Gb/s behind {limit / 1.25e8:.0f} Gb/s of its PCIe link")
+            speed = int(limit / 1.25e5)
         kind = by_class or kind_of_adapter(name) or (LinkKind.ROCE if ethernet and name.startswith("mlx") else None)
         direct = {"0": False, "1": True}.get(net.get("gdr"))
         ports.append(Adapter(name=name, kind=kind, bytes_per_s=speed * 1.25e5, gpudirect=direct))
@@ -247,15 +252,32 @@ def _shared_switches(gpus: list[_Device], adapters: list[_Device]) -> Groups:
 
 def _pcie_bytes_per_s(gpus: list[_Device]) -> float:
     """Return the payload rate of the slowest link between a processor and a GPU; 0.0 where none is stated."""
-    rates = []
-    for gpu in gpus:
-        for element in (*gpu.path[1:], gpu.element):
-            match, width = _RATE.match(element.get("link_speed")), element.get("link_width")
-            if match and re.fullmatch(r"\d{1,2}", width) and int(width):
-                transfers = float(match[1])
-                encoding = 128.0 / 130.0 if transfers >= 8.0 else 0.8
-                rates.append(transfers * 1e9 * int(width) / 8.0 * encoding * USABLE_PCIE)
-    return min(rates, default=0.0)
+    rates = [_link_bytes_per_s(element) for gpu in gpus for element in (*gpu.path[1:], gpu.element) if _on_pcie(gpu)]
+    return min((rate for rate in rates if rate), default=0.0)
+
+
+def _gpu_bytes_per_s(gpus: list[_Device], adapters: list[_Device]) -> float:
+    """Return the payload rate of the slowest link from a GPU to the switch that it shares with an adapter, else up."""
+    shared = sum(map(len, _shared_switches(gpus, adapters))) == len(gpus)
+    if not shared:
+        return _pcie_bytes_per_s(gpus)
+    rates = [_link_bytes_per_s(gpu.element) for gpu in gpus if _on_pcie(gpu)]
+    return min((rate for rate in rates if rate), default=0.0)
+
+
+def _on_pcie(gpu: _Device) -> bool:
+    """Whether a GPU's way to its host is the PCIe link that is listed, not a coherent link of its own."""
+    return not any(child.name == "c2c" for child in gpu.element.walk())
+
+
+def _link_bytes_per_s(element: Element) -> float:
+    """Payload rate of a PCIe device's link; 0.0 where it is not stated."""
+    match, width = _RATE.match(element.get("link_speed")), element.get("link_width")
+    if not match or not re.fullmatch(r"\d{1,2}", width):
+        return 0.0
+    transfers = float(match[1])
+    encoding = 128.0 / 130.0 if transfers >= 8.0 else 0.8
+    return transfers * 1e9 * int(width) / 8.0 * encoding * USABLE_PCIE
 
 
 def _graph_facts(source: SourceText, root: Element) -> NodeFacts:
