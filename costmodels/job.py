@@ -2,8 +2,12 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from costmodels.workload.kernels import Softmax
+
+LATE_UNPIPED: Final = "unpiped"
+"""Of ``Software.late_frees``: the host waits for the device wherever stages exchange something."""
 
 
 class Dispatcher(StrEnum):
@@ -78,7 +82,7 @@ class Software:
     allocating_receives: bool = False  # a stage allocates what it receives anew for every micro-batch, and waits for it
     gradient_copy_bytes: float = 0.0  # per parameter: buckets of plain replicas, beside the gradients that accumulate
     passing_gradient_bytes: float = 0.0  # per parameter: a micro-batch's gradients, added to the sum when it is done
-    late_frees: bool = False  # what collectives read is reused only once they ran, and the host runs ahead of them
+    late_frees: str = ""  # what collectives read stays reserved for a pass: "passes", or "unpiped": without a pipeline
     main_params_in_optimizer: bool = True
     optimizer_offload: bool = False
     state_offload: bool = False  # weights, gradients and optimizer all stay in host memory (FSDP's CPU offload)

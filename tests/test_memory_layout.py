@@ -204,12 +204,12 @@ def test_gradients_of_a_micro_batch_pass_by():
     assert long[0] == pytest.approx(long[1])  # fewer bytes than the activations that they follow
 
 
-def test_late_frees_stay_reserved_without_a_pipeline():
+def test_late_frees_stay_reserved():
     """Whole outputs of two row-parallel products per layer, for as many layers as the host queues."""
-    software = replace(NOW, late_frees=True)
     ahead = default_memory().layers_ahead
 
-    def added(strategy: Strategy, stages: list[list[int]], layers: int = 16) -> float:
+    def added(strategy: Strategy, stages: list[list[int]], layers: int = 16, frees: str = "passes") -> float:
+        software = replace(NOW, late_frees=frees)
         model = Architecture(layers=layers, hidden=2048, vocab=32000, heads=16, ffn=8192).build("deep")
         here, there = (stage_memory(plan(stages, strategy), model, job(s), BIG)[0] for s in (NOW, software))
         return parts(there)["reserve"] - parts(here)["reserve"]
@@ -219,7 +219,10 @@ def test_late_frees_stay_reserved_without_a_pipeline():
     assert added(split, [[16]]) == pytest.approx(2 * 16 * whole)
     assert added(split, [[64]], layers=64) == pytest.approx(2 * ahead * whole)
     assert added(replace(split, sequence_parallel=False), [[16]]) == 0.0
-    assert added(split, [[8], [8]]) == 0.0
+    assert added(split, [[8], [8]]) == pytest.approx(2 * 8 * whole)  # the host waits after each pass of a stage
+    assert added(split, [[4, 4], [4, 4]]) == pytest.approx(2 * 4 * whole)
+    assert added(split, [[16]], frees="unpiped") == pytest.approx(2 * 16 * whole)
+    assert added(split, [[8], [8]], frees="unpiped") == 0.0
     assert added(Strategy(), [[16]]) == 0.0
 
 

@@ -91,7 +91,7 @@ def test_unknown_frameworks_fall_back_and_say_so() -> None:
         (RunText(framework="Megatron-LM (TE 2.11)", notes="cross-entropy fusion (cef)"), "fused_loss", True),
         (RunText(framework="flash-attn repo training; attention=none"), "flash_attention", False),
         (RunText(framework="Megatron core_v0.6.0, TE, FA2"), "loss_bytes_per_logit", 10.0),
-        (RunText(framework="Megatron core_v0.6.0, TE, FA2"), "late_frees", True),
+        (RunText(framework="Megatron core_v0.6.0, TE, FA2"), "late_frees", "passes"),
     ],
 )
 def test_a_runs_remarks_go_over_the_preset(run: RunText, field: str, value: object) -> None:

@@ -5,7 +5,7 @@ from functools import cached_property
 
 import numpy as np
 
-from costmodels.job import TrainingJob
+from costmodels.job import LATE_UNPIPED, TrainingJob
 from costmodels.memory.parts import ADDED, SIZES, ModelMemory
 from costmodels.memory.peak import StageSums
 from costmodels.pipeline.inflight import peak_activation_bytes
@@ -129,8 +129,12 @@ class _Held:
         return np.minimum(self.job.software.activation_offload_layers, self.layers) / np.maximum(self.layers, 1.0)
 
     def share_ahead(self, layers_ahead: float) -> Floats | float:
-        """Share of the layers that the host queues ahead; in a pipeline exchanges let it wait for the device."""
-        return np.minimum(1.0, layers_ahead / np.maximum(self.layers, 1.0)) if self.contents.spec.pp == 1 else 0.0
+        """Share of a stage's layers that the host queues before it waits: one pass of a chunk, up to a number."""
+        late, piped = self.job.software.late_frees, self.contents.spec.pp > 1
+        if not late or (piped and late == LATE_UNPIPED):
+            return 0.0
+        of_pass = self.placed[..., : self.memory.kinds].sum(axis=(3, 4)).max(axis=2)
+        return np.asarray(np.minimum(of_pass, layers_ahead) / np.maximum(self.layers, 1.0))
 
     def kept_by_chunk(self) -> Floats:
         """What one micro-batch keeps on every chunk, shape (R, pp, vpp)."""
