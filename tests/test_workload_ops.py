@@ -85,7 +85,12 @@ def test_fused_attention_keeps_its_output_and_one_statistic_per_head_instead_of_
 
 @pytest.mark.parametrize(
     ("softmax", "moved", "kept"),
-    [(Softmax.FUSED, 4, 1), (Softmax.SEPARATE, 6, 1), (Softmax.SEPARATE_FP32, 16, 3)],
+    [
+        (Softmax.FUSED, 4, 1),
+        (Softmax.SEPARATE, 6, 1),
+        (Softmax.SEPARATE_TWICE_MASKED, 8, 1),
+        (Softmax.SEPARATE_FP32, 16, 3),
+    ],
 )
 def test_each_kernel_of_a_separate_softmax_moves_its_matrix(softmax: Softmax, moved: int, kept: int) -> None:
     """By hand, in elements of two bytes: written and read by the products, and the passes of every kernel between."""
