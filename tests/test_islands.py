@@ -205,3 +205,10 @@ def test_a_shared_embedding_is_added_up_on_the_islands_of_its_ends_alone() -> No
     )
     assert request.model.tied_embeddings
     assert both.step.total_s == alone.step.total_s
+
+
+def test_many_islands_are_ordered_without_listing_every_order():
+    islands = tuple(island_of("dgx-h100" if number % 2 else "dgx-a100", 8, 60.0) for number in range(25))
+    request = replace(request_on(), cluster=mixed(*islands), fixed=(("tp", 8), ("pp", 1)), time_limit_s=1.0)
+    report = plan(request)
+    assert report.layouts[0].layout.gpus == 8

@@ -177,6 +177,8 @@ def _written(change, folder):
         (lambda data: data["request"].update(objective="beauty"), "plan.json: request: objective"),
         (lambda data: data["request"].update(cluster="dgx-h100:4"), "then, 32 now"),
         (lambda data: data["layouts"][0]["stages"][0]["strategies"][0].update(dp=10**9), "GPUs of island 0"),
+        (lambda data: data["layouts"][0]["placement"].pop(), "layouts[0]: placement: '63 ranks' is not accepted"),
+        (lambda data: data["layouts"][0]["placement"][3].update(rank=4), "each of 0 to 63 once"),
     ],
 )
 def test_a_report_that_cannot_be_is_refused_with_file_and_field(change, words, tmp_path):

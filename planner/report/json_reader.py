@@ -150,6 +150,8 @@ def _placement(read: Fields, layout: Layout, request: PlanRequest) -> tuple[Rank
         RankPlace(rank=item.whole("rank"), host=item.text("host"), gpu=item.whole("gpu"))
         for item in _tables(read, "placement")
     )
+    if places and [place.rank for place in places] != list(range(layout.gpus)):
+        raise read.wrong("placement", f"{len(places)} ranks", f"each of 0 to {layout.gpus - 1} once, in order, or none")
     return () if places == places_in_order(layout, request.cluster) else places
 
 

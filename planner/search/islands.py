@@ -7,7 +7,7 @@ bounds the split of the layers is solved, with one chunk per stage and with seve
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import permutations
+from itertools import islice, permutations
 from typing import Final
 
 import numpy as np
@@ -124,7 +124,7 @@ class IslandSearch:
     def _open(self) -> Iterator[_Open]:
         """Every row in every order of the islands, with its bound; rows that cannot fit are left out."""
         pinned = self.request.fixed_degree("pp")
-        orders = list(permutations(range(len(self.pricings))))[:MOST_ORDERS]
+        orders = list(islice(permutations(range(len(self.pricings))), MOST_ORDERS))
         for stage_gpus in self._stage_sizes():
             if late(self.deadline):
                 self.open_bound_s = 0.0  # nothing is known of sizes that were not looked at
