@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 COMMAND = [sys.executable, "-m", "planner"]
 HEAVY = ("numpy", "ortools", "networkx", "rich", "costmodels", "planner.planning")
 
@@ -17,6 +19,28 @@ def test_the_command_line_imports_nothing_heavy():
     look = f"import sys, planner.cli; print([name for name in {HEAVY} if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, timeout=60, check=True)
     assert found.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "planner.cli.__dict__['main'] = stop",
+        "sys.meta_path.insert(0, type('Finder', (), {'find_spec': stop})); sys.modules.pop('planner.cli')",
+        "planner.cli.__dict__['main'] = lambda: exec('stop()')",
+    ],
+    ids=["running", "loading", "where the interpreter would end by the signal"],
+)
+def test_an_interrupt_ends_with_its_code_wherever_it_comes(where):
+    program = "\n".join(
+        [
+            "import sys, planner.cli, planner.__main__",
+            "def stop(*_): raise KeyboardInterrupt",
+            where,
+            "planner.__main__.main()",
+        ]
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (found.returncode, found.stderr) == (130, "")
 
 
 def test_help_is_there():

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -162,6 +163,28 @@ def test_a_folder_in_use_is_left_alone(tmp_path):
     (target / "notes").unlink()
     write_folder(target, {"a.txt": "text"})
     assert (target / "a.txt").read_text() == "text"
+
+
+def test_a_link_leads_to_the_folder(tmp_path, monkeypatch):
+    (tmp_path / "empty").mkdir()
+    link = tmp_path / "link"
+    link.symlink_to("empty")
+    write_folder(link, {"a.txt": "text"})
+    assert link.is_symlink()
+    assert (tmp_path / "empty" / "a.txt").read_text() == "text"
+    with pytest.raises(InputError, match="link exists"):
+        write_folder(link, {"a.txt": "text"})
+    (tmp_path / "dangling").symlink_to("nowhere")
+    with pytest.raises(InputError, match="dangling is a link that leads nowhere"):
+        write_folder(tmp_path / "dangling", {"a.txt": "text"})
+    (tmp_path / "circle").symlink_to("circle")
+    with pytest.raises(InputError, match="circle"):
+        write_folder(tmp_path / "circle", {"a.txt": "text"})
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(InputError, match="is the current folder"):
+        write_folder(Path(), {"a.txt": "text"})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["circle", "dangling", "empty", "here", "link"]
 
 
 @pytest.mark.skipif(shutil.which("bash") is None or shutil.which("awk") is None, reason="needs bash and awk")

@@ -6,7 +6,7 @@ import pytest
 from hardware.errors import InputError
 from planner.export.folder import write_folder
 from planner.report import files
-from planner.report.files import check_place, drop_parts, make_folder, write_whole
+from planner.report.files import check_place, check_places, drop_parts, make_folder, write_whole
 
 
 def names(folder: Path) -> list[str]:
@@ -84,6 +84,14 @@ def test_places_that_cannot_be_written_are_refused_before(tmp_path):
         make_folder(tmp_path / "file" / "folder")
 
 
+def test_a_place_below_a_removed_folder_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(InputError, match=r"x\.json: cannot be written: No such file"):
+        check_places({"--json": Path("x.json")}, ["in.toml"])
+
+
 def test_parts_of_killed_processes_are_dropped(tmp_path):
     (tmp_path / ".out.json.x1.part").write_text("half")
     (tmp_path / "out.json").write_text("whole")
@@ -98,6 +106,6 @@ def test_names_that_the_system_refuses_are_named(tmp_path):
     for name, why in (("a", "symbolic links"), ("n" * 300, "name too long"), ("unread", "No such device")):
         with pytest.raises(InputError, match=f"cannot be written: .*{why}"):
             write_whole(tmp_path / name, "text")
-    for name, why in (("a", "exists"), ("n" * 300, "name too long")):
+    for name, why in (("a", "leads nowhere"), ("n" * 300, "name too long")):
         with pytest.raises(InputError, match=why):
             write_folder(tmp_path / name, {"x": "text"})

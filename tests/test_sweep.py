@@ -1,6 +1,7 @@
 import csv
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -128,7 +129,7 @@ def test_an_interrupted_process_leaves_no_worker_and_no_half_file(tmp_path):
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and process.poll() is None and not list(points.glob("*.json")):
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     _, error = process.communicate(timeout=30)
     assert process.returncode == 130, error
     assert b"Traceback" not in error
@@ -139,6 +140,23 @@ def test_an_interrupted_process_leaves_no_worker_and_no_half_file(tmp_path):
     assert kept == sorted(points.glob("*.json")) != []
     time.sleep(1.5)  # a worker that lived on would finish a point in this time
     assert sorted(points.glob("*")) == kept
+
+
+def test_an_interrupt_while_workers_load_leaves_no_traceback(tmp_path):
+    file = tmp_path / "sweep.toml"
+    file.write_text(
+        '[[grid]]\nmodels = ["llama3_8b"]\nclusters = ["dgx-h100:1"]\nglobal_batches = [8, 16, 24, 32]\n'
+        'sequences = [4096]\nfixed = ["tp=2", "pp=1"]\n'
+    )
+    command = [sys.executable, "-m", "planner", "sweep", str(file), "-o", str(tmp_path / "out"), "--workers", "4"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None and not (tmp_path / "out" / "points").exists():
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130, error
+    assert b"Traceback" not in error
 
 
 def test_examples_are_read():

@@ -60,7 +60,10 @@ def check_name(path: Path) -> None:
 
 
 def _place(path: Path) -> Path:
-    return Path(os.path.realpath(path))
+    try:
+        return Path(os.path.realpath(path))
+    except OSError as error:  # the current folder has been removed
+        raise _refused(path, error) from None
 
 
 def _is_file(name: str) -> bool:

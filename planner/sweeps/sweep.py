@@ -14,6 +14,7 @@ import multiprocessing
 import os
 import re
 import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -300,9 +301,10 @@ def _answers(jobs: Sequence[tuple[Question, Path]], workers: int) -> Iterator[tu
         return
     # Fresh processes: a fork would copy the threads of the solver and of numpy in whatever state they are.
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(min(workers, len(jobs)), mp_context=context, initializer=_quiet_interrupt)
+    pool = ProcessPoolExecutor(min(workers, len(jobs)), mp_context=context)
     try:
-        futures = {pool.submit(answer_point, *job): number for number, job in enumerate(jobs)}
+        with _interrupts_kept_from_workers():
+            futures = {pool.submit(answer_point, *job): number for number, job in enumerate(jobs)}
         for future in as_completed(futures):
             yield futures[future], future.result()
     except BaseException as error:
@@ -344,6 +346,23 @@ def _scheduled(jobs: Sequence[tuple[Question, Path]], address: str) -> Iterator[
         client.close()
 
 
-def _quiet_interrupt() -> None:
-    """Let an interrupt end a worker without a traceback; the points that it finished are on the disk."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+@contextmanager
+def _interrupts_kept_from_workers() -> Iterator[None]:
+    """Start processes that an interrupt of the terminal does not reach, not even while they load.
+
+    A process inherits what the thread that starts it blocks. Here the interrupt waits until the workers are started,
+    and then ends the sweep, which stops them; the points that they finished are on the disk. Other threads take the
+    signal meanwhile, hence the handler.
+    """
+    held: list[int] = []
+    in_main = threading.current_thread() is threading.main_thread()
+    handler = signal.signal(signal.SIGINT, lambda number, _: held.append(number)) if in_main else None
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if in_main:
+            signal.signal(signal.SIGINT, handler)
+    if held:
+        raise KeyboardInterrupt
