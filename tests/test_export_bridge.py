@@ -15,7 +15,7 @@ from costmodels.workload.presets import model
 from hardware.errors import InputError
 from planner.export.bridge import export_bridge
 from planner.export.folder import export_files
-from planner.export.launch import Site
+from planner.export.launch import Planned, Site
 from planner.export.megatron_model import model_arguments
 from planner.export.nemo import export_nemo
 from planner.ingest.bridge import layout_of_overrides, override_keys
@@ -53,7 +53,7 @@ def plan(grid: Strategy, split, *, micro: int = 1, batch: int = 64) -> Layout:
 
 def export(framework: Framework, name: str, layout: Layout, **changes):
     site = Site(hosts=tuple(f"host{index}" for index in range(layout.gpus)), gpus_per_node=1)
-    return EXPORTERS[framework](model(name), job(**changes), layout, site)
+    return EXPORTERS[framework](Planned(model=model(name), job=job(**changes), layout=layout, site=site))
 
 
 @st.composite

@@ -16,7 +16,7 @@ from costmodels.workload.presets import model
 from hardware.errors import InputError
 from planner.export.deepspeed import CONFIG, export_deepspeed
 from planner.export.folder import export_files
-from planner.export.launch import Site
+from planner.export.launch import Planned, Site
 from planner.ingest.deepspeed import balanced_layers, layout_of, parse_deepspeed
 from planner.ingest.plain_layout import plain_layout, uniform_stages
 from planner.request import Framework
@@ -38,7 +38,7 @@ def plan(grid: Strategy, split, *, micro: int = 1, batch: int = 64) -> Layout:
 
 def export(name: str, layout: Layout, **changes):
     site = Site(hosts=tuple(f"host{index}" for index in range(layout.gpus)), gpus_per_node=1)
-    return export_deepspeed(model(name), job(**changes), layout, site)
+    return export_deepspeed(Planned(model=model(name), job=job(**changes), layout=layout, site=site))
 
 
 def config_of(exported) -> dict:

@@ -19,7 +19,7 @@ from costmodels.workload.presets import model
 from hardware.errors import InputError
 from planner.export import folder
 from planner.export.folder import export_files, write_folder
-from planner.export.launch import Site
+from planner.export.launch import Planned, Site
 from planner.export.layout_json import layout_to_dict, read_layout, write_layout
 from planner.export.megatron import export_megatron
 from planner.plan_report import RankPlace
@@ -113,7 +113,7 @@ def export(placement=()):
     tools = software("megatron")
     job = TrainingJob(global_batch=64, seq=4096, precision=precision("bf16"), software=tools)
     site = Site(hosts=("alpha", "beta"), gpus_per_node=8)
-    return export_megatron(model("llama3_8b"), job, sample(), site, placement=placement)
+    return export_megatron(Planned(model=model("llama3_8b"), job=job, layout=sample(), site=site, placement=placement))
 
 
 def permuted() -> list[RankPlace]:

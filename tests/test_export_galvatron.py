@@ -16,7 +16,7 @@ from costmodels.workload.presets import model
 from hardware.errors import InputError
 from planner.export.folder import export_files
 from planner.export.galvatron import CONFIG, export_galvatron
-from planner.export.launch import Site
+from planner.export.launch import Planned, Site
 from planner.ingest.galvatron import layout_of, parse_galvatron
 from planner.ingest.plain_layout import joined, plain_layout, uniform_stages
 from planner.request import Framework
@@ -37,7 +37,7 @@ def plan(grid: Strategy, split, *, rounds: int = 4, batch: int = 64) -> Layout:
 
 def export(name: str, layout: Layout, **changes):
     site = Site(hosts=tuple(f"host{index}" for index in range(layout.gpus)), gpus_per_node=1)
-    return export_galvatron(model(name), job(**changes), layout, site)
+    return export_galvatron(Planned(model=model(name), job=job(**changes), layout=layout, site=site))
 
 
 def config_of(exported) -> dict:

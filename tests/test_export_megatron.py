@@ -3,6 +3,7 @@
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,10 +14,10 @@ from costmodels.layout import FULL_RECOMPUTE, Granularity, Layout, RankOrder, Re
 from costmodels.pipeline.schedules import Schedule
 from costmodels.precision import precision
 from costmodels.software import software
-from costmodels.workload.model import LayerRun, OpaqueLayer
+from costmodels.workload.model import LayerRun, ModelSpec, OpaqueLayer
 from costmodels.workload.presets import model
 from hardware.errors import InputError
-from planner.export.launch import Site, site_of
+from planner.export.launch import Export, Planned, Site, site_of
 from planner.export.megatron import export_megatron, recompute_arguments
 from planner.export.megatron_model import model_arguments, model_notes
 from planner.ingest.layer_pattern import moe_pattern
@@ -49,6 +50,10 @@ def plan(grid: Strategy, split, *, micro: int = 1, batch: int = 128, recompute=N
 def site(layout: Layout, per_node: int = 8) -> Site:
     per_node = min(per_node, layout.gpus)
     return Site(hosts=tuple(f"host{i}" for i in range(layout.gpus // per_node)), gpus_per_node=per_node)
+
+
+def exported(spec: ModelSpec, task: TrainingJob, layout: Layout, **changes: Any) -> Export:
+    return export_megatron(Planned(model=spec, job=task, layout=layout, **{"site": site(layout), **changes}))
 
 
 def flags_of(arguments) -> dict[str, tuple[str, ...]]:
@@ -173,7 +178,7 @@ def test_an_export_reads_back_as_the_same_plan(drawn):
     spec, layout = drawn
     task = job(seq=2048)
     assert not check_layout(layout, spec, task, framework=Framework.MEGATRON)
-    export = export_megatron(spec, task, layout, site(layout))
+    export = exported(spec, task, layout)
     back = layout_of(parse_megatron(export.arguments, world=layout.gpus))
     assert back.layers_per_stage == layout.layers_per_stage
     assert (back.micro_batch, back.num_microbatches, back.schedule, back.rank_order) == (
@@ -193,7 +198,7 @@ def test_splits_are_said_in_the_plainest_way():
 
     def said(split):
         layout = plan(grid, split, batch=16)
-        return flags_of(export_megatron(spec, task, layout, site(layout)).arguments)
+        return flags_of(exported(spec, task, layout).arguments)
 
     even, virtual = said(((8,),) * 4), said(((4, 4),) * 4)
     assert not any("pipeline-num-layers" in flag or "layout" in flag or "virtual" in flag for flag in even)
@@ -205,22 +210,22 @@ def test_splits_are_said_in_the_plainest_way():
 def test_multi_token_prediction_goes_with_the_loss():
     spec, task = model("glm45_air"), job(batch=32)
     layout = plan(Strategy(dp=4, ep=4), ((12,), (12,), (11,), (11,)), batch=32)
-    arguments = flags_of(export_megatron(spec, task, layout, site(layout)).arguments)
+    arguments = flags_of(exported(spec, task, layout).arguments)
     assert arguments["--pipeline-model-parallel-layout"] == ("Et*12|t*12|t*11|t*11mL",)
     with pytest.raises(InputError, match=r"core 0\.14 takes any split"):
-        export_megatron(spec, task, layout, site(layout), version="0.13")
+        exported(spec, task, layout, version="0.13")
     ends = plan(Strategy(dp=4, ep=4), ((12,), (11,), (11,), (12,)), batch=32)
-    old = flags_of(export_megatron(spec, task, ends, site(ends), version="0.13").arguments)
+    old = flags_of(exported(spec, task, ends, version="0.13").arguments)
     assert old["--decoder-first-pipeline-num-layers"] == ("12",)
 
 
 def test_expert_tensor_parallelism_is_always_said_for_experts():
     spec, task = model("mixtral_8x22b"), job()
     layout = plan(Strategy(tp=4, dp=2, ep=4, etp=1, sequence_parallel=True, zero=1), ((14,),) * 4)
-    said = flags_of(export_megatron(spec, task, layout, site(layout)).arguments)
+    said = flags_of(exported(spec, task, layout).arguments)
     assert said["--expert-tensor-parallel-size"] == ("1",)
     dense = plan(Strategy(tp=4, dp=2, sequence_parallel=True), ((8,),) * 4)
-    said = flags_of(export_megatron(model("llama3_8b"), task, dense, site(dense)).arguments)
+    said = flags_of(exported(model("llama3_8b"), task, dense).arguments)
     assert "--expert-tensor-parallel-size" not in said
 
 
@@ -228,22 +233,22 @@ def test_expert_tensor_parallelism_is_always_said_for_experts():
 def test_sharding_and_its_environment(zero, strategy):
     spec, task = model("llama3_8b"), job()
     layout = plan(Strategy(tp=2, dp=4, zero=zero, sequence_parallel=True), ((32,),))
-    export = export_megatron(spec, task, layout, site(layout))
+    export = exported(spec, task, layout)
     said = flags_of(export.arguments)
     assert said["--data-parallel-sharding-strategy"] == (strategy,)
     assert said["--ckpt-format"] == ("fsdp_dtensor",)
     assert export.environment == (("CUDA_DEVICE_MAX_CONNECTIONS", ""),)
-    old = export_megatron(spec, task, layout, site(layout), version="0.13")
+    old = exported(spec, task, layout, version="0.13")
     assert "--use-custom-fsdp" in old.arguments
     plain = plan(Strategy(tp=2, dp=4, zero=1, sequence_parallel=True), ((32,),))
-    assert export_megatron(spec, task, plain, site(plain)).environment == (("CUDA_DEVICE_MAX_CONNECTIONS", "1"),)
+    assert exported(spec, task, plain).environment == (("CUDA_DEVICE_MAX_CONNECTIONS", "1"),)
 
 
 def test_software_becomes_flags():
     spec = model("mixtral_8x22b")
     task = job(dispatcher=Dispatcher.DEEPEP, tp_overlap=True, fused_loss=True, optimizer_offload=True, cp_comm="a2a")
     layout = plan(Strategy(tp=2, cp=2, dp=2, ep=8, etp=1, sequence_parallel=True, zero=1), ((14,),) * 4)
-    said = flags_of(export_megatron(spec, task, layout, site(layout)).arguments)
+    said = flags_of(exported(spec, task, layout).arguments)
     assert said["--moe-token-dispatcher-type"] == ("flex",)
     assert said["--moe-flex-dispatcher-backend"] == ("deepep",)
     assert said["--cp-comm-type"] == ("a2a",)
@@ -254,7 +259,7 @@ def test_software_becomes_flags():
 # ------------------------------------------------------------------------------------------------------ refusals
 def refusal(spec, task, layout, **kwargs) -> str:
     with pytest.raises(InputError) as error:
-        export_megatron(spec, task, layout, kwargs.pop("place", site(layout)), **kwargs)
+        exported(spec, task, layout, **kwargs)
     return str(error.value)
 
 
@@ -268,12 +273,12 @@ def test_refusals_name_the_part():
             *plan(Strategy(dp=8), ((16,),)).stages,
         ),
     )
-    assert "2 different grids" in refusal(spec, task, mixed)
+    assert "2 different grids" in refusal(spec, job(64), mixed)
     assert "schedule gpipe" in refusal(spec, task, replace(plan(Strategy(dp=2), ((16,),) * 2), schedule=Schedule.GPIPE))
     assert "are 64 samples, the global batch is 128" in refusal(spec, task, replace(good, num_microbatches=8))
     assert "32 attention heads do not divide by tp 3" in refusal(spec, task, plan(Strategy(tp=3, dp=2), ((32,),)))
     assert "holds 31 layers, the model has 32" in refusal(spec, task, plan(Strategy(dp=4), ((16,), (15,))))
-    assert "the site offers 16" in refusal(spec, task, good, place=Site(hosts=("a", "b"), gpus_per_node=8))
+    assert "the site offers 16" in refusal(spec, task, good, site=Site(hosts=("a", "b"), gpus_per_node=8))
     assert "optimizer states of 5 bytes" in refusal(spec, replace(task, optimizer_bytes=5.0), good)
     assert "has no option --window-size" in refusal(model("mistral_7b_v0_1"), task, good, version="0.13")
 
@@ -302,7 +307,7 @@ def test_ranks_follow_megatrons_order():
     """64 GPUs, tp 2, cp 2, pp 4, ep 8, etp 1: groups that Megatron-LM's own rank generator gives."""
     grid = Strategy(tp=2, cp=2, dp=4, ep=8, etp=1, sequence_parallel=True, zero=1)
     layout = plan(grid, ((14,),) * 4)
-    ranks = export_megatron(model("mixtral_8x22b"), job(), layout, site(layout)).ranks
+    ranks = exported(model("mixtral_8x22b"), job(), layout).ranks
 
     def without(*others):
         key = tuple(getattr(ranks[0], other) for other in others)
@@ -319,15 +324,13 @@ def test_ranks_follow_megatrons_order():
 
 def test_pipelines_before_replicas_is_a_flag_and_the_order_of_the_ranks():
     layout = replace(plan(Strategy(tp=2, dp=4, zero=1), ((32,), (32,), (32,))), rank_order=RankOrder.PP_INSIDE)
-    export = export_megatron(model("gpt3_175b"), job(seq=2048), layout, site(layout))
+    export = exported(model("gpt3_175b"), job(seq=2048), layout)
     assert export.arguments.count("--use-tp-pp-dp-mapping") == 1
     assert [(row.tp, row.pp, row.dp) for row in export.ranks[:8]] == [
         *((tp, pp, 0) for pp in range(3) for tp in range(2)),
         *((tp, 0, 1) for tp in range(2)),
     ]
-    usual = export_megatron(
-        model("gpt3_175b"), job(seq=2048), replace(layout, rank_order=RankOrder.DP_INSIDE), site(layout)
-    )
+    usual = exported(model("gpt3_175b"), job(seq=2048), replace(layout, rank_order=RankOrder.DP_INSIDE))
     assert set(export.arguments) - set(usual.arguments) == {"--use-tp-pp-dp-mapping"}
 
 
@@ -335,17 +338,16 @@ def test_placement_permutes_nodes_and_gpus_inside_them():
     spec, layout = model("llama3_8b"), plan(Strategy(dp=4), ((32,),))
     two = Site(hosts=("a", "b"), gpus_per_node=2)
     order = [("b", 1), ("b", 0), ("a", 0), ("a", 1)]
-    export = export_megatron(
-        spec, job(), layout, two, placement=[RankPlace(rank=i, host=h, gpu=g) for i, (h, g) in enumerate(order)]
-    )
+    placement = tuple(RankPlace(rank=i, host=h, gpu=g) for i, (h, g) in enumerate(order))
+    export = exported(spec, job(), layout, site=two, placement=placement)
     assert [(row.host, row.visible_devices) for row in export.nodes] == [("b", "1,0"), ("a", "0,1")]
     assert [(row.host, row.gpu) for row in export.ranks] == order
     torn = [("a", 0), ("b", 0), ("a", 1), ("b", 1)]
     places = [RankPlace(rank=i, host=h, gpu=g) for i, (h, g) in enumerate(torn)]
-    assert "torchrun keeps them on one" in refusal(spec, job(), layout, place=two, placement=places)
+    assert "torchrun keeps them on one" in refusal(spec, job(), layout, site=two, placement=places)
     twice = [*places[:3], replace(places[0], rank=3)]
-    assert "uses a GPU twice" in refusal(spec, job(), layout, place=two, placement=twice)
-    assert "names 3 ranks" in refusal(spec, job(), layout, place=two, placement=places[:3])
+    assert "uses a GPU twice" in refusal(spec, job(), layout, site=two, placement=twice)
+    assert "names 3 ranks" in refusal(spec, job(), layout, site=two, placement=places[:3])
 
 
 def test_a_site_takes_whole_nodes_of_a_cluster():

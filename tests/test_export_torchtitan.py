@@ -13,7 +13,7 @@ from costmodels.precision import precision
 from costmodels.software import software
 from costmodels.workload.presets import model
 from hardware.errors import InputError
-from planner.export.launch import Site
+from planner.export.launch import Planned, Site
 from planner.export.script import launch_script
 from planner.export.torchtitan import export_torchtitan
 from planner.ingest.plain_layout import plain_layout, uniform_stages
@@ -43,7 +43,7 @@ def site(layout: Layout) -> Site:
 
 
 def export(name: str, layout: Layout, **changes):
-    return export_torchtitan(model(name), job(**changes), layout, site(layout))
+    return export_torchtitan(Planned(model=model(name), job=job(**changes), layout=layout, site=site(layout)))
 
 
 def values_of(arguments) -> dict[str, tuple[str, ...]]:

@@ -19,7 +19,7 @@ from costmodels.workload.model import ModelSpec
 from costmodels.workload.presets import model
 from hardware.errors import InputError
 from planner.export.deepspeed import CONFIG, export_deepspeed
-from planner.export.launch import Export, Site
+from planner.export.launch import Export, Planned, Site
 from planner.ingest.deepspeed import balanced_layers
 from planner.ingest.plain_layout import uniform_stages
 from planner.request import Framework
@@ -80,7 +80,7 @@ def legal_export(rng: random.Random, name: str) -> tuple[ModelSpec, Layout, Expo
             continue
         site = Site(hosts=tuple(f"host{index}" for index in range(layout.gpus)), gpus_per_node=1)
         try:
-            return spec, layout, export_deepspeed(spec, job, layout, site)
+            return spec, layout, export_deepspeed(Planned(model=spec, job=job, layout=layout, site=site))
         except InputError:
             continue
     raise SystemExit(f"no legal plan for {name} in {ATTEMPTS} attempts")

@@ -21,7 +21,7 @@ from costmodels.software import software
 from costmodels.workload.model import LayerKind, ModelSpec, MoeFfn
 from costmodels.workload.presets import model
 from hardware.errors import InputError
-from planner.export.launch import Export, Site
+from planner.export.launch import Export, Planned, Site
 from planner.export.megatron import export_megatron
 from planner.plan_report import RankPlace
 from planner.request import Framework
@@ -168,7 +168,9 @@ def export_of(rng: random.Random, plan: Plan, core: str) -> Export | None:
             gpus = rng.sample(range(per_node), per_node)
             placement += [RankPlace(rank=node * per_node + i, host=host, gpu=gpu) for i, gpu in enumerate(gpus)]
     try:
-        return export_megatron(spec, job, layout, site, placement=placement, version=core)
+        return export_megatron(
+            Planned(model=spec, job=job, layout=layout, site=site, placement=placement, version=core)
+        )
     except InputError as error:
         if core == NEWEST[Framework.MEGATRON]:
             raise

@@ -27,7 +27,7 @@ from costmodels.workload.presets import model
 from hardware.catalog import cluster
 from hardware.errors import InputError
 from planner.export.bridge import export_bridge, overrides_of_arguments
-from planner.export.launch import Site, site_of
+from planner.export.launch import Planned, Site, site_of
 from planner.export.megatron import export_megatron, run_arguments
 from planner.export.megatron_model import model_arguments
 from planner.ingest.bridge import CORE
@@ -115,7 +115,7 @@ def megatron_words(
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """Arguments and environment: exported where the rules allow the layout, else without asking them."""
     if legal:
-        export = export_megatron(spec, job, layout, site_on(machine, layout.gpus))
+        export = export_megatron(Planned(model=spec, job=job, layout=layout, site=site_on(machine, layout.gpus)))
         return export.arguments, {name: value for name, value in export.environment if value}
     built = list(model_arguments(spec, job.seq))
     if spec.max_positions:  # the exporter would stretch the model's range of positions to the sequence
@@ -135,7 +135,7 @@ def bridge_words(
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """Overrides: exported where the rules allow the layout, else without asking them."""
     if legal:
-        export = export_bridge(spec, job, layout, site_on(machine, layout.gpus))
+        export = export_bridge(Planned(model=spec, job=job, layout=layout, site=site_on(machine, layout.gpus)))
         return export.arguments, {name: value for name, value in export.environment if value}
     built = model_arguments(spec, job.seq)
     run = run_arguments(spec, job, layout, CORE[Framework.BRIDGE])

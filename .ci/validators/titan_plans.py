@@ -24,7 +24,7 @@ from costmodels.software import software
 from costmodels.workload.model import ModelSpec
 from costmodels.workload.presets import model
 from hardware.errors import InputError
-from planner.export.launch import Export, RankRow, Site
+from planner.export.launch import Export, Planned, RankRow, Site
 from planner.export.torchtitan import export_torchtitan, launch_arguments
 from planner.ingest.plain_layout import uniform_stages
 from planner.ingest.torchtitan import option_table
@@ -102,7 +102,7 @@ def legal_export(rng: random.Random, name: str) -> tuple[ModelSpec, Layout, Expo
             continue
         site = Site(hosts=tuple(f"host{index}" for index in range(layout.gpus)), gpus_per_node=1)
         try:
-            return spec, layout, export_torchtitan(spec, job, layout, site)
+            return spec, layout, export_torchtitan(Planned(model=spec, job=job, layout=layout, site=site))
         except InputError:
             continue
     raise SystemExit(f"no legal plan for {name} in {ATTEMPTS} attempts")

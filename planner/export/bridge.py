@@ -11,20 +11,17 @@ Hydra overrides).
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
-from costmodels.job import TrainingJob
-from costmodels.layout import Layout
-from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
-from planner.export.launch import Export, Program, Site, node_rows, rank_rows
+from planner.export.launch import Export, Planned, Program, node_rows, rank_rows
 from planner.export.megatron import export_megatron
 from planner.export.megatron_model import model_arguments
 from planner.export.plan_checks import check_rules, check_sizes, has_experts
 from planner.ingest.bridge import CORE, OverrideKey, layout_of_overrides, override_keys, precision_words
 from planner.ingest.mixed_precision import recipe_override
 from planner.ingest.plain_layout import plain_layout
-from planner.plan_report import RankPlace
 from planner.request import Framework
 from planner.rules.table import resolve_version
 
@@ -43,29 +40,13 @@ _PROGRAM: Final = Program(
 )
 
 
-def export_bridge(
-    model: ModelSpec,
-    job: TrainingJob,
-    layout: Layout,
-    site: Site,
-    *,
-    placement: Sequence[RankPlace] = (),
-    version: str | None = None,
-) -> Export:
+def export_bridge(plan: Planned) -> Export:
     """Write a plan as overrides of a Megatron-Bridge recipe.
 
     Parameters
     ----------
-    model, job : ModelSpec, TrainingJob
-        What is trained.
-    layout : Layout
-        The plan; one grid for the whole model.
-    site : Site
-        Hosts and GPUs, as many as the layout uses.
-    placement : sequence of RankPlace, optional
-        Which GPU each rank gets; identity by default.
-    version : str, optional
-        Such as ``0.6``; the newest known by default.
+    plan : Planned
+        One grid for the whole model.
 
     Returns
     -------
@@ -77,31 +58,29 @@ def export_bridge(
     InputError
         A part of the model or of the layout cannot be said; the message names it.
     """
-    known = resolve_version(Framework.BRIDGE, version)
-    words = override_words(model, job, layout, site, framework=Framework.BRIDGE)
-    check_rules(model, job, layout, Framework.BRIDGE, known)
-    nodes = node_rows(site, placement)
-    core = export_megatron(model, job, layout, site, placement=placement, version=CORE[Framework.BRIDGE])
+    known = resolve_version(Framework.BRIDGE, plan.version)
+    words = override_words(plan, Framework.BRIDGE)
+    check_rules(plan, Framework.BRIDGE, known)
+    nodes = node_rows(plan.site, plan.placement)
+    core = export_megatron(replace(plan, version=CORE[Framework.BRIDGE]))
     return Export(
         framework=Framework.BRIDGE,
         version=known,
         arguments=words,
         environment=core.environment,
         nodes=nodes,
-        ranks=rank_rows(layout, nodes),
+        ranks=rank_rows(plan.layout, nodes),
         notes=(_RECIPE, "data, learning rate, schedule and checkpoints are the recipe's unless you add yours"),
         program=_PROGRAM,
     )
 
 
-def override_words(
-    model: ModelSpec, job: TrainingJob, layout: Layout, site: Site, *, framework: Framework
-) -> tuple[str, ...]:
+def override_words(plan: Planned, framework: Framework) -> tuple[str, ...]:
     """Overrides of a framework that builds on Megatron-core, read back.
 
     Parameters
     ----------
-    model, job, layout, site
+    plan : Planned
         As of :func:`export_bridge`.
     framework : Framework
         Megatron-Bridge or NeMo.
@@ -111,8 +90,9 @@ def override_words(
     InputError
         Megatron-core of that framework cannot run the plan, or a part has no key.
     """
-    check_sizes(model, job, layout, site)
-    core = export_megatron(model, job, layout, site, version=CORE[framework])
+    model, job, layout = plan.model, plan.job, plan.layout
+    check_sizes(plan)
+    core = export_megatron(replace(plan, placement=(), version=CORE[framework]))
     model_words = model_arguments(model, job.seq)
     words = overrides_of_arguments(core.arguments, model_words, job.precision.name, framework)
     read = layout_of_overrides(words, model_words, world=layout.gpus, framework=framework)

@@ -12,7 +12,6 @@ Megatron-DeepSpeed ``megatron/arguments.py``.
 """
 
 import json
-from collections.abc import Sequence
 from typing import Any, Final
 
 from costmodels.job import TrainingJob
@@ -20,7 +19,7 @@ from costmodels.layout import Layout, Strategy
 from costmodels.pipeline.schedules import Schedule
 from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
-from planner.export.launch import Export, Program, Site, node_rows, rank_rows
+from planner.export.launch import Export, Planned, Program, node_rows, rank_rows
 from planner.export.plan_checks import (
     check_rules,
     check_sizes,
@@ -31,7 +30,6 @@ from planner.export.plan_checks import (
 )
 from planner.ingest.deepspeed import balanced_layers, layout_of, parse_deepspeed
 from planner.ingest.plain_layout import plain_layout
-from planner.plan_report import RankPlace
 from planner.request import Framework
 from planner.rules.proposal import facts_of
 from planner.rules.table import resolve_version
@@ -46,29 +44,13 @@ _PROGRAM: Final = Program(
 )
 
 
-def export_deepspeed(
-    model: ModelSpec,
-    job: TrainingJob,
-    layout: Layout,
-    site: Site,
-    *,
-    placement: Sequence[RankPlace] = (),
-    version: str | None = None,
-) -> Export:
+def export_deepspeed(plan: Planned) -> Export:
     """Write a plan as a DeepSpeed launch.
 
     Parameters
     ----------
-    model, job : ModelSpec, TrainingJob
-        What is trained.
-    layout : Layout
-        The plan; one grid, an even split.
-    site : Site
-        Hosts and GPUs, as many as the layout uses.
-    placement : sequence of RankPlace, optional
-        Which GPU each rank gets; identity by default.
-    version : str, optional
-        Such as ``0.19``; the newest known by default.
+    plan : Planned
+        One grid, an even split.
 
     Returns
     -------
@@ -80,15 +62,16 @@ def export_deepspeed(
     InputError
         A part of the layout cannot be said to DeepSpeed; the message names it, and the nearest plan that can.
     """
-    known = resolve_version(Framework.DEEPSPEED, version)
-    check_sizes(model, job, layout, site)
+    model, job, layout = plan.model, plan.job, plan.layout
+    known = resolve_version(Framework.DEEPSPEED, plan.version)
+    check_sizes(plan)
     grid = one_grid(layout, "DeepSpeed")
-    check_rules(model, job, layout, Framework.DEEPSPEED, known)
+    check_rules(plan, Framework.DEEPSPEED, known)
     _check_pipeline(layout)
     full = whole_or_no_recompute(layout, "DeepSpeed")
     config = json.dumps(ds_config(job, layout, grid, full=full), indent=2) + "\n"
     arguments = (*_degree_arguments(model, layout, grid), *_batch_arguments(job, layout, full=full))
-    nodes = node_rows(site, placement)
+    nodes = node_rows(plan.site, plan.placement)
     read = layout_of(parse_deepspeed(config, arguments, world=layout.gpus), facts_of(model))
     if read != plain_layout(layout, experts=has_experts(model)):
         raise InputError("the files do not read back as the plan", allowed="report this as an error of the exporter")
@@ -96,7 +79,7 @@ def export_deepspeed(
         framework=Framework.DEEPSPEED,
         version=known,
         arguments=arguments,
-        environment=(("CUDA_DEVICE_MAX_CONNECTIONS", "1"), *placed_environment(placement)),
+        environment=(("CUDA_DEVICE_MAX_CONNECTIONS", "1"), *placed_environment(plan.placement)),
         nodes=nodes,
         ranks=rank_rows(layout, nodes),
         notes=_notes(model, layout),

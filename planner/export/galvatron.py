@@ -19,11 +19,10 @@ from costmodels.layout import Granularity, Layout, Strategy
 from costmodels.pipeline.schedules import Schedule
 from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
-from planner.export.launch import Export, Program, Site, node_rows, rank_rows
+from planner.export.launch import Export, Planned, Program, node_rows, rank_rows
 from planner.export.plan_checks import check_rules, check_sizes, has_experts, placed_environment
 from planner.ingest.galvatron import layout_of, parse_galvatron
 from planner.ingest.plain_layout import plain_layout
-from planner.plan_report import RankPlace
 from planner.request import Framework
 from planner.rules.proposal import facts_of
 from planner.rules.table import resolve_version
@@ -43,29 +42,13 @@ _PROGRAM: Final = Program(
 )
 
 
-def export_galvatron(
-    model: ModelSpec,
-    job: TrainingJob,
-    layout: Layout,
-    site: Site,
-    *,
-    placement: Sequence[RankPlace] = (),
-    version: str | None = None,
-) -> Export:
+def export_galvatron(plan: Planned) -> Export:
     """Write a plan as a Galvatron launch.
 
     Parameters
     ----------
-    model, job : ModelSpec, TrainingJob
-        What is trained.
-    layout : Layout
-        The plan; layers may differ in tp, cp, ep, etp, whole recompute, and ZeRO 3 against one other stage.
-    site : Site
-        Hosts and GPUs, as many as the layout uses.
-    placement : sequence of RankPlace, optional
-        Which GPU each rank gets; identity by default.
-    version : str, optional
-        Such as ``2.4``; the newest known by default.
+    plan : Planned
+        Layers may differ in tp, cp, ep, etp, whole recompute, and ZeRO 3 against one other stage.
 
     Returns
     -------
@@ -77,13 +60,14 @@ def export_galvatron(
     InputError
         A part of the layout cannot be said to Galvatron; the message names it.
     """
-    known = resolve_version(Framework.GALVATRON, version)
-    check_sizes(model, job, layout, site)
-    check_rules(model, job, layout, Framework.GALVATRON, known)
+    model, job, layout = plan.model, plan.job, plan.layout
+    known = resolve_version(Framework.GALVATRON, plan.version)
+    check_sizes(plan)
+    check_rules(plan, Framework.GALVATRON, known)
     config = json.dumps(galvatron_config(model, job, layout), indent=4) + "\n"
     facts = facts_of(model)
     arguments = _overrides(model, job, layout)
-    nodes = node_rows(site, placement)
+    nodes = node_rows(plan.site, plan.placement)
     read = layout_of(parse_galvatron(config, arguments, world=layout.gpus), facts)
     if read != plain_layout(layout, experts=has_experts(model)):
         raise InputError("the files do not read back as the plan", allowed="report this as an error of the exporter")
@@ -94,7 +78,7 @@ def export_galvatron(
         framework=Framework.GALVATRON,
         version=known,
         arguments=arguments,
-        environment=(("CUDA_DEVICE_MAX_CONNECTIONS", "1"), *placed_environment(placement)),
+        environment=(("CUDA_DEVICE_MAX_CONNECTIONS", "1"), *placed_environment(plan.placement)),
         nodes=nodes,
         ranks=rank_rows(layout, nodes),
         notes=tuple(notes),

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from costmodels.job import TrainingJob
 from costmodels.layout import Layout, RankOrder
+from costmodels.workload.model import ModelSpec
 from hardware.cluster import Cluster
 from hardware.errors import InputError
 from planner.plan_report import RankPlace
@@ -27,6 +29,32 @@ class Site:
     def gpus(self) -> int:
         """GPUs of all hosts."""
         return len(self.hosts) * self.gpus_per_node
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """A plan to be launched: what every exporter takes.
+
+    Attributes
+    ----------
+    model, job : ModelSpec, TrainingJob
+        What is trained.
+    layout : Layout
+        The plan.
+    site : Site
+        Hosts and GPUs, as many as the layout uses.
+    placement : tuple of RankPlace
+        Which GPU each rank gets; empty: in order.
+    version : str, optional
+        Of the framework; the newest known by default.
+    """
+
+    model: ModelSpec
+    job: TrainingJob
+    layout: Layout
+    site: Site
+    placement: tuple[RankPlace, ...] = ()
+    version: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,16 +15,16 @@ from typing import Any, Final
 from costmodels.job import Dispatcher, TrainingJob
 from costmodels.layout import Granularity, Layout, RankOrder, Recompute, Strategy
 from costmodels.pipeline.schedules import Schedule
-from costmodels.workload.model import LayerKind, ModelSpec, MoeFfn
+from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
-from planner.export.launch import Export, Site, node_rows, rank_rows
+from planner.export.launch import Export, Planned, node_rows, rank_rows
 from planner.export.megatron_model import model_arguments, model_notes
+from planner.export.plan_checks import check_sizes, has_experts, one_grid
 from planner.ingest.megatron import judge, parse_megatron
 from planner.ingest.options import megatron_options
 from planner.plan_report import RankPlace
 from planner.request import Framework
 from planner.rules.layout_string import layout_string
-from planner.rules.proposal import grid_of
 from planner.rules.table import resolve_version, version_key
 
 __all__ = ["export_megatron", "layout_string", "recompute_arguments", "run_arguments"]
@@ -34,54 +34,34 @@ _SHARDING: Final = MappingProxyType({2: "optim_grads", 3: "optim_grads_params"})
 _OPTIMIZER_DTYPES: Final = MappingProxyType({8.0: "", 4.0: "bf16", 2.0: "fp8"})
 
 
-def export_megatron(
-    model: ModelSpec,
-    job: TrainingJob,
-    layout: Layout,
-    site: Site,
-    *,
-    placement: Sequence[RankPlace] = (),
-    version: str | None = None,
-) -> Export:
+def export_megatron(plan: Planned) -> Export:
     """Write a plan as a Megatron-LM launch.
 
     Parameters
     ----------
-    model, job : ModelSpec, TrainingJob
-        What is trained.
-    layout : Layout
-        The plan; one grid for the whole model.
-    site : Site
-        Hosts and GPUs, as many as the layout uses.
-    placement : sequence of RankPlace, optional
-        Which GPU each rank gets; identity by default.
-    version : str, optional
-        Core version, such as ``0.13``; the newest known by default.
+    plan : Planned
+        One grid for the whole model.
 
     Returns
     -------
     Export
-        Accepted by the rules of that version, building exactly the layers of the layout.
+        Accepted by the rules of its version, building exactly the layers of the layout.
 
     Raises
     ------
     InputError
         A part of the model, of the layout or of the placement cannot be said to this version; the message names it.
     """
-    known = resolve_version(Framework.MEGATRON, version)
-    if site.gpus != layout.gpus:
-        raise InputError(f"the layout uses {layout.gpus} GPUs, the site offers {site.gpus}", allowed="equal numbers")
-    if layout.layers != model.layers:
-        raise InputError(
-            f"the layout holds {layout.layers} layers, the model has {model.layers}", allowed="every layer exactly once"
-        )
+    model, job, layout = plan.model, plan.job, plan.layout
+    known = resolve_version(Framework.MEGATRON, plan.version)
+    check_sizes(plan)
     arguments = (*model_arguments(model, job.seq), *run_arguments(model, job, layout, known))
-    nodes = node_rows(site, placement)
+    nodes = node_rows(plan.site, plan.placement)
     export = Export(
         framework=Framework.MEGATRON,
         version=known,
         arguments=arguments,
-        environment=_environment(layout, placement),
+        environment=_environment(layout, plan.placement),
         nodes=nodes,
         ranks=rank_rows(layout, nodes),
         notes=(*model_notes(model), *_run_notes(job)),
@@ -98,9 +78,8 @@ def run_arguments(model: ModelSpec, job: TrainingJob, layout: Layout, version: s
     InputError
         The layout needs what Megatron-LM cannot do.
     """
-    grid = _one_grid(layout)
-    _check_schedule(layout, job, grid)
-    is_moe = any(isinstance(kind, LayerKind) and isinstance(kind.ffn, MoeFfn) for kind in model.kinds())
+    grid, is_moe = one_grid(layout, "Megatron-LM"), has_experts(model)
+    _check_schedule(layout)
     return (
         *_grid_arguments(grid, layout, is_moe),
         *_split_arguments(model, layout, version),
@@ -113,29 +92,12 @@ def run_arguments(model: ModelSpec, job: TrainingJob, layout: Layout, version: s
     )
 
 
-def _one_grid(layout: Layout) -> Strategy:
-    grids = {grid_of(run.strategy) for stage in layout.stages for run in stage.strategies}
-    if len(grids) > 1:
-        raise InputError(
-            f"the layout has {len(grids)} different grids of tp, cp, dp, ep, etp and ZeRO among its layers",
-            allowed="one grid for the whole model in Megatron-LM",
-        )
-    return grids.pop()
-
-
-def _check_schedule(layout: Layout, job: TrainingJob, grid: Strategy) -> None:
+def _check_schedule(layout: Layout) -> None:
     wanted = Schedule.INTERLEAVED if layout.vpp > 1 else Schedule.ONE_F_ONE_B
     if layout.schedule is not wanted and layout.pp > 1:
         raise InputError(
             f"schedule {layout.schedule} with {layout.vpp} virtual stages",
             allowed=f"{wanted} in Megatron-LM for this number of virtual stages",
-        )
-    samples = layout.micro_batch * grid.dp * layout.num_microbatches
-    if samples != job.global_batch:
-        raise InputError(
-            f"micro-batch {layout.micro_batch} x dp {grid.dp} x {layout.num_microbatches} micro-batches "
-            f"are {samples} samples, the global batch is {job.global_batch}",
-            allowed="a product equal to the global batch",
         )
 
 

@@ -2,18 +2,17 @@
 
 from collections.abc import Sequence
 
-from costmodels.job import TrainingJob
 from costmodels.layout import Granularity, Layout, Strategy
 from costmodels.workload.model import LayerKind, ModelSpec, MoeFfn
 from hardware.errors import InputError
-from planner.export.launch import Site
+from planner.export.launch import Planned
 from planner.plan_report import RankPlace
 from planner.request import Framework
 from planner.rules.proposal import grid_of
 from planner.rules.verdict import check_layout
 
 
-def check_sizes(model: ModelSpec, job: TrainingJob, layout: Layout, site: Site) -> None:
+def check_sizes(plan: Planned) -> None:
     """Refuse a plan whose GPUs, layers or samples are not those of site, model and job.
 
     Raises
@@ -21,8 +20,11 @@ def check_sizes(model: ModelSpec, job: TrainingJob, layout: Layout, site: Site) 
     InputError
         The numbers differ; the message has both.
     """
-    if site.gpus != layout.gpus:
-        raise InputError(f"the layout uses {layout.gpus} GPUs, the site offers {site.gpus}", allowed="equal numbers")
+    model, job, layout = plan.model, plan.job, plan.layout
+    if plan.site.gpus != layout.gpus:
+        raise InputError(
+            f"the layout uses {layout.gpus} GPUs, the site offers {plan.site.gpus}", allowed="equal numbers"
+        )
     if layout.layers != model.layers:
         raise InputError(
             f"the layout holds {layout.layers} layers, the model has {model.layers}", allowed="every layer exactly once"
@@ -39,7 +41,7 @@ def check_sizes(model: ModelSpec, job: TrainingJob, layout: Layout, site: Site) 
         )
 
 
-def check_rules(model: ModelSpec, job: TrainingJob, layout: Layout, framework: Framework, version: str) -> None:
+def check_rules(plan: Planned, framework: Framework, version: str) -> None:
     """Refuse a plan that breaks a rule of the framework.
 
     Raises
@@ -47,7 +49,7 @@ def check_rules(model: ModelSpec, job: TrainingJob, layout: Layout, framework: F
     InputError
         Names every broken rule's numbers.
     """
-    broken = check_layout(layout, model, job, framework=framework, version=version)
+    broken = check_layout(plan.layout, plan.model, plan.job, framework=framework, version=version)
     if broken:
         reasons = "; ".join(violation.message for violation in broken)
         raise InputError(f"{framework} {version} would refuse this plan: {reasons}")

@@ -9,7 +9,6 @@ dp_replicate, dp_shard, cp, tp, with tp fastest), ``distributed/pipeline_paralle
 ``models/common/moe_sharding.py`` (experts over ep, or over tp without ep).
 """
 
-from collections.abc import Sequence
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Final
@@ -19,7 +18,7 @@ from costmodels.layout import Layout, Strategy
 from costmodels.pipeline.schedules import Schedule, positions
 from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
-from planner.export.launch import Export, Program, Site, node_rows, rank_rows
+from planner.export.launch import Export, Planned, Program, node_rows, rank_rows
 from planner.export.plan_checks import (
     check_rules,
     check_sizes,
@@ -31,7 +30,6 @@ from planner.export.plan_checks import (
 from planner.ingest.plain_layout import plain_layout
 from planner.ingest.torchtitan import layout_of, parse_torchtitan
 from planner.ingest.torchtitan_models import registry, same_sizes
-from planner.plan_report import RankPlace
 from planner.request import Framework
 from planner.rules.proposal import ModelFacts, facts_of
 from planner.rules.table import resolve_version
@@ -55,29 +53,13 @@ _PROGRAM: Final = Program(
 )
 
 
-def export_torchtitan(
-    model: ModelSpec,
-    job: TrainingJob,
-    layout: Layout,
-    site: Site,
-    *,
-    placement: Sequence[RankPlace] = (),
-    version: str | None = None,
-) -> Export:
+def export_torchtitan(plan: Planned) -> Export:
     """Write a plan as a torchtitan launch.
 
     Parameters
     ----------
-    model, job : ModelSpec, TrainingJob
-        What is trained; the model must be one of torchtitan's registry.
-    layout : Layout
-        The plan; one grid for the whole model.
-    site : Site
-        Hosts and GPUs, as many as the layout uses.
-    placement : sequence of RankPlace, optional
-        Which GPU each rank gets; identity by default.
-    version : str, optional
-        Such as ``0.3``; the newest known by default.
+    plan : Planned
+        One grid for the whole model, which must be one of torchtitan's registry.
 
     Returns
     -------
@@ -89,17 +71,18 @@ def export_torchtitan(
     InputError
         A part of the model or of the layout cannot be said to torchtitan; the message names it.
     """
-    known = resolve_version(Framework.TORCHTITAN, version)
-    check_sizes(model, job, layout, site)
+    model, job, layout = plan.model, plan.job, plan.layout
+    known = resolve_version(Framework.TORCHTITAN, plan.version)
+    check_sizes(plan)
     grid = one_grid(layout, "torchtitan")
-    check_rules(model, job, layout, Framework.TORCHTITAN, known)
+    check_rules(plan, Framework.TORCHTITAN, known)
     arguments = launch_arguments(model, job, layout, grid)
-    nodes = node_rows(site, placement)
+    nodes = node_rows(plan.site, plan.placement)
     export = Export(
         framework=Framework.TORCHTITAN,
         version=known,
         arguments=arguments,
-        environment=(("PYTORCH_ALLOC_CONF", "expandable_segments:True"), *placed_environment(placement)),
+        environment=(("PYTORCH_ALLOC_CONF", "expandable_segments:True"), *placed_environment(plan.placement)),
         nodes=nodes,
         ranks=rank_rows(layout, nodes),
         notes=(

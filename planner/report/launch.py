@@ -12,7 +12,7 @@ from planner.export.bridge import export_bridge
 from planner.export.deepspeed import export_deepspeed
 from planner.export.folder import export_files
 from planner.export.galvatron import export_galvatron
-from planner.export.launch import Export, site_of
+from planner.export.launch import Export, Planned, site_of
 from planner.export.layout_json import write_layout
 from planner.export.megatron import export_megatron
 from planner.export.nemo import export_nemo
@@ -26,7 +26,7 @@ from planner.report.target import Target
 from planner.report.words import layout_text
 from planner.request import PlanRequest
 
-EXPORTERS: Mapping[str, Callable[..., Export]] = MappingProxyType(
+EXPORTERS: Mapping[str, Callable[[Planned], Export]] = MappingProxyType(
     {
         "megatron": export_megatron,
         "bridge": export_bridge,
@@ -78,12 +78,14 @@ def launch_of(request: PlanRequest, ranked: RankedLayout, target: Target) -> Lau
     exporter = EXPORTERS.get(target.format)
     if exporter is not None:
         export = exporter(
-            request.model,
-            request.job,
-            ranked.layout,
-            site_of(request.cluster, ranked.layout.gpus, hosts),
-            placement=_on_hosts(_places(request, ranked), hosts),
-            version=target.version,
+            Planned(
+                model=request.model,
+                job=request.job,
+                layout=ranked.layout,
+                site=site_of(request.cluster, ranked.layout.gpus, hosts),
+                placement=_on_hosts(_places(request, ranked), hosts),
+                version=target.version,
+            )
         )
         return LaunchFiles(
             title=title,
