@@ -187,7 +187,7 @@ def _all_to_all_s(message_bytes: Bytes, route: Route, constants: NetworkConstant
         if link.incast > 0.0 and not met:
             sharers = max(1.0, crossing.tier.pair_bytes_per_s / crossing.tier.bytes_per_s)
             flows = np.where(crossing.inside > constants.rail_gpus, outside, crossing.parts - 1.0) * sharers
-            incast, met = 1.0 + (flows / link.incast) ** 2, True
+            incast, met = 1.0 + (flows / link.incast) ** constants.incast_power, True
         share = crossing.pairs_bytes_per_s * link.alltoall / incast
         times.append(part_bytes * outside / share)
         latency = latency + np.where(crossing.parts > 1, crossing.hop_s + outside * constants.remote_peer_s, 0.0)

@@ -70,6 +70,7 @@ class NetworkConstants:
     peer_s: float
     remote_peer_s: float
     group_bytes_per_s: float
+    incast_power: float
     rail_gpus: int
     links: tuple[LinkConstants, ...]
     dispatchers: MappingProxyType[Dispatcher, DispatcherConstants]
@@ -120,6 +121,7 @@ def network_of(table: dict[str, Any]) -> NetworkConstants:
         "peer_s",
         "remote_peer_s",
         "group_bytes_per_s",
+        "incast_power",
     )
     fields = LinkConstants.__dataclass_fields__
     links = tuple(
