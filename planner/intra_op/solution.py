@@ -22,6 +22,7 @@ class Method(StrEnum):
     CLOSED_FORM = "closed form"  # the fastest assignment fits
     DUAL = "lagrangian dual"  # the bound met a feasible assignment
     LABELS = "label search"
+    HALVES = "sums of halves"
     CP_SAT = "cp-sat"
 
 
@@ -35,7 +36,8 @@ class SolveOptions:
         An answer is called optimal when no other is faster by more than this share of its time (and the rounding of
         the grid, below 1e-9 unless the dearest assignment is 1000 times the best). Zero proves to the last unit.
     max_labels : int
-        Labels that each side of the label search may keep before CP-SAT takes over; 0 sends everything to CP-SAT.
+        Labels that each side of the label search may keep, and a quarter of the sums of halves that may be listed,
+        before CP-SAT takes over; 0 sends everything to CP-SAT.
     max_deterministic_s : float
         CP-SAT's deterministic time limit per subproblem.
     """
@@ -47,7 +49,10 @@ class SolveOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class SolveStats:
-    """Work done: sizes before and after dominance, subproblems by uniform value and transient cap, and effort."""
+    """Work done: sizes before and after dominance, subproblems by uniform value and transient cap, and effort.
+
+    ``labels`` counts sums of halves too.
+    """
 
     strategies: int = 0
     undominated: int = 0

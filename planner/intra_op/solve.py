@@ -3,7 +3,8 @@
 1. ``Uniform`` values and the transient cap couple all layers: each combination is a subproblem without them.
 2. Dominated strategies leave each subproblem.
 3. If the fastest path fits, it is the answer (closed form). Otherwise the Lagrangian dual bounds the subproblem.
-4. What the bound cannot close is searched with labels, and with the counts ILP in CP-SAT if labels grow too many.
+4. What the bound cannot close is searched with labels; if they grow too many, with sums of halves where layers do not
+   depend on each other, and with the counts ILP in CP-SAT.
 
 The answer is repriced from the problem; an illegal or mispriced one raises. See docs/formulation.md.
 """
@@ -19,13 +20,14 @@ import numpy as np
 from planner.intra_op.bounds import Dual, Path, cheapest, dual, rounding_margin
 from planner.intra_op.chain import FORBIDDEN, Bools, Chain, decode, encode, without_dominated
 from planner.intra_op.constraints import Uniform
+from planner.intra_op.halves import search_halves
 from planner.intra_op.labels import Goal, path_bounds, search_labels
 from planner.intra_op.problem import Assignment, Floats, IntraOpProblem, reprice, violations
 from planner.intra_op.solution import IntraOpSolution, Method, SolutionCache, SolveOptions, SolveStats, Status
 
 MAX_UNIFORM_COMBINATIONS: Final = 4096
-FEW_COUNTS: Final = 64
-"""Up to so many integers and without edges the counts ILP is quick: labels hand over at a twentieth of their limit."""
+SUMS_PER_LABEL: Final = 4
+"""Sums of halves for one label of the limit: they take less time."""
 SETTLED: Final = 0.5
 """A range of transient caps is searched as it is when the caps differ by less than this share of the open gap."""
 PROMISING: Final = 16
@@ -235,15 +237,17 @@ def _search(chain: Chain, bound: Dual, progress: _Progress, *, last_resort: bool
     if not last_resort and max(run.keep.size for run in chain.runs) > 4 * PROMISING:
         return False
     chain = without_dominated(chain)
-    if options.max_labels > 0:
-        few = chain.separable and sum(run.keep.size for run in chain.runs) <= FEW_COUNTS
-        max_labels = options.max_labels // 20 if few or not last_resort else options.max_labels
-        result = search_labels(chain, price=bound.price, goal=progress.goal(lower), max_labels=max_labels)
+    for method, most in _methods(chain, options, last_resort=last_resort):
+        goal = progress.goal(lower)
+        if method is Method.HALVES:
+            result = search_halves(chain, price=bound.price, goal=goal, max_sums=most)
+        else:
+            result = search_labels(chain, price=bound.price, goal=goal, max_labels=most)
         progress.count(labels=result.labels)
-        progress.offer(chain, result.best, Method.LABELS)
+        progress.offer(chain, result.best, method)
         lower = max(lower, result.bound)
         if result.proven or lower >= progress.target:
-            progress.method = Method.LABELS
+            progress.method = method
             progress.bounds.append(lower)
             return True
     if not last_resort:
@@ -256,6 +260,19 @@ def _search(chain: Chain, bound: Dual, progress: _Progress, *, last_resort: bool
     progress.offer(chain, counted.best, Method.CP_SAT)
     progress.bounds.append(counted.bound)
     return True
+
+
+def _methods(chain: Chain, options: SolveOptions, *, last_resort: bool) -> tuple[tuple[Method, int], ...]:
+    """Searches before the counts ILP and their limits.
+
+    Sums of halves need layers that do not depend on each other and one cap of transient bytes.
+    """
+    few, every = (Method.LABELS, options.max_labels // 20), (Method.LABELS, options.max_labels)
+    if not every[1]:
+        return ()
+    if not last_resort:
+        return (few,)
+    return (few, (Method.HALVES, SUMS_PER_LABEL * options.max_labels), every) if chain.separable else (every,)
 
 
 def _answer(problem: IntraOpProblem, chain: Chain, progress: _Progress, assignment: Assignment) -> IntraOpSolution:
