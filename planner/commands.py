@@ -10,6 +10,7 @@ from typing import Final
 
 from hardware.errors import InputError
 from hardware.importers.assemble import Wishes
+from hardware.nouns import count
 from planner.calibrate.inputs import Inputs
 from planner.layouts.explicit import ExplicitLayout, layout_of
 from planner.plan_report import PlanReport, RankedLayout
@@ -411,7 +412,7 @@ def import_nccl_tests(paths: Sequence[Path], cluster: str, accelerator: str, out
     rates = rate_lines(found.rates)
     head = "".join(f"# {line}\n" for line in ("Measured:", *rates, "Assumed:", *found.assumed) if line.isprintable())
     _write_cluster(f"{head}\n{to_toml(found.cluster)}", output)
-    print_import(f"{found.cluster.name}: {found.cluster.gpus} GPUs", rates, found.assumed, output)
+    print_import(f"{found.cluster.name}: {count(found.cluster.gpus, 'GPU')}", rates, found.assumed, output)
     return DONE
 
 
@@ -427,7 +428,7 @@ def import_telemetry(paths: Sequence[Path], cluster: str, accelerator: str, outp
     lines = ("Measured under load:", *found.stated, "Assumed:", *found.assumed)
     head = "".join(f"# {line}\n" for line in lines if line.isprintable())
     _write_cluster(f"{head}\n{to_toml(found.cluster)}", output)
-    print_import(f"{found.cluster.name}: {found.cluster.gpus} GPUs", found.stated, found.assumed, output)
+    print_import(f"{found.cluster.name}: {count(found.cluster.gpus, 'GPU')}", found.stated, found.assumed, output)
     return DONE
 
 

@@ -9,6 +9,7 @@ from costmodels.pricing import Constants
 from costmodels.profile import UNCHANGED, Profile, profiled
 from costmodels.workload.fields import Fields
 from hardware.errors import InputError
+from hardware.nouns import count
 from hardware.text_file import read_toml_file
 from planner.traits import RunTraits, family_of
 
@@ -157,7 +158,7 @@ def _range_lines(runs: Iterable[FittedRun]) -> list[str]:
     gpus = [run.traits.gpus for run in runs]
     if not gpus:
         return ["# fitted on no runs: kernels and collectives alone"]
-    return [f"# fitted on {len(gpus)} runs on {min(gpus):g} to {max(gpus):g} accelerators"]
+    return [f"# fitted on {count(len(gpus), 'run')} on {min(gpus):g} to {max(gpus):g} accelerators"]
 
 
 def _line(name: str, value: object) -> str:

@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,34 @@ def test_the_set_of_options_is_pinned():
         if name not in ("catalog", "import"):
             found[name] = names | ({"--help"} if not name else set())
     assert found == OPTIONS
+
+
+def test_every_option_says_what_it_does_within_eighty_columns(monkeypatch):
+    from typer.main import get_command  # noqa: PLC0415 - only this test looks inside
+
+    monkeypatch.setenv("COLUMNS", "80")
+    for name, command in commands(get_command(app)):
+        assert command.help, name
+        for item in command.params:
+            assert getattr(item, "help", ""), f"{name} {item.name}"
+        lines = run(*name.split(), "--help").stdout.splitlines()
+        assert max(map(len, lines)) <= 80, name
+
+
+def test_one_of_a_thing_is_no_plural(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "1000")
+    asked = ("--global-batch", "8", "--seq", "2048", "--fix", "tp=1", "--fix", "pp=1", "--micro-batch", "1")
+    texts = [
+        run("search", "llama3_8b", "dgx-h100:1", *asked, "--fix", "dp=1").output,
+        run("search", "llama32_1b", "dgx-h100:1", *asked, "--fix", "cp=1", "--recompute", "none").output,
+        run("fewest", "llama3_8b", "dgx-h100", "--global-batch", "8", "--seq", "2048", "--fix", "pp=1").output,
+        run("check", "--world-size", "1", "--", "--num-layers", "2", "--hidden-size", "64").output,
+        *(run("catalog", "clusters", name).output for name in ("dgx-h100:1", "p3-16xlarge", "gb200-nvl72:2", "lambda")),
+    ]
+    nouns = "GPUs|grids|nodes|hosts|layers|stages|adapters|micro-batches|sequences"
+    for text in texts:
+        assert not re.search(rf"\b1 ({nouns})\b", text), text
+        assert not re.search(r"[;,]\s*$", text, flags=re.MULTILINE), text
 
 
 @pytest.fixture(scope="module")

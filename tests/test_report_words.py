@@ -4,10 +4,10 @@ import plan_samples as samples
 import pytest
 
 from costmodels.layout import FULL_RECOMPUTE, Strategy, StrategyRun
+from hardware.nouns import count
 from planner.layouts.explicit import parse_layers
 from planner.layouts.splits import runs_of
 from planner.report.words import (
-    count,
     digits,
     grids_text,
     interval,

@@ -101,10 +101,18 @@ PlacementGiven = Annotated[
 ProfileFile = Annotated[
     str, typer.Option("--profile", help="Profile of the machine (plan calibrate); default: published constants.")
 ]
-Stages = Annotated[int | None, typer.Option("--pp", min=1, help="Default: stages of --layers-per-stage, or 1.")]
+TensorDegree = Annotated[int, typer.Option("--tp", min=1, help="GPUs that share each layer.")]
+ContextDegree = Annotated[int, typer.Option("--cp", min=1, help="GPUs that share each sequence.")]
+ExpertDegree = Annotated[int, typer.Option("--ep", min=1, help="GPUs that share the experts of a layer.")]
+MicroBatch = Annotated[int, typer.Option("--micro-batch", min=1, help="Sequences per micro-batch.")]
+Stages = Annotated[
+    int | None, typer.Option("--pp", min=1, help="Pipeline stages; default: those of --layers-per-stage, or 1.")
+]
 Chunks = Annotated[int | None, typer.Option("--vpp", min=1, help="Virtual chunks per stage.")]
-ExpertTensor = Annotated[int | None, typer.Option("--etp", min=1, help="Default: 1 when --ep is above 1, else tp.")]
-Replicas = Annotated[int | None, typer.Option("--dp", min=1, help="Default: what the other degrees leave.")]
+ExpertTensor = Annotated[
+    int | None, typer.Option("--etp", min=1, help="Tensor degree of experts; default: 1 when --ep is above 1, else tp.")
+]
+Replicas = Annotated[int | None, typer.Option("--dp", min=1, help="Replicas; default: what the other degrees leave.")]
 LayersPerStage = Annotated[
     str | None,
     typer.Option("--layers-per-stage", help="Such as 21,21,19,19 or 10x8; virtual chunks 11/10,11/10,10/9."),

@@ -9,6 +9,7 @@ from hardware import catalog
 from hardware.cluster import Cluster, DeviceState, Island
 from hardware.errors import InputError
 from hardware.importers.telemetry import DeviceReading, Telemetry, host_order, on_host, read_telemetry
+from hardware.nouns import count
 from planner.calibrate.link_rates import accelerator_in
 
 
@@ -78,7 +79,7 @@ def _laid(cluster: Cluster, files: Sequence[Telemetry], assumed: Sequence[str]) 
     if len(hosts) > 1:
         notes.append(f"nodes 0 to {len(hosts) - 1} are {', '.join(hosts[:8])}{', ...' if len(hosts) > 8 else ''}")
     if len(hosts) < cluster.nodes:
-        notes.append(f"{cluster.nodes - len(hosts)} nodes without a series: as the model has it")
+        notes.append(f"{count(cluster.nodes - len(hosts), 'node')} without a series: as the model has it")
     return MeasuredCluster(
         cluster=_with_devices(cluster, files, hosts),
         hosts=hosts,

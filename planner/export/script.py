@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from hardware.nouns import count
 from planner.export.launch import Export
 
 PORT: Final = 29500
@@ -38,7 +39,7 @@ _SCRIPT_CHECK: Final = ': "${{TRAIN_SCRIPT:?set TRAIN_SCRIPT to the path of {nam
 _PAGE: Final = """\
 # {title}
 
-{nodes} nodes x {per_node} GPUs, {framework} {version}.
+{nodes} x {per_node}, {framework} {version}.
 
 | file | what |
 |---|---|
@@ -99,8 +100,8 @@ def page(export: Export, title: str) -> str:
     program = export.program
     return _PAGE.format(
         title=title,
-        nodes=len(export.nodes),
-        per_node=len(export.nodes[0].gpus),
+        nodes=count(len(export.nodes), "node"),
+        per_node=count(len(export.nodes[0].gpus), "GPU"),
         framework=export.framework,
         version=export.version,
         files="".join(f"| `{name}` | read by the launch |\n" for name, _ in export.files),

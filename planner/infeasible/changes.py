@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from hardware.cluster import Cluster
+from hardware.nouns import count
 from planner.request import PlanRequest
 
 DOUBLINGS: Final = 7  # of the number of nodes
@@ -45,7 +46,7 @@ def more_nodes(request: PlanRequest, nodes: int) -> Change:
     first, *others = request.cluster.islands
     machine: Cluster = replace(request.cluster, islands=(replace(first, nodes=nodes, domains=()), *others))
     job = replace(request.job, global_batch=max(request.job.global_batch, machine.gpus))
-    more = f"{machine.nodes} nodes ({machine.gpus} GPUs)"
+    more = f"{count(machine.nodes, 'node')} ({count(machine.gpus, 'GPU')})"
     words = more if job == request.job else f"{more} and a global batch of {job.global_batch}"
     return Change(words=words, request=replace(request, cluster=machine, job=job))
 

@@ -12,6 +12,7 @@ from costmodels.memory import usable_memory
 from costmodels.pricing import Constants, Pricing
 from costmodels.workload.counts import parameter_count
 from hardware.cluster import Cluster
+from hardware.nouns import count
 from planner.infeasible.changes import DOUBLINGS, Change, batches, choices, more_nodes, shorter, without_choices
 from planner.layouts.build import on_island
 from planner.plan_report import Infeasibility
@@ -151,9 +152,10 @@ def _memory(request: PlanRequest, pricings: Sequence[Pricing], near: Smallest) -
     each = states / parameter_count(request.model).total
     usable = sum(pricing.island.gpus * usable_memory(pricing.accelerator) for pricing in pricings)
     if states > usable:
+        machine = f"{count(request.cluster.gpus, 'GPU')} {'has' if request.cluster.gpus == 1 else 'have'}"
         return (
             f"memory: weights, gradients and optimizer states take {states / GIB:.0f} GiB ({each:g} bytes a "
-            f"parameter), and activations come on top; {request.cluster.gpus} GPUs have {usable / GIB:.0f} GiB usable"
+            f"parameter), and activations come on top; {machine} {usable / GIB:.0f} GiB usable"
         )
     use = near.use
     own = sum(size for name, size in use.components if name in STATES)
@@ -185,10 +187,11 @@ def states_parts(request: PlanRequest) -> tuple[tuple[str, float], ...]:
 def _rules(request: PlanRequest, tally: Tally) -> str:
     """No grid is legal: the rule that most of them break, or that none multiplies out."""
     if tally.rejected:
-        rule, count = tally.rejected.most_common(1)[0]
-        return f"every one of {tally.enumerated} grids breaks a rule of {request.framework}; {count} break: {rule}"
+        rule, broken = tally.rejected.most_common(1)[0]
+        every = f"each of {count(tally.enumerated, 'grid')} breaks a rule of {request.framework}"
+        return f"{every}; of these {broken:,} by: {rule}"
     pinned = ", ".join(f"{name}={value}" for name, value in request.fixed)
-    what = f"no grid over {request.cluster.gpus} GPUs divides a global batch of {request.job.global_batch}"
+    what = f"no grid over {count(request.cluster.gpus, 'GPU')} divides a global batch of {request.job.global_batch}"
     return what + (f" with {pinned}" if pinned else "")
 
 

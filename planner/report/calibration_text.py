@@ -10,12 +10,13 @@ import numpy as np
 from rich.console import Console, RenderableType
 from rich.text import Text
 
+from hardware.nouns import count
 from planner.calibrate.calibration import Calibration
 from planner.profile import FittedRun, MachineProfile
 from planner.report.console import section, show
 from planner.report.layout_text import bullets, labelled
 from planner.report.ranking import ruled_table
-from planner.report.words import count, gib, listed, percent
+from planner.report.words import gib, listed, percent
 
 MOST_REASONS: Final = 8
 LABELS: Final = MappingProxyType(

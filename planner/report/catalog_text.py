@@ -9,11 +9,12 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from hardware import catalog
+from hardware.nouns import count
 from planner.report.catalog_json import catalog_names
 from planner.report.console import section, show
 from planner.report.layout_text import labelled
 from planner.report.ranking import ruled_table
-from planner.report.words import count, large
+from planner.report.words import large
 
 _HINTS = MappingProxyType(
     {
@@ -77,15 +78,16 @@ def _island_rows(number: int, island: Mapping[str, Any]) -> list[tuple[str, str]
     """Say what one island of a cluster is made of."""
     fast, nics = island["scale_up"], island["nics"]
     part = f"{island['gpus_per_node']} x {island['accelerator']} of {island['memory_gib_per_gpu']:.4g} GiB"
-    domain = f"{fast['kind']} {fast['shape']}, {fast['domain_gpus']} GPUs a domain"
-    adapters = f"{nics['per_node']} {nics['kind']} adapters a node, {nics['gbit_per_s']:g} Gb/s each"
+    domain = f"{fast['kind']} {fast['shape']}, {count(fast['domain_gpus'], 'GPU')} a domain"
+    adapters = f"{count(nics['per_node'], nics['kind'] + ' adapter')} a node, {nics['gbit_per_s']:g} Gb/s each"
     tiers = ", ".join(
-        tier["name"] + (f" of {tier['nodes']} nodes" if tier["nodes"] else "") for tier in island["fabric"]
+        tier["name"] + (f" of {count(tier['nodes'], 'node')}" if tier["nodes"] else "") for tier in island["fabric"]
     )
+    network = f"{adapters}, {nics['latency_us']:.3g} us" + (f"; {tiers}" if tiers else "")
     return [
         (f"island {number}", f"{count(island['nodes'], 'node')} {island['node']} with {part}"),
         ("  scale-up", f"{domain}, {fast['gb_per_s_per_gpu']:g} GB/s a GPU and direction, {fast['latency_us']:.3g} us"),
-        ("  network", f"{adapters}, {nics['latency_us']:.3g} us; {tiers}" if nics["per_node"] else "none"),
+        ("  network", network if nics["per_node"] else "none"),
         ("  cooling", str(island["cooling"])),
     ]
 

@@ -6,6 +6,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from costmodels.layout import RankOrder
+from hardware.nouns import count
 from planner.ingest.judged import JudgedLaunch
 from planner.launches.check import FasterLayout, LaunchReport, PricedNeighbour
 from planner.layouts.splits import runs_of
@@ -105,7 +106,7 @@ def print_check(console: Console, report: LaunchReport) -> None:
 
 
 def _verdict(judged: JudgedLaunch) -> RenderableType:
-    title = f"{judged.title}, {judged.world} GPUs"
+    title = f"{judged.title}, {count(judged.world, 'GPU')}"
     if judged.legal:
         return Text(f"Legal for {title}.", style="bold green")
     lines = [f"{found.message} ({found.rule})" for found in judged.violations]

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from costmodels.layout import Layout
 from costmodels.results import MemoryUse
+from hardware.nouns import count
 from planner.advice.compare import Compared, zero_remark
 from planner.advice.fewest import Fewest, TooFew
 from planner.plan_report import RankedLayout
@@ -79,15 +80,15 @@ def _decides(below: TooFew | None) -> str:
     if below.decides == "states":
         parts = ", ".join(f"{name} {gib(size):,.0f}" for name, size in below.states)
         return (
-            f"states: on {below.gpus:,} GPUs they alone are {gib(below.states_bytes):,.0f} of "
+            f"states: on {count(below.gpus, 'GPU')} they alone are {gib(below.states_bytes):,.0f} of "
             f"{gib(below.usable_bytes):,.0f} GiB ({parts})"
         )
     if below.use is None:
-        return f"rules: no layout is legal on {below.gpus:,} GPUs"
+        return f"rules: no layout is legal on {count(below.gpus, 'GPU')}"
     use = below.use
     return (
-        f"{below.decides}: the layout that needs least on {below.gpus:,} GPUs takes {gib(use.total_bytes):.1f} of "
-        f"{gib(use.usable_bytes):.1f} GiB, {states_gib(use):.1f} of them states, "
+        f"{below.decides}: the layout that needs least on {count(below.gpus, 'GPU')} takes "
+        f"{gib(use.total_bytes):.1f} of {gib(use.usable_bytes):.1f} GiB, {states_gib(use):.1f} of them states, "
         f"{gib(dict(use.components)[below.decides]):.1f} {below.decides}"
     )
 
@@ -100,8 +101,8 @@ def _in_host(found: Fewest) -> str:
     host = gib(use.host_bytes) * min(node.gpus, ranked.layout.gpus)
     there = f" of {gib(node.host.memory_bytes):,.0f}" if node.host.memory_bytes else ""
     return (
-        f"{ranked.layout.gpus:,} GPUs: {layout_text(ranked.layout)}, {memory_text(use)} of {gib(use.usable_bytes):.1f} "
-        f"GiB; {host:,.0f}{there} GiB of host memory per node"
+        f"{count(ranked.layout.gpus, 'GPU')}: {layout_text(ranked.layout)}, {memory_text(use)} of "
+        f"{gib(use.usable_bytes):.1f} GiB; {host:,.0f}{there} GiB of host memory per node"
     )
 
 

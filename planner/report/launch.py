@@ -8,6 +8,7 @@ from types import MappingProxyType
 from rich.console import Console
 
 from hardware.errors import InputError
+from hardware.nouns import count
 from planner.export.bridge import export_bridge
 from planner.export.deepspeed import export_deepspeed
 from planner.export.folder import export_files
@@ -112,7 +113,7 @@ def _on_hosts(placement: Sequence[RankPlace], hosts: Sequence[str]) -> tuple[Ran
     unnamed = sorted({place.host for place in placement} - set(names))
     if unnamed:
         raise InputError(
-            f"--hosts names {len(hosts)} hosts and the plan places ranks on {unnamed[0]}", allowed="more hosts"
+            f"--hosts names {count(len(hosts), 'host')} and the plan places ranks on {unnamed[0]}", allowed="more hosts"
         )
     return tuple(replace(place, host=names[place.host]) for place in placement)
 

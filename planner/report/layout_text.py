@@ -14,6 +14,7 @@ from costmodels.goodput import goodput
 from costmodels.layout import Layout, RankOrder
 from costmodels.results import Evidence, LayoutCost, MemoryUse, Moment, StepTime, Verdict
 from costmodels.workload.counts import parameter_count
+from hardware.nouns import count
 from planner.layouts.splits import runs_of
 from planner.plan_report import RankedLayout
 from planner.profile import MachineProfile
@@ -21,7 +22,6 @@ from planner.report.console import Bars, section
 from planner.report.ranking import STYLES, ruled_table
 from planner.report.words import (
     GIGA,
-    count,
     digits,
     duration,
     gib,

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from costmodels.workload import presets
 from hardware.errors import InputError
+from hardware.nouns import count
 from hardware.text_file import read_text_file
 from planner.export.layout_json import read_layout
 from planner.launches.porting import Port, Recipe, recipe_of_launch
@@ -110,7 +111,9 @@ def port_to_json(port: Port) -> Json:
 def port_sections(port: Port) -> tuple[RenderableType, ...]:
     """Parts that stand before a search's own: the recipe, its forced changes, and its distance to the fastest."""
     name = port.report.request.cluster.name
-    start = f"{port.recipe.name}: {layout_text(port.recipe.layout)} on {port.recipe.layout.gpus} GPUs, to {name}"
+    start = (
+        f"{port.recipe.name}: {layout_text(port.recipe.layout)} on {count(port.recipe.layout.gpus, 'GPU')}, to {name}"
+    )
     forced = [f"{change.what}: {change.why}" for change in port.forced] or ["nothing"]
     parts: list[RenderableType] = [Text(start), section("What must change, and why", bullets(forced))]
     if port.carried is None:

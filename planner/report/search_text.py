@@ -8,12 +8,13 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from costmodels.results import Evidence
+from hardware.nouns import count
 from planner.plan_report import PlanReport, SearchProof
 from planner.report.console import bars, section, show
 from planner.report.layout_text import breakdown, facts, job_line, labelled
 from planner.report.ranking import ranking
 from planner.report.stage_text import uneven_sections
-from planner.report.words import count, interval, layout_text, listed, percent, seconds
+from planner.report.words import interval, layout_text, listed, percent, seconds
 from planner.request import Framework, Objective
 
 MOST_REASONS: Final = 3
@@ -96,7 +97,7 @@ def counts_words(search: SearchProof) -> str:
         fates[_fate(bound)] += number
     ruled_out = ", ".join(f"{number:,} {fate}" for fate, number in fates.items() if number)
     return (
-        f"{search.enumerated:,} grids; {search.solved:,} of their variants priced in full"
+        f"{count(search.enumerated, 'grid')}; {search.solved:,} of their variants priced in full"
         + (f"; of grids and variants {ruled_out}" if ruled_out else "")
         + f"; {search.wall_s:.1f} s"
     )

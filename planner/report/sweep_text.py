@@ -9,10 +9,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from hardware.nouns import count
 from planner.report.console import console_on, section, show
 from planner.report.layout_text import labelled
 from planner.report.ranking import ruled_table
-from planner.report.words import count, digits
+from planner.report.words import digits
 from planner.sweeps.sweep import Row, SweepResult
 
 MOST_ROWS: Final = 40

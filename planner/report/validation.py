@@ -10,6 +10,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from costmodels.inventory import fitted_constants
+from hardware.nouns import count
 from planner.evidence.measured import MeasuredRun
 from planner.evidence.validate import ErrorSummary, Prediction, summaries
 from planner.profile import MachineProfile
@@ -17,7 +18,7 @@ from planner.report.console import section, show
 from planner.report.json_report import Json, heading
 from planner.report.layout_text import labelled
 from planner.report.ranking import ruled_table
-from planner.report.words import BYTES_PER_GIB, count, gib, percent
+from planner.report.words import BYTES_PER_GIB, gib, percent
 
 MOST_GROUPS: Final = 20
 MOST_REASONS: Final = 8

@@ -71,11 +71,6 @@ def large(value: float) -> str:
     return digits(value)
 
 
-def count(number: int, noun: str, plural: str = "") -> str:
-    """Return a number with its noun, such as ``1 GPU`` or ``64 GPUs``."""
-    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
-
-
 def layout_text(layout: Layout) -> str:
     """Return the degrees of a layout, such as ``TP4 PP8 DP2`` or ``PP4 DP16 EP8 ZeRO3``.
 
