@@ -91,11 +91,14 @@ def plan(request: PlanRequest, constants: Constants | None = None) -> PlanReport
     wanted = max(request.top, GRIDS_KEPT)
     lean = _without_slow_nodes(request, constants, slow_devices(pricings), started + LEAN_SHARE * request.time_limit_s)
     priced: list[tuple[Layout, LayoutCost]] = []
+    cool: dict[Layout, PlacedLayout] = {}
     placed: dict[Layout, PlacedLayout] = {}
     while True:
         tally, found = _found(request, pricings, deadline, wanted)
         priced = _distinct([*priced, *found])  # a later round that the time limit cuts may find fewer
-        placed = _placed(request, pricings, [*priced, *lean], placed, deadline)
+        new = [pair for pair in (*priced, *lean) if pair[0] not in cool]
+        cool |= _in_best_orders(request, pricings, new, deadline)
+        placed = place_all(request, pricings, cool, placed, deadline) if by_device(request) else cool
         if _covered(request, tally, found, placed) or late(deadline):
             break
         wanted *= 2
@@ -170,21 +173,15 @@ def _without_slow_nodes(
     return [pair for number, part in enumerate(parts) for pair in _island_alone(lean, pricings, number, part)[1]]
 
 
-def _placed(
-    request: PlanRequest,
-    pricings: Sequence[Pricing],
-    priced: Sequence[tuple[Layout, LayoutCost]],
-    known: Mapping[Layout, PlacedLayout],
-    end_s: float,
+def _in_best_orders(
+    request: PlanRequest, pricings: Sequence[Pricing], priced: Sequence[tuple[Layout, LayoutCost]], end_s: float
 ) -> dict[Layout, PlacedLayout]:
-    """Place the layouts by the pace of their accelerators where that counts, else by the network's."""
-    if by_device(request):
-        return place_all(request, pricings, priced, known, end_s)
-    placed = {}
+    """Layouts with the orders of ranks and nodes that are best for the network."""
+    found = {}
     for layout, cost in priced:
         others = rank_orders(request, pricings[0], layout) if len(pricings) == 1 else ()
-        placed[layout] = place_nodes(pricings, layout, cost, others, end_s)
-    return placed
+        found[layout] = place_nodes(pricings, layout, cost, others, end_s)
+    return found
 
 
 def by_device(request: PlanRequest) -> bool:

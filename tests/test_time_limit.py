@@ -15,7 +15,7 @@ from costmodels.price import price_layout, price_layout_with_heat
 from hardware.cluster import Cluster, DeviceState, FabricTier
 from planner.devices.stragglers import stragglers
 from planner.layouts.explicit import ExplicitLayout, layout_of
-from planner.placement import place_all, place_layout, place_nodes, place_with_splits
+from planner.placement import PlacedLayout, place_all, place_layout, place_nodes, place_with_splits
 from planner.planning import plan, pricings_of
 from planner.report.json_reader import report_from_json
 from planner.report.json_report import report_to_json
@@ -66,10 +66,8 @@ def test_without_time_there_is_still_an_answer_and_what_was_cut() -> None:
     request = with_slow_devices(time_limit_s=0.0)
     report = plan(request)
     best = report.layouts[0]
-    assert best.placement == ()
     repriced = price_layout_with_heat(pricings_of(request), best.layout)
-    if best.layout.gpus == 16:  # else on the nodes that hold no slow device
-        assert best.cost.step.total_s == pytest.approx(repriced.step.total_s)
+    assert best.cost.step.total_s <= repriced.step.total_s * (1.0 + 1e-9)  # in order, or on the faster node first
     cut = dict(report.search.cut)
     assert set(cut) == {SPLITS_CUT, RANKS_CUT}
     assert all(number > 0 for number in cut.values())
@@ -103,11 +101,11 @@ def test_of_layouts_that_are_not_placed_the_best_in_order_are_kept(monkeypatch: 
     request = with_slow_devices()
     pricings = pricings_of(request)
     layouts = [layout_of(request, ExplicitLayout(tp=2, pp=pp, micro_batch=1)) for pp in (1, 2, 4, 8)]
-    priced = [(layout, price_layout(pricings, layout)) for layout in layouts]
+    cool = {layout: PlacedLayout(layout=layout, cost=price_layout(pricings, layout)) for layout in layouts}
     clock = late_after(looks)
     monkeypatch.setattr("planner.placement.choose.late", lambda _: next(clock))
     monkeypatch.setattr("planner.placement.joint.late", lambda _: False)
-    placed = place_all(request, pricings, priced, end_s=1.0)
+    placed = place_all(request, pricings, cool, end_s=1.0)
     in_order_s = sorted(price_layout_with_heat(pricings, layout).step.total_s for layout in layouts)
     best_s = min(one.cost.step.total_s for one in placed.values())
     assert best_s <= in_order_s[0] * (1.0 + 1e-9)

@@ -296,6 +296,35 @@ def _state(heat: IslandHeat, placed: Ints, length_s: Floats) -> ThermalState:
     return steady_state(heat.cooling, heat.power, slots).take(every)
 
 
+def hottest_c(heat: IslandHeat, length_s: float) -> Floats:
+    """Temperatures that no placement exceeds in steps of a length, at the clock that the power limit leaves.
+
+    Parameters
+    ----------
+    heat : IslandHeat
+        The island.
+    length_s : float
+        Length of the step [s].
+
+    Returns
+    -------
+    array, shape (nodes, G)
+        Degrees Celsius: the hottest work of any stage behind accelerators whose heat sinks give most.
+    """
+    slots = Slots(
+        load=heat.load,
+        step_s=np.array(length_s),
+        inlet_c=np.array(0.0),
+        highest_clock=np.array(heat.sustained_clock),
+        fixed=np.array(False),
+    )
+    clock = np.full(heat.stages.shape, heat.sustained_clock)
+    own_c = slots.own_c(heat.cooling, heat.power, clock).max()
+    sink_w = slots.sink_w(heat.cooling, heat.power, clock).max()
+    degrees: Floats = heat.inlet_c + own_c + heat.cooling.upstream_c(np.full(heat.cooling.gpus, sink_w))
+    return degrees
+
+
 def _alike_nodes(heat: IslandHeat, placed: Ints, length_s: Floats) -> tuple[Ints, Ints]:
     """Return the first node of each sort, and the sort of every node, shape (R, nodes).
 

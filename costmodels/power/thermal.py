@@ -60,6 +60,11 @@ class ThermalModel:
         """GPUs of the node."""
         return sum(len(row) for row in self.rows)
 
+    def upstream_c(self, watts: Floats) -> Floats:
+        """Rise of the air at every GPU by what those upstream give [degree C], shape (..., G)."""
+        degrees: Floats = self.coupling_c_per_w * watts @ _upstream(self).T
+        return degrees
+
     def own_rise_c(self, watts: Floats | float) -> Floats:
         """Rise of a die over the arriving air by its own draw [degree C], any shape."""
         return quadratic_c(
@@ -140,8 +145,7 @@ def temperatures_c(model: ThermalModel, watts: Floats) -> Floats:
         Degrees Celsius, shape (..., G).
     """
     watts = np.asarray(watts, dtype=np.float64)
-    arriving = model.coupling_c_per_w * watts @ _upstream(model).T
-    degrees: Floats = model.inlet_c + model.own_rise_c(watts) + arriving
+    degrees: Floats = model.inlet_c + model.own_rise_c(watts) + model.upstream_c(watts)
     return degrees
 
 

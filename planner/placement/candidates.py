@@ -62,7 +62,7 @@ class Board:
 
     def patterns(self, block: int, node: int) -> tuple[Gpus, ...]:
         """Ways to lay a block on a node."""
-        return patterns(self.groups(block), self.slots[self.kinds[node]])
+        return patterns(self.blocks[block], self.slots[self.kinds[node]])
 
 
 def board_of(problem: HeatProblem) -> Board:

@@ -6,8 +6,13 @@ from types import MappingProxyType
 
 from costmodels.layout import Layout
 from costmodels.pricing import Pricing
-from costmodels.results import LayoutCost
-from planner.placement.joint import PlacedLayout, place_layout, place_with_splits, placed_in_order
+from planner.placement.joint import (
+    PlacedLayout,
+    place_layout,
+    place_with_splits,
+    placed_on_network,
+    placed_roughly,
+)
 from planner.request import Objective, PlanRequest
 from planner.search.objective import objective_value
 from planner.search.spans import late
@@ -16,7 +21,7 @@ from planner.search.spans import late
 def place_all(
     request: PlanRequest,
     pricings: Sequence[Pricing],
-    priced: Sequence[tuple[Layout, LayoutCost]],
+    cool: Mapping[Layout, PlacedLayout],
     known: Mapping[Layout, PlacedLayout] = MappingProxyType({}),
     end_s: float = inf,
 ) -> dict[Layout, PlacedLayout]:
@@ -31,33 +36,49 @@ def place_all(
         States the objective and how many layouts are wanted.
     pricings : sequence of Pricing
         One per island.
-    priced : sequence of (Layout, LayoutCost)
-        Layouts with their prices without heat.
+    cool : mapping of Layout to PlacedLayout
+        Layouts with the best orders of their ranks and nodes, and their prices, without heat.
     known : mapping
         What has been placed already, by the layout given.
     end_s : float
-        Of ``time.monotonic``: of the layouts after it the best ones with their ranks in order are kept.
+        Of ``time.monotonic``: of the layouts after it the best ones are kept, in order or on the coolest nodes.
 
     Returns
     -------
     dict of PlacedLayout
         By the layout given, in the order of the prices without heat. The best of them is never worse than any of the
-        layouts given, with its ranks in order.
+        layouts given, with ranks and nodes in the orders given or in their own.
     """
     placed: dict[Layout, PlacedLayout] = {}
     values: list[float] = []
     by_time = request.objective is Objective.TIME
-    ahead = sorted(priced, key=lambda pair: objective_value(request, *pair))
-    for number, (layout, cost) in enumerate(ahead):
+    ahead = sorted(cool.items(), key=lambda item: objective_value(request, item[1].layout, item[1].cost))
+    for number, (layout, cooled) in enumerate(ahead):
         if late(end_s) and layout not in known:
-            rest = [other for other, _ in ahead[number:] if other not in known]
-            return placed | {one.layout: one for one in placed_in_order(request, pricings, rest)}
-        cool = objective_value(request, layout, cost)
-        if by_time and len(values) >= request.top and cool >= sorted(values)[request.top - 1]:
+            rest = [other.layout for given, other in ahead[number:] if given not in known]
+            return placed | {one.layout: one for one in placed_roughly(request, pricings, rest)}
+        least = objective_value(request, cooled.layout, cooled.cost)
+        if by_time and len(values) >= request.top and least >= sorted(values)[request.top - 1]:
             break
-        may_win = not values or not by_time or cool < min(values)
+        may_win = not values or not by_time or least < min(values)
         place = place_with_splits if may_win else place_layout
-        found = known.get(layout) or place(request, pricings, layout, end_s)
+        found = known.get(layout) or _or_as_given(
+            request, pricings, cooled, place(request, pricings, cooled.layout, end_s)
+        )
         placed[layout] = found
         values.append(objective_value(request, found.layout, found.cost))
     return placed
+
+
+def _or_as_given(
+    request: PlanRequest, pricings: Sequence[Pricing], cooled: PlacedLayout, found: PlacedLayout
+) -> PlacedLayout:
+    """What was found, or the nodes in the order that is best for the network where that is better with heat too."""
+    if cooled.placement is None:
+        return found
+    cost = placed_on_network(pricings, cooled.layout, cooled.placement)
+    if objective_value(request, cooled.layout, cost) >= objective_value(request, found.layout, found.cost):
+        return found
+    return PlacedLayout(
+        layout=cooled.layout, cost=cost, placement=cooled.placement, in_order=found.in_order, cut=found.cut
+    )

@@ -14,7 +14,16 @@ import numpy as np
 
 from costmodels.layout import Layout
 from costmodels.placement import Placement, identity
-from costmodels.power.heat import HeatProblem, Settled, heat_problem, identity_maps, once, placed_maps, settle
+from costmodels.power.heat import (
+    HeatProblem,
+    Settled,
+    heat_problem,
+    hottest_c,
+    identity_maps,
+    once,
+    placed_maps,
+    settle,
+)
 from costmodels.price import memory_of, placed_cost
 from costmodels.pricing import Pricing
 from costmodels.results import LayoutCost, Verdict
@@ -23,7 +32,7 @@ from hardware.cluster import Island
 from planner.layouts.build import on_island
 from planner.layouts.expand import splits_freely
 from planner.placement.candidates import Board, board_of, every_placement, first_placements, near
-from planner.request import PlanRequest
+from planner.request import Objective, PlanRequest
 from planner.rules import check_layout
 from planner.search.objective import objective_value, objective_values
 from planner.search.spans import late
@@ -114,18 +123,29 @@ def placed_as_given(pricings: Sequence[Pricing], layout: Layout, placement: Plac
     return PlacedLayout(layout=layout, cost=costs[1], placement=placement, in_order=costs[0])
 
 
-def placed_in_order(request: PlanRequest, pricings: Sequence[Pricing], layouts: Sequence[Layout]) -> list[PlacedLayout]:
-    """Price layouts with their ranks in order, for want of time; the best of them, as many as the request wants."""
-    found = []
+def placed_roughly(request: PlanRequest, pricings: Sequence[Pricing], layouts: Sequence[Layout]) -> list[PlacedLayout]:
+    """Price layouts in order and on the coolest nodes, for want of time; the best, as many as the request wants."""
+    found: list[tuple[float, int, HeatProblem, _Priced | None]] = []
     for number, layout in enumerate(layouts):
         problem = heat_problem(pricings, layout)
-        settled = settle(problem, identity_maps(problem))
-        (value,) = objective_values(request, layout, settled.step_s, settled.mean_w())
-        found.append((float(value), number, problem, settled))
+        if len(problem.heats) > 1:
+            settled = settle(problem, identity_maps(problem))
+            (value,) = objective_values(request, layout, settled.step_s, settled.mean_w())
+            found.append((float(value), number, problem, None))
+            continue
+        board = board_of(problem)
+        usual = identity(layout.gpus, len(board.slots[0].coolness))
+        coolest = replace(usual, nodes=board.coolness[: len(usual.nodes)])
+        priced = _price(request, problem, (usual, coolest), complete=False)
+        found.append((priced.value, number, problem, priced))
     best = sorted(found, key=lambda one: one[:2])[: request.top]
     return [
-        PlacedLayout(layout=problem.layout, cost=placed_cost(problem, settled, 0), cut=True)
-        for _, _, problem, settled in best
+        replace(_placed(request, priced), cut=True)
+        if priced is not None
+        else PlacedLayout(
+            layout=problem.layout, cost=placed_cost(problem, settle(problem, identity_maps(problem)), 0), cut=True
+        )
+        for _, _, problem, priced in best
     ]
 
 
@@ -165,7 +185,7 @@ def _placed(request: PlanRequest, priced: _Priced) -> PlacedLayout:
     in_order = placed_cost(problem, priced.settled, 0)
     best, cost = priced.best, in_order
     if order != priced.placements[0].nodes and network_minds(problem.step.pricings[problem.heats[0].island].island):
-        moved = _on_network(priced)
+        moved = placed_on_network(problem.step.pricings, problem.layout, priced.placements[priced.best])
         if objective_value(request, problem.layout, moved) < priced.values[0]:
             cost = moved
         else:  # heat gains less than the network loses: nodes stay in order
@@ -192,21 +212,20 @@ def network_minds(island: Island) -> bool:
     return rack or any(len({tier.group_of(each) for each in range(island.nodes)}) > 1 for tier in island.fabric)
 
 
-def _on_network(priced: _Priced) -> LayoutCost:
-    """Price of the best placement with its nodes where they are."""
-    placement, problem = priced.placements[priced.best], priced.problem
-    (heat,) = problem.heats
-    pricings = list(problem.step.pricings)
-    rest = [node for node in range(pricings[heat.island].island.nodes) if node not in placement.nodes]
-    pricings[heat.island] = replace(pricings[heat.island], nodes=(*placement.nodes, *rest))
-    moved = heat_problem(pricings, problem.layout)
+def placed_on_network(pricings: Sequence[Pricing], layout: Layout, placement: Placement) -> LayoutCost:
+    """Price of a layout on one island with heat, its nodes where the placement has them on the network."""
+    number = layout.stages[0].island
+    rest = [node for node in range(pricings[number].island.nodes) if node not in set(placement.nodes)]
+    there = list(pricings)
+    there[number] = replace(pricings[number], nodes=(*placement.nodes, *rest))
+    moved = heat_problem(there, layout)
     return placed_cost(moved, settle(moved, placed_maps(moved, (placement,))), 0)
 
 
 def _best(request: PlanRequest, problem: HeatProblem, end_s: float) -> _Priced:
     """Price the placements of a layout on one island; the first of those priced is the identity."""
     board = board_of(problem)
-    if _unhindered(problem):
+    if _unhindered(request, problem):
         alone = (identity(problem.layout.gpus, len(board.slots[0].coolness)),)
         return _price(request, problem, alone, complete=True)
     every = every_placement(board)
@@ -221,13 +240,20 @@ def _best(request: PlanRequest, problem: HeatProblem, end_s: float) -> _Priced:
     return priced
 
 
-def _unhindered(problem: HeatProblem) -> bool:
-    """Whether nothing slows any accelerator with the ranks in order: then no other placement is faster."""
+def _unhindered(request: PlanRequest, problem: HeatProblem) -> bool:
+    """Whether ranks in order cannot be bettered: nothing slows any accelerator.
+
+    That settles the time. An accelerator that heat slows draws less, though, and may save energy where others set the
+    pace; so of other objectives it is said only where no placement is warm enough for that.
+    """
     (heat,) = problem.heats
     if (heat.clock > 0.0).any() or (heat.speed < 1.0).any():
         return False
-    (state,) = once(problem, identity_maps(problem)).states
-    return not bool(state.heat_limited.any())
+    if request.objective is Objective.TIME:
+        (state,) = once(problem, identity_maps(problem)).states
+        return not bool(state.heat_limited.any())
+    limit_c = heat.cooling.limit_c
+    return not limit_c or bool((hottest_c(heat, float(problem.step.times.total_s[0])) <= limit_c).all())
 
 
 def _step(request: PlanRequest, priced: _Priced, board: Board) -> _Priced | None:
@@ -259,8 +285,8 @@ def _price(request: PlanRequest, problem: HeatProblem, placements: tuple[Placeme
 
 
 def _least(values: Floats, energy: Floats) -> int:
-    """Least value; among equal ones the least energy, among equal ones the first."""
-    good = np.flatnonzero(values <= values.min() * (1.0 + SAME))
+    """Least value; among equal ones no worse than the first the least energy, among equal ones the first."""
+    good = np.flatnonzero(values <= min(values.min() * (1.0 + SAME), values[0]))
     good = good[energy[good] <= energy[good].min() * (1.0 + SAME)]
     return int(good[0])
 

@@ -36,13 +36,13 @@ class NodeSlots:
     coolness: Gpus
 
 
-def patterns(groups: Sequence[int], slots: NodeSlots) -> tuple[Gpus, ...]:
+def patterns(stages: Sequence[int], slots: NodeSlots) -> tuple[Gpus, ...]:
     """List the accelerators of the local ranks of a block, each way that differs from the others once.
 
     Parameters
     ----------
-    groups : sequence of int
-        Ranks of each stage in the block, in rank order.
+    stages : sequence of int
+        Stage of every local rank of the block; those of a stage need not be consecutive.
     slots : NodeSlots
         The node.
 
@@ -53,14 +53,17 @@ def patterns(groups: Sequence[int], slots: NodeSlots) -> tuple[Gpus, ...]:
         ways where their number allows it (:func:`listed_whole`).
     """
     gpus = sum(len(column) for column in slots.columns)
-    identity = tuple(range(sum(groups)))
-    if len(groups) == 1 and sum(groups) == gpus:
+    names = list(dict.fromkeys(stages))
+    group_of_rank = tuple(names.index(stage) for stage in stages)
+    groups = [group_of_rank.count(group) for group in range(len(names))]
+    identity = tuple(range(len(stages)))
+    if len(groups) == 1 and len(stages) == gpus:
         return (identity,)
     every = _every(groups, gpus) if listed_whole(groups, gpus) else iter(())
     found = chain(_by_coolness(groups, slots), every)
-    distinct = {_canonical(_labels(identity, groups, gpus), slots): identity}
+    distinct = {_canonical((*group_of_rank, *[UNUSED] * (gpus - len(stages))), slots): identity}
     for labels in found:
-        distinct.setdefault(_canonical(labels, slots), _gpus_of(labels, groups))
+        distinct.setdefault(_canonical(labels, slots), _gpus_of(labels, group_of_rank))
     return tuple(distinct.values())
 
 
@@ -109,18 +112,10 @@ def _by_coolness(groups: Sequence[int], slots: NodeSlots) -> Iterator[Gpus]:
         yield tuple(labels)
 
 
-def _labels(gpus: Gpus, groups: Sequence[int], count: int) -> Gpus:
-    """Stage group of every accelerator of a node."""
-    labels = [UNUSED] * count
-    group_of_rank = [group for group, size in enumerate(groups) for _ in range(size)]
-    for rank, gpu in enumerate(gpus):
-        labels[gpu] = group_of_rank[rank]
-    return tuple(labels)
-
-
-def _gpus_of(labels: Gpus, groups: Sequence[int]) -> Gpus:
+def _gpus_of(labels: Gpus, group_of_rank: Gpus) -> Gpus:
     """Accelerators of the local ranks: those of each stage in the order of their indices."""
-    return tuple(gpu for group in range(len(groups)) for gpu, label in enumerate(labels) if label == group)
+    held = {group: iter([gpu for gpu, label in enumerate(labels) if label == group]) for group in set(group_of_rank)}
+    return tuple(next(held[group]) for group in group_of_rank)
 
 
 def _canonical(labels: Gpus, slots: NodeSlots) -> tuple[tuple[int, Gpus], ...]:

@@ -53,9 +53,10 @@ def uneven_layouts(pricing: Pricing, layout: Layout, paces: Sequence[Sequence[fl
             for slow, flight, limit in zip(pace or [1.0] * layout.pp, held, limits, strict=True)
         ]
         for chunks in _splits(pricing, layout, sizes, places):
-            yield uniform_layout(
+            split = uniform_layout(
                 layout.first, chunks, micro_batch=layout.micro_batch, num_microbatches=layout.num_microbatches
             )
+            yield replace(split, rank_order=layout.rank_order)
 
 
 def _sizes(pricing: Pricing, layout: Layout) -> PartSizes:

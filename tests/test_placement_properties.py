@@ -1,0 +1,148 @@
+"""Placement over small models, machines and degrees: heat-aware never worse than heat-blind, search as brute force."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import permutations, product
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from small_requests import asked, cut
+
+from costmodels.layout import Layout, RankOrder
+from costmodels.placement import Placement
+from costmodels.power.heat import heat_problem, placed_maps, settle
+from costmodels.price import price_layout_with_heat
+from hardware.cluster import Cluster, DeviceState, FabricTier
+from hardware.errors import InputError
+from planner.layouts.explicit import ExplicitLayout, layout_of
+from planner.placement import place_layout
+from planner.placement.joint import placed_on_network
+from planner.placement.order import placement_of
+from planner.plan_report import RankedLayout
+from planner.planning import plan, pricings_of
+from planner.request import Objective, PlanRequest
+from planner.search.objective import objective_value
+
+MODELS = ("gpt3_6_7b", "llama32_1b", "mixtral_8x7b")
+SPEEDS = (1.0, 1.0, 0.9, 0.6)
+
+
+@st.composite
+def hot_requests(draw: st.DrawFn) -> PlanRequest:
+    """One or two nodes of two or four accelerators in two rows, warm enough that heat slows some, some of them slow."""
+    request = asked(draw(st.sampled_from(MODELS)), cluster="dgx-h100:2", global_batch=8, seq=2048, thermal=True, top=1)
+    request = replace(request, model=cut(request.model, draw(st.sampled_from([4, 6, 9]))))
+    nodes, gpus = draw(st.sampled_from([1, 2])), draw(st.sampled_from([2, 4]))
+    (island,) = request.cluster.islands
+    cooling = replace(
+        island.node.cooling,
+        rows=(tuple(range(gpus // 2)), tuple(range(gpus // 2, gpus))),
+        resistance_c_per_w=draw(st.sampled_from([0.06, 0.075])),
+        coupling_c_per_w=draw(st.sampled_from([0.0, 0.03])),
+    )
+    node = replace(
+        island.node,
+        gpus=gpus,
+        cooling=cooling,
+        scale_up=replace(island.node.scale_up, domain_gpus=gpus),
+        nics=replace(island.node.nics, count=draw(st.sampled_from([1, gpus]))),
+        host=replace(island.node.host, numa=(), pcie_switches=()),
+    )
+    devices = tuple(
+        DeviceState(node=number, gpu=gpu, speed=speed)
+        for number, gpu in product(range(nodes), range(gpus))
+        if (speed := draw(st.sampled_from(SPEEDS))) < 1.0
+    )
+    inlets = tuple(draw(st.sampled_from([30.0, 38.0, 46.0])) for _ in range(nodes))
+    fabric = (FabricTier(name="leaf", nodes=1, oversubscription=1.0), FabricTier(name="spine", nodes=0))
+    machine = replace(island, node=node, nodes=nodes, devices=devices, inlets_c=inlets, fabric=fabric)
+    return replace(request, cluster=Cluster(name="small", islands=(machine,), electricity_per_kwh=0.1))
+
+
+@given(request=hot_requests(), objective=st.sampled_from([Objective.TIME, Objective.ENERGY]))
+@settings(max_examples=5, deadline=None)
+def test_a_heat_aware_plan_is_never_worse_than_a_heat_blind_one(request: PlanRequest, objective: Objective) -> None:
+    """The winner of a search that knows nothing of heat and devices, run as it says and priced as the machine is."""
+    few = (("cp", 1), ("micro_batch", 1), ("vpp", 1))
+    request = replace(request, objective=objective, fixed=few, recompute="none")
+    (island,) = request.cluster.islands
+    innocent = replace(request.cluster, islands=(replace(island, devices=(), inlets_c=()),))
+    blind = plan(replace(request, thermal=False, cluster=innocent))
+    aware = plan(request)
+    assume(blind.layouts and aware.layouts)
+    worst = as_it_runs(request, blind.layouts[0])
+    best = aware.layouts[0]
+    assert objective_value(request, best.layout, best.cost) <= worst * (1.0 + 1e-4)
+    assert aware.search.lower_bound_s <= best.cost.step.total_s * (1.0 + 1e-9)
+
+
+def as_it_runs(request: PlanRequest, blind: RankedLayout) -> float:
+    """Value of a plan on the machine as it is, its nodes and ranks where it puts them."""
+    pricings = pricings_of(request)
+    if not blind.placement:
+        return objective_value(request, blind.layout, price_layout_with_heat(pricings, blind.layout))
+    placement = placement_of(blind.placement, request.cluster, blind.layout, "the plan")
+    return objective_value(request, blind.layout, placed_on_network(pricings, blind.layout, placement))
+
+
+def every_launch(nodes: int, gpus: int) -> Iterator[Placement]:
+    """All placements that torchrun can start: permutations of nodes and of the accelerators of each."""
+    for order in permutations(range(nodes)):
+        for inside in product(permutations(range(gpus)), repeat=nodes):
+            yield Placement(nodes=order, gpus=inside)
+
+
+@given(
+    request=hot_requests(),
+    degrees=st.sampled_from([(1, 1), (1, 2), (2, 1), (2, 2), (4, 1)]),
+    objective=st.sampled_from([Objective.TIME, Objective.ENERGY, Objective.COST]),
+    order=st.sampled_from(list(RankOrder)),
+    uneven=st.booleans(),
+)
+@settings(max_examples=25, deadline=None)
+def test_the_best_placement_is_that_of_brute_force(
+    request: PlanRequest, degrees: tuple[int, int], objective: Objective, order: RankOrder, uneven: bool
+) -> None:
+    """Every launch of a layout priced in balance, against the placement that is found; the network plays no part."""
+    request = replace(request, objective=objective)
+    (island,) = request.cluster.islands
+    island = replace(island, fabric=(FabricTier(name="leaf", nodes=0),))
+    request = replace(request, cluster=replace(request.cluster, islands=(island,)))
+    assume(island.nodes * island.node.gpus <= 4 or island.node.gpus == 2)
+    layout = small_layout(request, degrees, order, uneven=uneven)
+    assume(layout is not None)
+    assert layout is not None
+    pricings = pricings_of(request)
+    problem = heat_problem(pricings, layout)
+    launches = list(every_launch(island.nodes, island.node.gpus))
+    settled = settle(problem, placed_maps(problem, launches))
+    found = place_layout(request, pricings, layout)
+    assert found.complete
+    value = found.cost.step.total_s
+    brute = settled.step_s
+    if objective is not Objective.TIME:
+        value, brute = value * found.cost.power.gpu_w, brute * settled.mean_w()
+    if objective is not Objective.COST:
+        assert value == pytest.approx(float(brute.min()), rel=2e-4)
+    assert found.in_order is not None
+    best = objective_value(request, layout, found.cost)
+    assert best <= objective_value(request, layout, found.in_order) * (1.0 + 1e-9)
+
+
+def small_layout(request: PlanRequest, degrees: tuple[int, int], order: RankOrder, *, uneven: bool) -> Layout | None:
+    """All accelerators of the request under tp and dp, the rest stages; None where they do not divide."""
+    tp, dp = degrees
+    pp, rest = divmod(request.cluster.gpus, tp * dp)
+    if rest or not 1 <= pp <= request.model.layers:
+        return None
+    counts = [request.model.layers // pp + (stage < request.model.layers % pp) for stage in range(pp)]
+    if uneven and pp > 1 and counts[0] > 1:
+        counts[0], counts[-1] = counts[0] - 1, counts[-1] + 1
+    try:
+        layout = layout_of(
+            request, ExplicitLayout(tp=tp, dp=dp, layers_per_stage=",".join(map(str, counts)), recompute="full")
+        )
+    except InputError:
+        return None
+    return replace(layout, rank_order=order) if pp > 1 and dp > 1 else layout
