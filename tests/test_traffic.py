@@ -1,6 +1,7 @@
 """Traffic reports: calls counted by hand, bytes against volumes, the bottleneck by name, other machines."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -138,7 +139,31 @@ def test_curves_over_the_number_of_gpus() -> None:
     assert found.fixed[1] == found.scaled[1] or found.fixed[1].step_s == found.scaled[1].step_s
     assert found.fixed[0].efficiency == pytest.approx(1.0)
     assert found.fixed[-1].efficiency < found.scaled[-1].efficiency <= 1.05
-    assert found.helps_until in (8, 16, 32, 64)
+    assert found.helps_until == last_that_helps([point.tokens_per_s for point in found.fixed], [8, 16, 32, 64])
+
+
+def last_that_helps(tokens_per_s: list[float], gpus: list[int]) -> int:
+    """The last size up to which each doubling brought at least half of what it could: 1.5 times the throughput."""
+    until = gpus[0]
+    for number in range(1, len(gpus)):
+        if tokens_per_s[number] < 1.5 * tokens_per_s[number - 1]:
+            break
+        until = gpus[number]
+    return until
+
+
+def test_more_gpus_stop_helping_where_the_batch_is_spread_thin() -> None:
+    """Eight sequences on up to eight nodes with one slow adapter each: the curve has its end inside the table."""
+    request = asked("h200-thermal-study", model="llama3_8b", batch=8)
+    found = scaling_of(
+        replace(request, fixed=(("tp", 8), ("pp", 1), ("cp", 1))), name_of=lambda layout: str(layout.gpus)
+    )
+    sizes = [point.gpus for point in found.fixed]
+    assert found.helps_until == last_that_helps([point.tokens_per_s for point in found.fixed], sizes)
+    assert sizes[0] <= found.helps_until < sizes[-1]
+    etas = [point.efficiency for point in found.fixed if point.tokens_per_s]
+    assert etas[0] == pytest.approx(1.0)
+    assert all(later < earlier for earlier, later in pairwise(etas))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Final
 from costmodels.layout import Layout
 from costmodels.network_loads import on_graph
 from costmodels.placement import Placement, identity
-from costmodels.price import price_layout
+from costmodels.price import price_layout, step_time_s
 from costmodels.pricing import Pricing
 from costmodels.results import LayoutCost
 from hardware.cluster import Island
@@ -57,30 +57,38 @@ def place_nodes(
     pricing = pricings[0]
     if len(pricings) > 1 or layout.gpus % pricing.island.node.gpus:
         return placed
-    blocks = layout.gpus // pricing.island.node.gpus
-    gpus = identity(layout.gpus, pricing.island.node.gpus).gpus
     limit_s = cost.step.total_s * (1.0 - WORTH)
+    best: tuple[Layout, tuple[int, ...]] = (layout, ())
     orders = node_orders(layout, pricing.island)
     for one in (layout, *others):
         for nodes in orders if one is layout else ((), *orders):
             if late(end_s):
-                return replace(placed, cut=True)
-            other = price_layout([replace(pricing, nodes=nodes)], one)
-            if other.step.total_s < limit_s:
-                limit_s = other.step.total_s
-                moved = Placement(nodes=nodes[:blocks], gpus=gpus) if nodes else None
-                placed = PlacedLayout(layout=one, cost=other, placement=moved)
-    return _on_graph(pricing, layout, placed)
+                return replace(_placed(pricing, placed, *best), cut=True)
+            other_s = step_time_s([replace(pricing, nodes=nodes)], one)
+            if other_s < limit_s:
+                limit_s, best = other_s, (one, nodes)
+    return _on_graph(pricing, placed, _placed(pricing, placed, *best))
 
 
-def _on_graph(pricing: Pricing, layout: Layout, placed: PlacedLayout) -> PlacedLayout:
+def _placed(pricing: Pricing, given: PlacedLayout, layout: Layout, nodes: tuple[int, ...]) -> PlacedLayout:
+    """Price a layout in full on nodes in some order; the one given is priced already."""
+    if layout is given.layout and not nodes:
+        return given
+    per_node = pricing.island.node.gpus
+    gpus = identity(layout.gpus, per_node).gpus
+    return PlacedLayout(
+        layout=layout,
+        cost=price_layout([replace(pricing, nodes=nodes)], layout),
+        placement=Placement(nodes=nodes[: layout.gpus // per_node], gpus=gpus) if nodes else None,
+    )
+
+
+def _on_graph(pricing: Pricing, given: PlacedLayout, found: PlacedLayout) -> PlacedLayout:
     """Price the orders found, and those given, with the paces of exchanges on the topology graph; the faster wins."""
-    given = PlacedLayout(layout=layout, cost=placed.cost)
     priced = []
-    for one in dict.fromkeys((placed, given)):
+    for one in (found, given) if found is not given else (given,):
         known = on_graph(replace(pricing, nodes=one.placement.nodes if one.placement else ()), one.layout)
-        alone = one is placed and not known.speeds
-        priced.append(one if alone else replace(one, cost=price_layout([known], one.layout)))
+        priced.append(replace(one, cost=price_layout([known], one.layout)) if known.speeds else one)
     return min(priced, key=lambda one: one.cost.step.total_s)
 
 
