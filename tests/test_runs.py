@@ -3,6 +3,7 @@
 import pytest
 
 from costmodels.pipeline.schedules import Schedule
+from hardware.errors import InputError
 from planner.evidence.measured import parse_run
 from planner.evidence.runs import question_of, stated_split
 
@@ -21,6 +22,12 @@ ROW = {
     "pp": "8",
     "dp": "4",
 }
+
+
+@pytest.mark.parametrize("words", ["gpt3_175b, one layer", "megatron-22B, ONE transformer layer"])
+def test_the_time_of_a_layer_is_no_step(words):
+    with pytest.raises(InputError, match="a single layer, not of a step"):
+        question_of(parse_run(ROW | {"model": words, "layers": "1"}))
 
 
 @pytest.mark.parametrize(

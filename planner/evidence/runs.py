@@ -110,7 +110,7 @@ def question_of(run: MeasuredRun) -> PricedRun:
     grid = run.grid
     if grid is None:
         raise InputError(run.skipped or "the layout is not complete")
-    if "one layer" in run.text("model").lower():
+    if re.search(r"one (transformer )?layer", run.text("model").lower()):
         raise InputError("states the time of a single layer, not of a step")
     model = _model(run)
     software = _software(run)
