@@ -163,7 +163,7 @@ def _built(number_format: str, row: Mapping[str, Any]) -> str:
     """Mixed precision that a recipe builds itself: performance recipes sum gradients in bf16."""
     name = FORMATS.get(number_format, number_format)
     reduced = not row.get("fp32_gradients")
-    return precision_override(name, bf16_gradients=reduced).partition("=")[2]
+    return precision_override(name, bf16_gradients=reduced, wide_weights=False).partition("=")[2]
 
 
 def _text(name: str, value: object) -> str:

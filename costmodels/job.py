@@ -104,6 +104,7 @@ class Software:
     gather_copy_bytes: float = 0.0  # per parameter, under ZeRO: updated weights gathered into one flat tensor
     live_parameters: float = 0.0  # under ZeRO-3, parameters whose whole weights may be present; 0.0: whole layers
     unstated_precision: str = ""  # what its runs use that state no number format
+    wide_weights: bool = False  # weights stay in 16 bits beside the 8-bit copies that products read
     transposed_weights: bool = True  # frozen 8-bit weights have a transposed copy beside them for the backward pass
     low_activation_input: bool = False  # what an activation function reads is kept in the width of products' inputs
     dummy_gradients: bool = False  # one dummy gradient per distinct weight shape stays allocated (TE 2.3 and later)

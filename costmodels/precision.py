@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -84,3 +84,32 @@ def precision(name: str, *, framework: str = "") -> Precision:
         raise InputError(f"precision {name!r} is not known{hint}", allowed=", ".join(names()))
     family = recipes.families.get(framework)
     return recipes.by_name.get(f"{known}-{family}", recipes.by_name[known])
+
+
+def with_wide_weights(recipe: Precision) -> Precision:
+    """Return a recipe whose weights stay in 16 bits, where it keeps and gathers them in the products' format.
+
+    Parameters
+    ----------
+    recipe : Precision
+        Any recipe; those without low-precision weights are returned as they are.
+
+    Returns
+    -------
+    Precision
+        Weights and their gathers in 16 bits; what products read, both copies of it, is kept over the micro-batches.
+
+    Notes
+    -----
+    Megatron-core keeps low-precision weights since 0.9, with ``--fp8-param-gather``. Otherwise modules of Transformer
+    Engine quantise 16-bit weights in the first micro-batch of a step (``is_first_microbatch``) and keep the result.
+    """
+    if recipe.weight_bytes >= recipe.activation_bytes:
+        return recipe
+    copies = recipe.weight_bytes + recipe.extra_weight_bytes
+    return replace(
+        recipe,
+        weight_bytes=recipe.activation_bytes,
+        extra_weight_bytes=copies,
+        gather_bytes=recipe.activation_bytes,
+    )

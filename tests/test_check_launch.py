@@ -245,6 +245,39 @@ def test_states_are_priced_in_the_formats_that_a_launch_states(framework, words,
     assert (states.gradients, states.optimizer) == (gradients, optimizer + 4.0)  # 4: master weights
 
 
+@pytest.mark.parametrize(
+    ("framework", "words", "weights", "gathered"),
+    [
+        ("megatron", ("--fp8-format", "hybrid", "--fp8-param-gather"), 2.0, 1.0),
+        ("megatron", ("--fp8-format", "hybrid"), 4.0, 2.0),
+        ("megatron", (), 2.0, 2.0),
+        ("bridge", ("mixed_precision=bf16_with_fp8_current_scaling_mixed",), 2.0, 1.0),
+        (
+            "bridge",
+            ("mixed_precision=bf16_with_fp8_current_scaling_mixed", "mixed_precision.fp8_param_gather=false"),
+            4.0,
+            2.0,
+        ),
+        ("nemo", ('trainer.plugins.fp8="hybrid"', 'trainer.plugins.fp8_recipe="delayed"'), 4.0, 2.0),
+    ],
+)
+def test_low_precision_weights_are_those_that_a_launch_asks_for(framework, words, weights, gathered):
+    """Without a gather in 8 bits Transformer Engine keeps two copies in 8 bits beside the weights."""
+    data = {"bridge": "train", "nemo": "data"}.get(framework)
+    batch = [f"{data}.micro_batch_size=1", f"{data}.global_batch_size=8"]
+    if framework == "megatron":
+        batch = [
+            *SIZES.split(),
+            *["--micro-batch-size", "1", "--global-batch-size", "8", "--bf16", "--use-distributed-optimizer"],
+        ]
+    if framework == "nemo":
+        batch.append('trainer.plugins.precision="bf16-mixed"')
+    judged = read_launch(told(framework, *batch, *words, world=8, model="" if framework == "megatron" else "llama3_8b"))
+    assert judged.legal, judged.violations
+    job = request_of_launch(judged, "dgx-h100:1").job
+    assert (parameter_bytes(job).weights, job.precision.gather_bytes) == (weights, gathered)
+
+
 def test_recipes_name_models():
     assert model_of_recipe("llama3_8b_pretrain_config").name == "llama3_8b"
     assert model_of_recipe("qwen3.qwen3_235b_a22b_64gpu_h100_bf16").layers == 94

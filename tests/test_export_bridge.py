@@ -139,6 +139,21 @@ def test_number_formats_of_bridge_read_back(recipe, gradient_bytes):
     assert judged.gradient_bytes == (0.0 if recipe == "fp16" else gradient_bytes)
 
 
+@pytest.mark.parametrize("recipe", ["fp8-ds", "fp8-cs", "mxfp8"])
+@pytest.mark.parametrize("zero", [0, 1])
+def test_low_precision_weights_need_a_sharded_optimizer(recipe, zero):
+    layout = plan(Strategy(dp=2, zero=zero), ((32,),))
+    words = export(Framework.BRIDGE, DENSE, layout, recipe=recipe).arguments
+    given = LaunchInput(
+        text=LaunchText(arguments=words), framework=Framework.BRIDGE, version="0.6", world=2, model=model(DENSE)
+    )
+    judged = judge_launch(given)
+    assert judged.legal
+    assert (judged.precision, judged.wide_weights) == (recipe, zero == 0)
+    plugin = export(Framework.NEMO, DENSE, layout, recipe=recipe).arguments
+    assert ("trainer.plugins.fp8_param_gather=true" in plugin) == (zero == 1)
+
+
 def test_number_formats_of_nemo_are_those_of_the_plugin():
     words = export(Framework.NEMO, DENSE, plan(Strategy(dp=2, zero=1), ((32,),)), gradient_bytes=2.0).arguments
     assert "trainer.plugins.grad_reduce_in_fp32=false" in words

@@ -204,6 +204,15 @@ def test_gradients_of_a_micro_batch_pass_by():
     assert long[0] == pytest.approx(long[1])  # fewer bytes than the activations that they follow
 
 
+@pytest.mark.parametrize(("recipe", "beside"), [("bf16", 0.0), ("fp8-ds", 2.0), ("fp8-blockwise", 0.0)])
+def test_weights_in_8_bits_need_shards_that_are_gathered(recipe, beside):
+    plans = [plan([[16]], Strategy(dp=2, zero=zero)) for zero in (0, 1)]
+    asked = replace(job(), precision=precision(recipe))
+    plain, sharded = (parts(stage_memory(p, LLAMA, asked, BIG)[0])["weights"] for p in plans)
+    width = asked.precision.weight_bytes + asked.precision.extra_weight_bytes
+    assert plain == pytest.approx(sharded * (width + beside) / width)
+
+
 def test_late_frees_stay_reserved():
     """Whole outputs of two row-parallel products per layer, for as many layers as the host queues."""
     ahead = default_memory().layers_ahead

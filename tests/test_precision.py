@@ -2,7 +2,7 @@
 
 import pytest
 
-from costmodels.precision import names, precision
+from costmodels.precision import names, precision, with_wide_weights
 from hardware.cluster import PeakRates
 from hardware.errors import InputError
 
@@ -71,6 +71,13 @@ def test_every_recipe_is_sound(name: str, framework: str) -> None:
 def test_low_precision_keeps_narrow_inputs() -> None:
     widths = [precision(name).gemm_activation_bytes for name in ("bf16", "mxfp8", "fp8-cs", "nvfp4")]
     assert widths == sorted(widths, reverse=True)
+
+
+def test_wide_weights_stay_beside_what_products_read() -> None:
+    wide = with_wide_weights(precision("fp8-ds"))
+    assert (wide.weight_bytes, wide.extra_weight_bytes, wide.gather_bytes) == (2.0, 2.0, 2.0)
+    assert with_wide_weights(wide) == wide
+    assert with_wide_weights(precision("nvfp4")) == precision("nvfp4")
 
 
 def test_variants_are_not_offered_but_unknown_families_fall_back() -> None:

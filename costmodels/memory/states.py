@@ -142,7 +142,10 @@ def state_bytes(parameters: LocalParameters, job: TrainingJob, table: StrategyTa
     copied = np.where((table.dp * table.cp > 1) & (table.zero == 0), software.gradient_copy_bytes, 0.0)
     gathered = np.where((table.zero >= 1) & (dense_group > 1), software.gather_copy_bytes, 0.0)
     whole = parameters.dense + parameters.expert
-    weights = per.weights * held(3)
+    # without shards that are gathered, low-precision weights are copies of 16-bit ones (Megatron-LM's validate_args)
+    low = software.main_params_in_optimizer and job.precision.weight_bytes < job.precision.activation_bytes
+    beside = np.where(table.zero == 0, job.precision.activation_bytes * trained if low else 0.0, 0.0)
+    weights = (per.weights + beside) * held(3)
     gradients = (per.gradients + copied) * trained * held(2)
     optimizer = per.optimizer * trained * held(1)
     nothing = np.zeros_like(optimizer)

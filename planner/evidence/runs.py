@@ -21,7 +21,7 @@ from costmodels.layout import (
     StrategyRun,
 )
 from costmodels.pipeline.schedules import Schedule
-from costmodels.precision import precision
+from costmodels.precision import precision, with_wide_weights
 from costmodels.software import RunText, software_for
 from costmodels.workload import presets
 from costmodels.workload.counts import forward_flops, owned_parameters
@@ -154,7 +154,7 @@ def _precision(run: MeasuredRun, software: Software) -> Precision:
             except InputError:
                 continue
             if getattr(peak, found.gemm) > 0.0:
-                return found
+                return with_wide_weights(found) if software.wide_weights else found
     if software.unstated_precision:
         usual = precision(software.unstated_precision, framework=software.framework)
         return usual if getattr(peak, usual.gemm) > 0.0 else precision("fp32", framework=software.framework)

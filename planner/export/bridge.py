@@ -27,6 +27,7 @@ from planner.rules.table import resolve_version
 
 _PLAIN: Final = re.compile(r"[\w.+-]+")
 _BF16_GRADIENTS: Final = "--grad-reduce-in-bf16"
+_LOW_WEIGHTS: Final = "--fp8-param-gather"
 _PRECISION_FLAGS: Final = ("--bf16", "--fp16", "--fp8-", "--fp4-", "--reuse-grad-buf-for-mxfp8")
 _RECIPE: Final = "MODEL_RECIPE names the recipe; its model must be that of the plan: layers, sizes, experts"
 _PROGRAM: Final = Program(
@@ -126,7 +127,9 @@ def overrides_of_arguments(
     if recipe not in recipes:
         raise InputError(f"precision {recipe} has no override", allowed=", ".join(recipes))
     words = [word for key in override_keys(framework) for word in _key_words(key, given)]
-    formats = recipe_override(recipes[recipe][0], bf16_gradients=_BF16_GRADIENTS in given)
+    formats = recipe_override(
+        recipes[recipe][0], bf16_gradients=_BF16_GRADIENTS in given, wide_weights=_LOW_WEIGHTS not in given
+    )
     silent = {*_options(model_words), *(key.flag for key in override_keys(framework)), "--seq-length"}
     unsaid = [flag for flag in given if flag not in silent and not flag.startswith(_PRECISION_FLAGS)]
     if unsaid:

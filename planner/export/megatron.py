@@ -158,7 +158,8 @@ def _precision_arguments(job: TrainingJob, grid: Strategy) -> list[str]:
     recipe = _recipes().get(job.precision.name)
     if recipe is None:
         raise InputError(f"precision {job.precision.name} has no Megatron-LM recipe", allowed=", ".join(_recipes()))
-    arguments = [*recipe["flags"], *(recipe.get("sharded", ()) if grid.zero else ())]
+    gathered = grid.zero and job.precision.weight_bytes < job.precision.activation_bytes
+    arguments = [*recipe["flags"], *(recipe.get("sharded", ()) if gathered else ())]
     gradient = job.software.gradient_bytes or job.precision.gradient_bytes
     return [*arguments, "--grad-reduce-in-bf16"] if gradient == 2.0 and "--bf16" in arguments else arguments
 

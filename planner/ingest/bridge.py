@@ -57,6 +57,7 @@ def override_keys(framework: Framework) -> tuple[OverrideKey, ...]:
             flag=entry["flag"], kind=entry["kind"], keys=tuple(entry[str(framework)]), absent=entry.get("absent")
         )
         for entry in _table()["key"]
+        if str(framework) in entry
     )
 
 

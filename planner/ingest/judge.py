@@ -137,6 +137,7 @@ def _judged(
         gradient_bytes=_gradient_bytes(launch.arguments),
         optimizer_bytes=sum(_moment_bytes(launch.arguments, moment) for moment in _MOMENTS),
         optimizer_offload=launch.arguments.has("--optimizer-cpu-offload"),
+        wide_weights=not launch.arguments.has("--fp8-param-gather"),
         unknown=unknown_names(launch.faults),
         notes=notes,
     )

@@ -66,6 +66,8 @@ class JudgedLaunch:
         optimizer's states beside master weights.
     optimizer_offload : bool
         The optimizer's states lie in host memory.
+    wide_weights : bool
+        Weights stay in 16 bits where the recipe has them in the format of products (no ``--fp8-param-gather``).
     unknown : tuple of str
         Arguments that the framework does not know.
     unjudged : tuple of str
@@ -88,6 +90,7 @@ class JudgedLaunch:
     gradient_bytes: float = 0.0
     optimizer_bytes: float = 8.0
     optimizer_offload: bool = False
+    wide_weights: bool = False
     unknown: tuple[str, ...] = ()
     unjudged: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -22,6 +22,8 @@ from hardware.errors import InputError
 
 KEY: Final = "mixed_precision"
 GRADIENTS: Final = "grad_reduce_in_fp32"
+_GATHER: Final = "fp8_param_gather"
+_GATHERS: Final = (_GATHER, "reuse_grad_buf_for_mxfp8_param_ag")
 _OVERWRITTEN: Final = ("model.", "optimizer.", "ddp.")
 _TARGET: Final = "megatron.bridge.training.mixed_precision.MixedPrecisionConfig"
 _DTYPES: Final = MappingProxyType({"bf16": "torch.bfloat16", "fp16": "torch.half"})
@@ -31,7 +33,7 @@ _DEFAULTS: Final = MappingProxyType(
         GRADIENTS: "true",
         "fp8": "null",
         "fp8_recipe": "tensorwise",
-        "fp8_param_gather": "false",
+        _GATHER: "false",
         "fp4": "null",
         "fp4_recipe": "nvfp4",
         "fp4_param_gather": "false",
@@ -64,7 +66,7 @@ def _word(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def precision_override(name: str, *, bf16_gradients: bool) -> str:
+def precision_override(name: str, *, bf16_gradients: bool, wide_weights: bool) -> str:
     """Override that asks for a configuration.
 
     Parameters
@@ -73,6 +75,8 @@ def precision_override(name: str, *, bf16_gradients: bool) -> str:
         Of the configuration.
     bf16_gradients : bool
         Whether gradients are summed and reduced in bf16, where the named configuration does it in fp32.
+    wide_weights : bool
+        Whether weights stay in 16 bits, where the named configuration keeps and gathers them in 8.
 
     Returns
     -------
@@ -80,10 +84,12 @@ def precision_override(name: str, *, bf16_gradients: bool) -> str:
         ``mixed_precision=...``: the name, or the whole configuration where it differs.
     """
     fields = named_configurations()[name]
-    if not bf16_gradients or fields.get(GRADIENTS) == "false":
+    changed = {GRADIENTS: "false"} if bf16_gradients and fields.get(GRADIENTS) != "false" else {}
+    changed |= {field: "false" for field in _GATHERS if wide_weights and fields.get(field) == "true"}
+    if not changed:
         return f"{KEY}={name}"
     dtype = f"{{_target_:{_DTYPES['bf16' if 'bf16' in fields else 'fp16']},_call_:false}}"
-    words = {"params_dtype": dtype, "pipeline_dtype": dtype, **fields, GRADIENTS: "false"}
+    words = {"params_dtype": dtype, "pipeline_dtype": dtype, **fields, **changed}
     return f"{KEY}={{_target_:{_TARGET},{','.join(f'{field}:{word}' for field, word in words.items())}}}"
 
 
@@ -145,6 +151,8 @@ def precision_flags(fields: Mapping[str, str]) -> list[str]:
     for name in ("fp8", "fp4"):
         if fields[name] not in _NOTHING:
             flags += [f"--{name}-format", fields[name], f"--{name}-recipe", fields[f"{name}_recipe"]]
+    if fields[_GATHER] == "true" and "--fp8-format" in flags:
+        flags.append("--fp8-param-gather")
     if fields[GRADIENTS] == "false" and "--bf16" in flags:
         flags.append("--grad-reduce-in-bf16")
     return flags
@@ -173,8 +181,8 @@ def overwritten(name: str, value: str, fields: Mapping[str, str] | None) -> str 
     return f"{KEY}.{field}" if fields[field] != told else None
 
 
-def recipe_override(words: Sequence[str], *, bf16_gradients: bool) -> tuple[str, ...]:
-    """Overrides of a training recipe with the width of its gradients.
+def recipe_override(words: Sequence[str], *, bf16_gradients: bool, wide_weights: bool) -> tuple[str, ...]:
+    """Overrides of a training recipe with the width of its gradients and weights.
 
     Parameters
     ----------
@@ -182,6 +190,8 @@ def recipe_override(words: Sequence[str], *, bf16_gradients: bool) -> tuple[str,
         Overrides of the recipe as the table of keys has them.
     bf16_gradients : bool
         Whether gradients are summed and reduced in bf16.
+    wide_weights : bool
+        Whether weights stay in 16 bits where the recipe has them in 8.
 
     Returns
     -------
@@ -191,6 +201,8 @@ def recipe_override(words: Sequence[str], *, bf16_gradients: bool) -> tuple[str,
     named = named_configurations()
     split = [word.partition("=") for word in words]
     return tuple(
-        precision_override(value, bf16_gradients=bf16_gradients) if key == KEY and value in named else f"{key}={value}"
+        precision_override(value, bf16_gradients=bf16_gradients, wide_weights=wide_weights)
+        if key == KEY and value in named
+        else f"{key}={value}"
         for key, _, value in split
     )

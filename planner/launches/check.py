@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from costmodels.layout import FULL_RECOMPUTE, Granularity, Layout, Recompute, Strategy
+from costmodels.precision import with_wide_weights
 from costmodels.results import Verdict
 from costmodels.workload import presets
 from hardware.catalog import cluster as find_cluster
@@ -191,7 +192,8 @@ def request_of_launch(judged: JudgedLaunch, cluster: str) -> PlanRequest | None:
         gradient_bytes=judged.gradient_bytes or job.software.gradient_bytes,
         optimizer_offload=judged.optimizer_offload or job.software.optimizer_offload,
     )
-    job = replace(job, software=software, optimizer_bytes=judged.optimizer_bytes)
+    recipe = with_wide_weights(job.precision) if judged.wide_weights else job.precision
+    job = replace(job, software=software, optimizer_bytes=judged.optimizer_bytes, precision=recipe)
     return PlanRequest(model=judged.model, cluster=machine, job=job, framework=judged.framework)
 
 
