@@ -23,6 +23,8 @@ _TERA: Final = Decimal("1e12")
 _MEGA: Final = Decimal("1e6")
 _MICRO: Final = Decimal("1e-6")
 _ONE: Final = Decimal(1)
+LEAST: Final = Decimal("1e-15")
+"""Of a number that is neither negative nor 0, in the unit of its key: nearer to 0 it is a slip, and times infinite."""
 
 type_names: Final = MappingProxyType({bool: "true or false", str: "text", list: "a list", dict: "a table"})
 
@@ -141,6 +143,9 @@ def _number(key: str, attr: str, scale: Decimal, low: str, high: str) -> Field:
         number = Decimal(value)
         if not number.is_finite() or not lowest <= number <= highest:
             raise InputError(f"{_shown(value)} is out of range", allowed=f"{low} to {high}", where=where)
+        if lowest >= 0 and 0 < number < LEAST:
+            allowed = f"{low} to {high}, and {LEAST} or more where it is not 0"
+            raise InputError(f"{_shown(value)} is out of range", allowed=allowed, where=where)
         return float(_EXACT.multiply(number, scale))
 
     def write(value: object) -> str:

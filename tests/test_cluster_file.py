@@ -258,9 +258,14 @@ def test_name_defaults_to_that_of_the_file(tmp_path: Path) -> None:
     assert catalog.cluster(str(path)).name == "basement"
 
 
+def none_or(most: float) -> st.SearchStrategy[float]:
+    """0, or a number that is not next to it in any unit."""
+    return st.just(0.0) | st.floats(min(0.01, most), most)
+
+
 positive = st.floats(1e6, 1e15, allow_subnormal=False)
-small = st.floats(0.0, 0.5, allow_subnormal=False)
-watts = st.floats(0.0, 5e4, allow_subnormal=False)
+small = none_or(0.5)
+watts = none_or(5e4)
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8).filter(str.strip)
 
 
@@ -274,9 +279,9 @@ def accelerators(draw: st.DrawFn) -> Accelerator:
         peak=PeakRates(bf16=draw(positive), fp8=draw(positive)),
         memory_bytes=memory,
         memory_bytes_per_s=draw(st.floats(1e9, 1e14)),
-        allocatable_bytes=draw(st.floats(0.0, memory)),
+        allocatable_bytes=draw(none_or(memory)),
         multiprocessors=draw(st.integers(0, 1000)),
-        base_clock_hz=draw(st.floats(0.0, 4e9)),
+        base_clock_hz=draw(none_or(4e9)),
         tdp_w=draw(watts),
         min_power_limit_w=lowest,
         max_power_limit_w=highest,
@@ -287,7 +292,7 @@ def accelerators(draw: st.DrawFn) -> Accelerator:
 @st.composite
 def nodes(draw: st.DrawFn) -> NodeType:
     gpus = draw(st.integers(1, 16))
-    pair, extra = draw(st.floats(1e9, 1e12)), draw(st.floats(0.0, 1e12))
+    pair, extra = draw(st.floats(1e9, 1e12)), draw(none_or(1e12))
     order = draw(st.permutations(range(gpus)))
     cut = draw(st.integers(1, gpus))
     rows = tuple(row for row in (tuple(order[:cut]), tuple(order[cut:])) if row)
@@ -310,10 +315,10 @@ def nodes(draw: st.DrawFn) -> NodeType:
             latency_s=draw(small),
             gpudirect=draw(st.booleans()),
         ),
-        host=Host(memory_bytes=draw(st.floats(0.0, 1e13)), numa=rows),
+        host=Host(memory_bytes=draw(none_or(1e13)), numa=rows),
         cooling=Cooling(kind=draw(st.sampled_from(CoolingKind)), rows=rows, inlet_c=draw(st.floats(-40.0, 100.0))),
         power_cap_w=draw(watts),
-        price_per_hour=draw(st.floats(0.0, 1e6)),
+        price_per_hour=draw(none_or(1e6)),
     )
 
 
@@ -328,7 +333,7 @@ def islands(draw: st.DrawFn) -> Island:
     node, count = draw(nodes()), draw(st.integers(1, 1000))
     seats = draw(st.sets(st.tuples(st.integers(0, count - 1), st.integers(0, node.gpus - 1)), max_size=3))
     unlike = tuple(
-        DeviceState(node=seat[0], gpu=seat[1], clock_hz=draw(st.floats(0.0, 4e9)), speed=draw(st.floats(0.001, 1.0)))
+        DeviceState(node=seat[0], gpu=seat[1], clock_hz=draw(none_or(4e9)), speed=draw(st.floats(0.001, 1.0)))
         for seat in sorted(seats)
     )
     return Island(node=node, nodes=count, fabric=tiers, devices=unlike)
@@ -338,7 +343,7 @@ def islands(draw: st.DrawFn) -> Island:
 @given(
     machines=st.lists(islands(), min_size=1, max_size=2),
     rate=st.floats(1e3, 1e12),
-    price=st.floats(0.0, 100.0),
+    price=none_or(100.0),
     name=texts,
 )
 def test_any_cluster_survives_writing(machines: list[Island], rate: float, price: float, name: str) -> None:

@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from costmodels.workload.fields import Fields
+from hardware.cluster_file import read_cluster_file
 from hardware.errors import MOST_PART, MOST_WORD, InputError
 from hardware.importers.nccl_log import read_nccl_log
 from planner.calibrate.tables import read_products
@@ -158,6 +159,14 @@ def test_a_sweep_with_a_cap_beyond_all_is_refused(tmp_path):
     )
     with pytest.raises(InputError, match=r"sweep\.toml: grid 1: power_caps_w: "):
         read_sweep(path)
+
+
+@pytest.mark.parametrize("value", ["1e-300", "5e-324", "1e-16"])
+def test_a_rate_next_to_nothing_is_refused(value, tmp_path):
+    path = tmp_path / "lab.toml"
+    path.write_text(f'[[island]]\nnode = "dgx-h100"\nnodes = 2\n[island.nics]\ngbit_per_s = {value}\n')
+    with pytest.raises(InputError, match=r"lab\.toml: island 1\.nics\.gbit_per_s: .*1E-15 or more where it is not 0"):
+        read_cluster_file(path)
 
 
 def _written(change, folder):
