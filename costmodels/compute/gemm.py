@@ -12,9 +12,10 @@ from costmodels.table import Floats
 # reduction. The cheapest combination is taken, as the libraries' heuristics do.
 TILES: Final = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))
 SPLITS: Final = (1, 2, 4, 8, 16)
-_TILE_ROWS: Final = np.array([tile[0] for tile in TILES for _ in SPLITS], dtype=np.float64)[:, None]
-_TILE_COLUMNS: Final = np.array([tile[1] for tile in TILES for _ in SPLITS], dtype=np.float64)[:, None]
-_SPLITS: Final = np.array([split for _ in TILES for split in SPLITS], dtype=np.float64)[:, None]
+# Axes of candidates: tiles, splits, shapes.
+_TILE_ROWS: Final = np.array([rows for rows, _ in TILES], dtype=np.float64)[:, None, None]
+_TILE_COLUMNS: Final = np.array([columns for _, columns in TILES], dtype=np.float64)[:, None, None]
+_SPLITS: Final = np.array(SPLITS, dtype=np.float64)[:, None]
 _PARTIAL_BYTES: Final = 4.0  # a partial sum of a split reduction, written in fp32; it is read back from cache
 
 
@@ -83,7 +84,7 @@ def _math_s(shape: GemmShape, machine: Machine, rate: Floats | float) -> Floats:
     partial_bytes = _PARTIAL_BYTES * shape.groups * shape.m * shape.n * _SPLITS
     split_s = np.where(_SPLITS > 1.0, gemm.split_s + partial_bytes / machine.accelerator.memory_bytes_per_s, 0.0)
     candidates = waves * processors * tile_flops / (rate * tile_rate) + split_s
-    best: Floats = candidates.min(axis=0)
+    best: Floats = candidates.min(axis=(0, 1))
     return best
 
 
