@@ -18,7 +18,7 @@ from planner.export.folder import export_files
 from planner.export.galvatron import CONFIG, export_galvatron
 from planner.export.launch import Planned, Site
 from planner.ingest.galvatron import layout_of, parse_galvatron
-from planner.ingest.plain_layout import joined, plain_layout, uniform_stages
+from planner.ingest.plain_layout import joined, same_launch, uniform_stages
 from planner.request import Framework
 from planner.rules import check_layout, facts_of
 
@@ -86,7 +86,7 @@ def test_an_export_reads_back_as_the_plan(drawn):
     exported = export(name, layout)
     read = parse_galvatron(dict(exported.files)[CONFIG], exported.arguments, world=layout.gpus)
     assert not read.unread
-    assert layout_of(read, facts_of(spec)) == plain_layout(layout, experts=facts_of(spec).experts > 0)
+    assert same_launch(layout_of(read, facts_of(spec)), layout, experts=facts_of(spec).experts > 0)
 
 
 def test_the_lists_have_one_number_a_layer():

@@ -21,7 +21,7 @@ from planner.export.megatron_model import model_arguments
 from planner.export.plan_checks import check_rules, check_sizes, has_experts
 from planner.ingest.bridge import CORE, OverrideKey, layout_of_overrides, override_keys, precision_words
 from planner.ingest.mixed_precision import recipe_override
-from planner.ingest.plain_layout import plain_layout
+from planner.ingest.plain_layout import same_launch
 from planner.request import Framework
 from planner.rules.table import resolve_version
 
@@ -97,7 +97,7 @@ def override_words(plan: Planned, framework: Framework) -> tuple[str, ...]:
     model_words = model_arguments(model, job.seq)
     words = overrides_of_arguments(core.arguments, model_words, job.precision.name, framework)
     read = layout_of_overrides(words, model_words, world=layout.gpus, framework=framework)
-    if read != plain_layout(layout, experts=has_experts(model)):
+    if not same_launch(read, layout, experts=has_experts(model)):
         raise InputError("the overrides do not read back as the plan", allowed="report this as an error")
     return words
 

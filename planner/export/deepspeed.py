@@ -29,7 +29,7 @@ from planner.export.plan_checks import (
     whole_or_no_recompute,
 )
 from planner.ingest.deepspeed import balanced_layers, layout_of, parse_deepspeed
-from planner.ingest.plain_layout import plain_layout
+from planner.ingest.plain_layout import same_launch
 from planner.request import Framework
 from planner.rules.proposal import facts_of
 from planner.rules.table import resolve_version
@@ -73,7 +73,7 @@ def export_deepspeed(plan: Planned) -> Export:
     arguments = (*_degree_arguments(model, layout, grid), *_batch_arguments(job, layout, full=full))
     nodes = node_rows(plan.site, plan.placement)
     read = layout_of(parse_deepspeed(config, arguments, world=layout.gpus), facts_of(model))
-    if read != plain_layout(layout, experts=has_experts(model)):
+    if not same_launch(read, layout, experts=has_experts(model)):
         raise InputError("the files do not read back as the plan", allowed="report this as an error of the exporter")
     return Export(
         framework=Framework.DEEPSPEED,

@@ -22,7 +22,7 @@ from hardware.errors import InputError
 from planner.export.launch import Export, Planned, Program, node_rows, rank_rows
 from planner.export.plan_checks import check_rules, check_sizes, has_experts, placed_environment
 from planner.ingest.galvatron import layout_of, parse_galvatron
-from planner.ingest.plain_layout import plain_layout
+from planner.ingest.plain_layout import same_launch
 from planner.request import Framework
 from planner.rules.proposal import facts_of
 from planner.rules.table import resolve_version
@@ -69,7 +69,7 @@ def export_galvatron(plan: Planned) -> Export:
     arguments = _overrides(model, job, layout)
     nodes = node_rows(plan.site, plan.placement)
     read = layout_of(parse_galvatron(config, arguments, world=layout.gpus), facts)
-    if read != plain_layout(layout, experts=has_experts(model)):
+    if not same_launch(read, layout, experts=has_experts(model)):
         raise InputError("the files do not read back as the plan", allowed="report this as an error of the exporter")
     grids = {run.strategy for stage in layout.stages for run in stage.strategies}
     notes = ["data, tokenizer, learning rate and the model's own file are those of the YAML that CONFIG_YAML names"]
@@ -131,7 +131,7 @@ def _joined(values: Sequence[int]) -> str:
 
 def _data_parallel(layers: Sequence[Strategy]) -> tuple[str, list[int]]:
     """Data parallelism of the layers that are not sharded wholly, and for each layer whether it is (ZeRO 3)."""
-    others = {layer.zero for layer in layers} - {3}
+    others = {layer.zero for layer in layers if layer.dp * layer.cp > 1} - {3}
     if len(others) > 1:
         raise InputError(
             f"ZeRO stages {sorted(others)} among the layers", allowed="3 and one of 0 and 2 in one Galvatron plan"

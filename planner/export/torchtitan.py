@@ -27,7 +27,7 @@ from planner.export.plan_checks import (
     placed_environment,
     whole_or_no_recompute,
 )
-from planner.ingest.plain_layout import plain_layout
+from planner.ingest.plain_layout import same_launch
 from planner.ingest.torchtitan import layout_of, parse_torchtitan
 from planner.ingest.torchtitan_models import registry, same_sizes
 from planner.request import Framework
@@ -91,7 +91,7 @@ def export_torchtitan(plan: Planned) -> Export:
         program=_PROGRAM,
     )
     read = layout_of(parse_torchtitan(arguments, world=layout.gpus), facts_of(model))
-    if read != plain_layout(layout, experts=has_experts(model)):
+    if not same_launch(read, layout, experts=has_experts(model)):
         raise InputError(
             "the arguments do not read back as the plan", allowed="report this as an error of the exporter"
         )

@@ -121,6 +121,8 @@ class Overrides:
         ``model.num_layers``; 0: as the recipe has it.
     gradients : bool
         Whether they state the number format of gradients.
+    answered : tuple of str
+        Flags that overrides decide on, those that they leave off too.
     """
 
     flags: tuple[str, ...]
@@ -128,6 +130,7 @@ class Overrides:
     unjudged: tuple[str, ...]
     layers: int = 0
     gradients: bool = False
+    answered: tuple[str, ...] = ()
 
 
 def read_overrides(overrides: Sequence[str], framework: Framework) -> Overrides:
@@ -174,6 +177,7 @@ def read_overrides(overrides: Sequence[str], framework: Framework) -> Overrides:
         unjudged=tuple(unjudged),
         layers=int(layers) if layers.isdecimal() and len(layers) <= 9 else 0,
         gradients=formats is not None or _PLUGIN_GRADIENTS in found,
+        answered=tuple(key.flag for key in override_keys(framework) if any(name in found for name in key.keys)),
     )
 
 

@@ -168,13 +168,9 @@ def _overrides(given: LaunchInput) -> JudgedLaunch:
     framework, text = given.framework, given.text
     read = read_overrides(launcher_options_off(without_unresolved(text, _any_value), framework), framework)
     model, notes = _recipe_model(given, read.layers)
-    words, assumed = _with_assumptions(read.flags, facts_of(model) if model else None)
-    launch = parse_megatron(
-        words,
-        world=given.world,
-        version=CORE[framework],
-        model=facts_of(model) if model else None,
-    )
+    facts = replace(facts_of(model), max_positions=0) if model else None  # positions follow the sequence here
+    words, assumed = _with_assumptions(read.flags, read.answered, facts_of(model) if model else None)
+    launch = parse_megatron(words, world=given.world, version=CORE[framework], model=facts)
     launch = replace(launch, faults=(*read.faults, *_missing_words(launch.faults)))
     verdict = judge(launch)
     found = _own_rules(verdict, launch.proposal, given)
@@ -252,12 +248,14 @@ def model_of_recipe(recipe: str) -> ModelSpec | None:
     return None
 
 
-def _with_assumptions(flags: Sequence[str], facts: ModelFacts | None) -> tuple[list[str], list[str]]:
-    """Flags with what recipes set where an override does not, and a note on each."""
+def _with_assumptions(
+    flags: Sequence[str], decided: Sequence[str], facts: ModelFacts | None
+) -> tuple[list[str], list[str]]:
+    """Flags with what recipes set where an override does not decide, and a note on each."""
     words, told = list(flags), []
     for flag, answered, name in _ASSUMED:
         experts = flag != "--moe-grouped-gemm" or bool(facts and facts.experts) or "--num-experts" in words
-        if experts and not any(word in words for word in answered):
+        if experts and not any(word in words or word in decided for word in answered):
             words.append(flag)
             told.append(name)
     defaults = (("--seq-length", str((facts and facts.max_positions and min(facts.max_positions, 4096)) or 4096)),)

@@ -52,7 +52,7 @@ def plain_layout(layout: Layout, *, experts: bool) -> Layout:
     -------
     Layout
         Islands forgotten (hosts say them), equal neighbours joined, sequence parallelism only with tp, sharding groups
-        of all ranks written as 0.
+        of all ranks written as 0, no ZeRO where no two ranks hold the same parameters.
     """
     stages = []
     for stage in layout.stages:
@@ -61,14 +61,22 @@ def plain_layout(layout: Layout, *, experts: bool) -> Layout:
     return replace(layout, stages=tuple(stages))
 
 
+def same_launch(one: Layout, other: Layout, *, experts: bool) -> bool:
+    """Whether two layouts differ by nothing that makes a difference, see :func:`plain_layout`."""
+    return plain_layout(one, experts=experts) == plain_layout(other, experts=experts)
+
+
 def plain_strategy(strategy: Strategy, *, experts: bool) -> Strategy:
     """One strategy without distinctions that make no difference."""
     ranks = strategy.dp * strategy.cp
-    grouped = strategy.zero > 0 and 0 < strategy.shard_group < ranks
+    ep, etp = (strategy.ep, strategy.etp) if experts else (1, 1)
+    zero = strategy.zero if ranks > 1 or (experts and strategy.tp > ep * etp) else 0
+    grouped = zero > 0 and 0 < strategy.shard_group < ranks
     return replace(
         strategy,
-        ep=strategy.ep if experts else 1,
-        etp=strategy.etp if experts else 1,
+        ep=ep,
+        etp=etp,
+        zero=zero,
         sequence_parallel=strategy.sequence_parallel and strategy.tp > 1,
         shard_group=strategy.shard_group if grouped else 0,
     )

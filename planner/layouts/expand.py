@@ -19,6 +19,7 @@ from planner.request import Framework, PlanRequest
 MAX_VPP: Final = 24
 WITHOUT_VIRTUAL_STAGES: Final = (Framework.DEEPSPEED, Framework.GALVATRON)
 WITHOUT_FREE_SPLITS: Final = (Framework.DEEPSPEED,)
+WITH_ONE_RECOMPUTE: Final = (Framework.DEEPSPEED, Framework.TORCHTITAN)  # the same for every layer
 WITH_LONE_ENDS: Final = (Framework.MEGATRON, Framework.BRIDGE, Framework.NEMO)
 FEW_CHUNKS: Final = 4  # virtual degrees tried even where they do not divide
 
@@ -44,7 +45,7 @@ class Expanded:
     full: Ints
 
 
-def expand(grids: Grids, options: tuple[Recompute, ...], wanted: Bools) -> Expanded:
+def expand(grids: Grids, options: tuple[Recompute, ...], wanted: Bools, *, mixes: bool = True) -> Expanded:
     """Put every grid under the recompute options wanted for it.
 
     Parameters
@@ -55,19 +56,22 @@ def expand(grids: Grids, options: tuple[Recompute, ...], wanted: Bools) -> Expan
         O options.
     wanted : ndarray of bool
         Shape (S, O).
+    mixes : bool
+        Whether some layers may recompute in full and others not.
 
     Returns
     -------
     Expanded
         Rows by grid, then by option. Where no recompute is wanted, full recompute is there too: for the first layers.
     """
-    if NO_RECOMPUTE in options and FULL_RECOMPUTE in options:
+    mixes = mixes and FULL_RECOMPUTE in options
+    if mixes and NO_RECOMPUTE in options:
         wanted = wanted.copy()
         wanted[:, options.index(FULL_RECOMPUTE)] |= wanted[:, options.index(NO_RECOMPUTE)]
     grid, option = np.nonzero(wanted)
     table = replace(grids.table.take(grid), recompute=option, recomputes=options)
     full = np.full(len(grid), -1, dtype=np.int64)
-    if FULL_RECOMPUTE in options:
+    if mixes:
         number = options.index(FULL_RECOMPUTE)
         row_of = np.full(len(grids), -1, dtype=np.int64)
         row_of[grid[option == number]] = np.flatnonzero(option == number)

@@ -107,6 +107,7 @@ class Switches:
     microbatch_group: int = 0  # 0: the pipeline degree
     recompute_full: bool = False
     recompute_selective: bool = False
+    recompute_some: bool = False  # some layers recompute in full, others do not
     recompute_method: bool = False
     recompute_layers: int = 0
     recompute_moe: bool = False
@@ -242,6 +243,7 @@ def recompute_switches(recomputes: Iterable[Recompute]) -> dict[str, Any]:
         "recompute_method": full,
         "recompute_layers": int(full),
         "recompute_selective": selective and not full,
+        "recompute_some": full and any(recompute.granularity is not Granularity.FULL for recompute in told),
         **{f"recompute_{name}": name in modules for name in RECOMPUTE_MODULES},
     }
 

@@ -132,6 +132,10 @@ def _explicit_problems(proposal: Proposal) -> Problems:
         problems["chunks-equal"] = {"chunks": ", ".join(str(len(stage)) for stage in explicit)}
     if min((min(stage, default=0) for stage in explicit), default=0) < 0:
         problems["layers-negative"] = {}
+    chunks = max((len(stage) for stage in explicit), default=0)
+    in_order = [stage[chunk] for chunk in range(chunks) for stage in explicit if chunk < len(stage)]
+    if 0 in in_order:
+        problems["empty-position"] = {"position": in_order.index(0)}
     return problems
 
 

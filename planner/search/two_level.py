@@ -18,7 +18,7 @@ from costmodels.positions import kind_prefix
 from costmodels.price import price_layout
 from costmodels.pricing import Pricing
 from costmodels.results import LayoutCost, Verdict
-from costmodels.table import Floats
+from costmodels.table import Bools, Floats, StrategyTable
 from planner.inter_op.objective import one_f_one_b
 from planner.inter_op.stages import StageProblem, partition_stages
 from planner.intra_op.solution import SolutionCache
@@ -99,7 +99,17 @@ def stage_strategies(request: PlanRequest, pricing: Pricing, shape: StageShape) 
     chosen = grids.take(np.flatnonzero(fits))
     legal = legal_mask(request.framework, chosen.table, request.model, request.job).ok
     choices = recompute_options(request.recompute, request.framework, pricing)
-    return tuple(_with_recomputes(chosen.take(np.flatnonzero(legal)), choices))
+    rows = np.flatnonzero(legal & _of_one_kind(request, chosen.table, legal))
+    return tuple(_with_recomputes(chosen.take(rows), choices))
+
+
+def _of_one_kind(request: PlanRequest, table: StrategyTable, legal: Bools) -> Bools:
+    """Rows that may stand in one layout: beside ZeRO-3 Galvatron has one kind of replicas, so 2 where it may."""
+    alone = table.dp * table.cp == 1
+    both = bool((legal & ~alone & (table.zero == 2)).any())
+    if request.framework is not Framework.GALVATRON or not both:
+        return np.ones(len(legal), dtype=np.bool_)
+    return np.asarray(alone | (table.zero > 0))
 
 
 def _with_recomputes(grids: Grids, choices: Sequence[Recompute]) -> list[Strategy]:

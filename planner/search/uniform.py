@@ -19,7 +19,7 @@ from planner.bounds.option_memory import OptionMemory
 from planner.bounds.options import OptionBounds
 from planner.bounds.priced import PricedBounds
 from planner.bounds.step_time import part_seconds, part_work
-from planner.layouts.expand import Group, expand, lone_ends, pinned_virtual, pipeline_groups
+from planner.layouts.expand import WITH_ONE_RECOMPUTE, Group, expand, lone_ends, pinned_virtual, pipeline_groups
 from planner.layouts.grids import Grids, enumerate_grids, kernel_table, world_sizes
 from planner.layouts.recompute_options import recompute_options
 from planner.request import PlanRequest
@@ -156,7 +156,7 @@ class UniformSearch:
         """
         request = self.request
         wanted = known <= self.tally.threshold_s()
-        block = expand(grids, self.options, wanted)
+        block = expand(grids, self.options, wanted, mixes=request.framework not in WITH_ONE_RECOMPUTE)
         table = block.grids.table
         costs = price_parts(self.pricing, table)
         asked = wanted[block.grid, table.recompute]
