@@ -458,8 +458,8 @@ class _Part:
 
     def _repeated_compute_s(self) -> Floats:
         """Seconds of forward compute that the backward pass runs again, shape (S,)."""
-        choices = [self.repeated_by(recompute) for recompute in self.table.recomputes]
-        return np.choose(self.table.recompute, choices) if len(choices) > 1 else choices[0]
+        choices = np.stack([self.repeated_by(recompute) for recompute in self.table.recomputes])
+        return np.asarray(choices[self.table.recompute, np.arange(len(self.table))])
 
     @cached_property
     def _repeated_s(self) -> Floats:

@@ -1,14 +1,25 @@
 """Part times: what the host adds, what hides, and what must stay a lower bound."""
 
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pytest
 
 from costmodels.job import Software, TrainingJob
 from costmodels.layer_costs import Work, part_weights, price_parts, repeated_s
-from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Layout, Stage, Strategy, StrategyRun
+from costmodels.layout import (
+    FULL_RECOMPUTE,
+    NO_RECOMPUTE,
+    Granularity,
+    Layout,
+    Recompute,
+    Stage,
+    Strategy,
+    StrategyRun,
+)
 from costmodels.overlap import exposed_s
+from costmodels.part_ops import part_ops
 from costmodels.precision import precision
 from costmodels.price import price_layout
 from costmodels.pricing import Pricing
@@ -147,3 +158,14 @@ def test_receives_that_allocate_stall_when_the_memory_is_full() -> None:
         details = dict(waiting.details)
         assert ("memory_stall" in details) is stalls
         assert waiting.total_s == pytest.approx(plain.total_s + details.get("memory_stall", 0.0))
+
+
+def test_a_table_may_hold_more_recompute_choices_than_numpy_chooses_among() -> None:
+    asked = pricing("deepseek_v2_lite")
+    modules = sorted({op.module for ops in part_ops(asked) for op in ops})
+    options = [Recompute(granularity=Granularity.SELECTIVE, modules=pair) for pair in combinations(modules, 2)]
+    assert len(options) > 64
+    together = price_parts(asked, rows([Strategy(dp=8, recompute=option) for option in options])).backward_s
+    for number in (0, 40, len(options) - 1):
+        alone = price_parts(asked, rows([Strategy(dp=8, recompute=options[number])])).backward_s
+        np.testing.assert_allclose(together[..., number], alone[..., 0], rtol=1e-12)

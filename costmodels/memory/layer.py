@@ -172,7 +172,7 @@ def _block(scope: Scope, ops: Sequence[Op], parameters: LocalParameters, what: _
             sizes.append(kept_bytes(ops, job, what.shares, recompute.modules))
         else:
             sizes.append(everything)
-    kept = sizes[0] if len(sizes) == 1 else np.choose(table.recompute, sizes)
+    kept = np.stack(sizes)[table.recompute, np.arange(len(table))]
     return _with_states(scope, ops, parameters, kept, what.working + everything - kept)
 
 
