@@ -33,6 +33,21 @@ def test_arguments_are_recognised_as_a_preset():
     assert recipe().model.name == "llama3_8b"
 
 
+@pytest.mark.parametrize(("length", "name"), [(1024, "gpt_39b"), (2048, "mlm21_gpt_39b")])
+def test_a_preset_of_the_same_sizes_takes_sequences_as_long(length, name):
+    words = (
+        "--num-layers 48 --hidden-size 8192 --ffn-hidden-size 32768 --num-attention-heads 64 --vocab-size 51200 --bf16 "
+        f"--seq-length {length} --max-position-embeddings {length} --micro-batch-size 1 --global-batch-size 128 "
+        "--tensor-model-parallel-size 4 --pipeline-model-parallel-size 4 --use-distributed-optimizer"
+    )
+    start = recipe_of_launch(LaunchQuestion(framework="megatron", arguments=tuple(words.split()), world=32))
+    assert start.model.name == name
+    asked = request_of(Question(model=name, cluster="dgx-h200:8", global_batch=128, seq=length))
+    carried, changes = carry(start, asked)
+    assert [change.what for change in changes] == ["dp 2 -> 4"]
+    assert carried.layout.first.dp == 4
+
+
 def test_on_the_same_machine_nothing_is_forced():
     carried, changes = carry(recipe(), request("dgx-h100:2"))
     assert changes == ()

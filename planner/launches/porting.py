@@ -94,11 +94,13 @@ def recipe_of_launch(question: LaunchQuestion) -> Recipe:
 
 
 def _preset_like(model: ModelSpec) -> ModelSpec:
-    """The preset of the same sizes, so that a report names a model that can be found again; else the model itself."""
+    """The preset of the same sizes for sequences as long, so that a report names a model that is known; else itself."""
     facts = replace(facts_of(model), max_positions=0)
     for name in presets.names():
         preset = presets.find(name)
-        if preset is not None and replace(facts_of(preset), max_positions=0) == facts:
+        if preset is None or replace(facts_of(preset), max_positions=0) != facts:
+            continue
+        if not preset.max_positions or preset.max_positions >= model.max_positions:
             return preset
     return model
 
