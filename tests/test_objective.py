@@ -8,7 +8,7 @@ import pytest
 from costmodels.power.node import node_w
 from hardware.catalog import cluster
 from hardware.errors import InputError
-from planner.planning import plan
+from planner.planning import estimate, plan
 from planner.question import Question, request_of
 from planner.request import Objective
 from planner.search.objective import objective_value, objective_values, run_cost, step_cost, step_energy_j
@@ -53,6 +53,39 @@ def test_ranking_follows_the_objective(objective):
     values = [objective_value(asked, ranked.layout, ranked.cost) for ranked in report.layouts]
     assert len(values) > 1
     assert values == sorted(values)
+
+
+def test_caps_trade_time_for_energy_and_money(by_time):
+    """A sweep of power caps: least energy of the GPUs, of whole nodes, and least money where nodes are rented."""
+    layout = by_time.layouts[0].layout
+    base = priced(by_time.request, rent=12.0, power=0.10)
+    caps = np.arange(100.0, 401.0, 20.0)
+    costs = []
+    for cap_w in caps:
+        capped = replace(base, job=replace(base.job, power_cap_w=float(cap_w)))
+        costs.append(estimate(capped, layout).cost)
+    times = np.array([cost.step.total_s for cost in costs])
+    assert (np.diff(times) <= 1e-12).all()
+    gpus_j = np.array([step_energy_j(cost) for cost in costs])
+    nodes_j = np.array([cost.power.node_energy_j_per_token for cost in costs])
+    money = np.array([step_cost(base, layout, cost) for cost in costs])
+    best = [int(values.argmin()) for values in (gpus_j, nodes_j, money, times)]
+    assert 0 < best[0] < len(caps) - 1
+    assert best == sorted(best)  # hosts, fans and rent ask for ever faster steps
+    assert best[0] < best[2]
+    valley = np.sign(np.diff(gpus_j[np.concatenate([[True], np.diff(times) < 0.0])]))
+    assert (np.diff(valley) >= 0.0).all()
+
+
+@pytest.mark.parametrize("cap_w", [150.0, 280.0, 400.0])
+def test_at_every_cap_the_ranking_by_energy_takes_no_more_than_that_by_time(cap_w):
+    asked = request(power_cap_w=cap_w)
+    fast, lean = (
+        plan(replace(asked, objective=objective)).layouts[0] for objective in (Objective.TIME, Objective.ENERGY)
+    )
+    assert step_energy_j(lean.cost) <= step_energy_j(fast.cost)
+    assert lean.cost.step.total_s >= fast.cost.step.total_s
+    assert max(fast.cost.power.gpu_w, lean.cost.power.gpu_w) <= cap_w
 
 
 def test_a_cluster_without_prices_cannot_be_ranked_by_cost():

@@ -131,6 +131,38 @@ def test_throughput_under_limits(name: str, highest_w: float, kept: tuple[float,
     np.testing.assert_allclose(slowdown[0] / slowdown[1:], kept, atol=0.03)
 
 
+# Where stages and jobs took the least energy in published sweeps: A100 SXM at 1065 to 1080 of 1410 MHz (GPT-3 and BLOOM
+# stages, Perseus, SOSP 2024), V100 PCIe at limits of 125 to 150 W of 250 W, in steps of 25 W (BERT, Zeus, NSDI 2023):
+# share of the highest draw or limit, energy and throughput over those there, each from least to most.
+@pytest.mark.parametrize(
+    ("name", "highest_w", "limits", "energies", "throughputs"),
+    [
+        ("a100-sxm-80gb", 0.0, (0.54, 0.60), (0.68, 0.74), (0.80, 0.83)),
+        ("v100-pcie-32gb", 250.0, (0.45, 0.65), (0.70, 0.85), (0.70, 0.87)),
+    ],
+)
+def test_a_sweep_of_limits_finds_the_published_energy_optimum(
+    name: str,
+    highest_w: float,
+    limits: tuple[float, float],
+    energies: tuple[float, float],
+    throughputs: tuple[float, float],
+) -> None:
+    model = power_model(accelerator(name))
+    highest_w = highest_w or float(step_power(model, STAGE, limit_w=1e9).mean_w)
+    shares = np.linspace(0.3, 1.0, 71)
+    state = step_power(model, STAGE, limit_w=shares * highest_w)
+    energy, throughput = state.mean_w * state.slowdown, state.slowdown[-1] / state.slowdown
+    best = int(energy.argmin())
+    assert limits[0] <= shares[best] <= limits[1]
+    assert energies[0] <= energy[best] / energy[-1] <= energies[1]
+    assert throughputs[0] <= throughput[best] <= throughputs[1]
+    assert (np.diff(energy[:best]) < 0.0).all()  # one valley: a sweep cannot end in another
+    assert (np.diff(energy[best:]) >= 0.0).all()  # level where the limit no longer holds
+    knee = 1.0 - (1.0 - model.voltage_floor) / model.voltage_slope
+    assert float(state.clock[best]) == pytest.approx(knee, abs=0.02)  # below it a slower clock lowers no voltage
+
+
 @pytest.mark.parametrize(
     ("name", "limit_w", "share"),
     # Large bf16 products under the default limit over products at full clock: github.com/ai-dynamo/aiconfigurator
