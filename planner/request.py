@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
@@ -10,28 +9,10 @@ from costmodels.job import TrainingJob
 from costmodels.workload.model import ModelSpec
 from hardware.cluster import Cluster
 from hardware.errors import InputError
+from planner.choices import Framework, Objective
 from planner.profile import MachineProfile
 
-
-class Objective(StrEnum):
-    """What a layout is ranked by."""
-
-    TIME = "time"
-    ENERGY = "energy"
-    COST = "cost"
-
-
-class Framework(StrEnum):
-    """Who will run the plan: a constraint set on the search and the meaning of exported arguments."""
-
-    MEGATRON = "megatron"
-    BRIDGE = "bridge"
-    NEMO = "nemo"
-    TORCHTITAN = "torchtitan"
-    DEEPSPEED = "deepspeed"
-    GALVATRON = "galvatron"
-    NONE = "none"
-
+__all__ = ["DEGREES", "MOST_OF_A_DEGREE", "Framework", "Objective", "PlanRequest", "parse_fixed", "pins"]
 
 DEGREES: Final = ("tp", "pp", "cp", "ep", "etp", "dp", "vpp", "zero", "micro_batch")
 MOST_OF_A_DEGREE: Final = 1_000_000_000  # as many as the sequences of the largest global batch

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from hardware.errors import InputError
+from planner import choices
 from planner.cli.comparing import compare, fewest
 from planner.cli.imports import import_app
 from planner.cli.leaving import INTERRUPTED, leave, refused, stand_in_streams
@@ -25,7 +26,6 @@ from planner.cli.options import (
     ExpertTensor,
     ExportName,
     Framework,
-    FrameworkName,
     GlobalBatch,
     GlobalBatchOrNone,
     JsonOut,
@@ -35,7 +35,6 @@ from planner.cli.options import (
     Model,
     ModelOrNone,
     Objective,
-    ObjectiveName,
     Page,
     Pins,
     PlacementGiven,
@@ -102,8 +101,8 @@ def search(  # noqa: PLR0913, PLR0917 - the flags are the command line's contrac
     global_batch: GlobalBatchOrNone = None,
     seq: Seq = None,
     precision: PrecisionName = "bf16",
-    framework: Framework = FrameworkName.MEGATRON,
-    objective: Objective = ObjectiveName.TIME,
+    framework: Framework = choices.Framework.MEGATRON,
+    objective: Objective = choices.Objective.TIME,
     micro_batch: MicroBatchOrAuto = "auto",
     recompute: RecomputeOrAuto = "auto",
     fix: Pins = None,
@@ -185,7 +184,7 @@ def estimate(  # noqa: PLR0913, PLR0917 - the flags are the command line's contr
     global_batch: GlobalBatch,
     seq: Seq = None,
     precision: PrecisionName = "bf16",
-    framework: Framework = FrameworkName.MEGATRON,
+    framework: Framework = choices.Framework.MEGATRON,
     tp: TensorDegree = 1,
     pp: Stages = None,
     cp: ContextDegree = 1,

@@ -4,11 +4,11 @@ from typing import Annotated
 
 import typer
 
+from planner import choices
 from planner.cli.leaving import leave
 from planner.cli.options import (
     ClusterName,
     Framework,
-    FrameworkName,
     GlobalBatch,
     JsonOut,
     MicroBatchOrAuto,
@@ -29,7 +29,7 @@ def fewest(  # noqa: PLR0913, PLR0917 - the flags are the command line's contrac
     global_batch: GlobalBatch,
     seq: Seq = None,
     precision: PrecisionName = "bf16",
-    framework: Framework = FrameworkName.MEGATRON,
+    framework: Framework = choices.Framework.MEGATRON,
     recompute: RecomputeOrAuto = "auto",
     fix: Pins = None,
     time_limit: TimeLimit = 60.0,
@@ -63,7 +63,7 @@ def compare(  # noqa: PLR0913, PLR0917 - the flags are the command line's contra
     global_batch: GlobalBatch,
     seq: Seq = None,
     precision: PrecisionName = "bf16",
-    framework: Framework = FrameworkName.MEGATRON,
+    framework: Framework = choices.Framework.MEGATRON,
     micro_batch: MicroBatchOrAuto = "auto",
     recompute: RecomputeOrAuto = "auto",
     fix: Pins = None,

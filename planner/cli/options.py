@@ -6,25 +6,7 @@ from typing import Annotated
 
 import typer
 
-
-class FrameworkName(StrEnum):
-    """Frameworks that a plan can be constrained to."""
-
-    MEGATRON = "megatron"
-    BRIDGE = "bridge"
-    NEMO = "nemo"
-    TORCHTITAN = "torchtitan"
-    DEEPSPEED = "deepspeed"
-    GALVATRON = "galvatron"
-    NONE = "none"
-
-
-class ObjectiveName(StrEnum):
-    """What layouts are ranked by."""
-
-    TIME = "time"
-    ENERGY = "energy"
-    COST = "cost"
+from planner import choices
 
 
 class CheckedName(StrEnum):
@@ -65,7 +47,7 @@ ClusterOrNone = Annotated[
 GlobalBatchOrNone = Annotated[
     int | None, typer.Option("--global-batch", help="Sequences (or samples) per optimizer step.", min=1)
 ]
-Objective = Annotated[ObjectiveName, typer.Option("--objective", help="Rank by time, energy or cost.")]
+Objective = Annotated[choices.Objective, typer.Option("--objective", help="Rank by time, energy or cost.")]
 MicroBatchOrAuto = Annotated[str, typer.Option("--micro-batch", help="Sequences per micro-batch, or auto.")]
 RecomputeOrAuto = Annotated[str, typer.Option("--recompute", help="auto, none, selective[:module+module], full.")]
 Pins = Annotated[list[str] | None, typer.Option("--fix", help="Pin a degree, such as --fix tp=4; repeatable.")]
@@ -88,7 +70,7 @@ Seq = Annotated[
 PrecisionName = Annotated[str, typer.Option("--precision", help="bf16, fp16, fp8, mxfp8, nvfp4, ...")]
 JsonOut = Annotated[str | None, typer.Option("--json", help="Write JSON to this file; - for standard output.")]
 Framework = Annotated[
-    FrameworkName, typer.Option("--framework", help="Who runs the plan; limits the search to what it can do.")
+    choices.Framework, typer.Option("--framework", help="Who runs the plan; limits the search to what it can do.")
 ]
 PowerCap = Annotated[
     float, typer.Option("--power-cap", help="Power limit per GPU in watts; 0: the part's own.", min=0.0)
