@@ -92,6 +92,8 @@ def test_unknown_frameworks_fall_back_and_say_so() -> None:
         (RunText(framework="flash-attn repo training; attention=none"), "flash_attention", False),
         (RunText(framework="Megatron core_v0.6.0, TE, FA2"), "loss_bytes_per_logit", 10.0),
         (RunText(framework="Megatron core_v0.6.0, TE, FA2"), "late_frees", "passes"),
+        (RunText(framework="Megatron core_v0.6.0, TE, FA2"), "attention_kernel", "fa2"),
+        (RunText(framework="Megatron-LM Jan 2024"), "attention_kernel", "fa2"),
     ],
 )
 def test_a_runs_remarks_go_over_the_preset(run: RunText, field: str, value: object) -> None:
