@@ -285,3 +285,40 @@ def test_slots_below_the_rate_of_an_adapter_bind(tmp_path, words, adapter, gpu):
     node = found.cluster.islands[0].node
     limits = (4 * words.get("nets", 1) * stated, 4 * (gpu or 1e30))
     assert reachable_nic_bytes_per_s(node) == pytest.approx(min(limits), rel=1e-5)
+
+
+def two_sockets(*, vendor: str = "GenuineIntel", model: int = 85, links: str = "", near: str = "0") -> str:
+    """Four GPUs on two processors, both adapters of 200 Gb/s on the first one (``near``) or one on each."""
+    rate = 'link_speed="16.0 GT/s PCIe" link_width="16"'
+    sockets = []
+    for cpu in range(2):
+        gpus = "".join(
+            f'<pci busid="0:{n}1:0.0" class="0x030200" {rate}><gpu dev="{n}">{links}</gpu></pci>'
+            for n in (2 * cpu, 2 * cpu + 1)
+        )
+        here = {"0": (0, 1) if cpu == 0 else (), "each": (cpu,)}[near]
+        nets = {n: f'<nic><net name="mlx5_{n}" dev="{n}" speed="200000"/></nic>' for n in here}
+        nics = "".join(f'<pci busid="0:a{n}:0.0" class="0x020700" {rate}>{net}</pci>' for n, net in nets.items())
+        told = f'numaid="{cpu}" arch="x86_64" vendor="{vendor}" familyid="6" modelid="{model}"'
+        sockets.append(f"<cpu {told}>{gpus}{nics}</cpu>")
+    return f'<system version="1">{"".join(sockets)}</system>'
+
+
+@pytest.mark.parametrize(
+    ("words", "gpu"),
+    [
+        ({}, 10e9 / 2),
+        ({"model": 79}, 6e9 / 2),
+        ({"model": 143}, 22e9 / 2),
+        ({"vendor": "AuthenticAMD"}, 16e9 / 2),
+        ({"vendor": "CentaurHauls"}, PCIE_4_X16),  # nobody says how fast its link is
+        ({"near": "each"}, PCIE_4_X16),
+        ({"links": '<nvlink target="0:21:0.0" count="4" tclass="0x030200"/>'}, PCIE_4_X16),  # by way of the linked GPU
+    ],
+)
+def test_gpus_without_an_adapter_on_their_processor_share_its_link(tmp_path, words, gpu):
+    path = tmp_path / "node.xml"
+    path.write_text(two_sockets(**words))
+    found = import_topology([path], Wishes(accelerator="l40s", nodes=2))
+    assert found.cluster.islands[0].node.nics.gpu_bytes_per_s == pytest.approx(gpu, rel=1e-5)
+    assert any("over the link between processors" in line for line in found.stated) is (gpu < PCIE_4_X16)

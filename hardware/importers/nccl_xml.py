@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from hardware.cluster import LinkKind
@@ -22,6 +23,9 @@ _GPU_CLASSES: Final = ("0x0300", "0x0302", "0x0380", "0x1200")
 _ADAPTER_CLASS: Final = "0x02"
 _BRIDGE_CLASS: Final = "0x0604"
 _SWITCH_CLASS: Final = "0x0680"
+_SOCKET_BYTES_PER_S: Final = MappingProxyType({"ppc64": 32e9, "arm64": 6e9, "AuthenticAMD": 16e9})
+_INTEL_BYTES_PER_S: Final = ((0xCF, 40e9), (0x8F, 22e9), (0x55, 10e9), (0, 6e9))
+"""From which model number on: Emerald Rapids, Sapphire Rapids, Skylake, older ones."""
 _RATE: Final = re.compile(r"(\d{1,3}(?:\.\d{1,2})?)\s*GT/s")
 
 
@@ -98,7 +102,7 @@ def _system_facts(source: SourceText, cpus: list[Element]) -> NodeFacts:
         adapters=tuple(ports),
         adapters_known=True,
         pcie_bytes_per_s=_pcie_bytes_per_s(gpus),
-        gpu_bytes_per_s=_gpu_bytes_per_s(gpus, adapters),
+        gpu_bytes_per_s=_towards_adapters(gpus, adapters, notes, linked=bool(links) or switched > 0),
         notes=tuple(notes),
     )
 
@@ -254,6 +258,39 @@ def _pcie_bytes_per_s(gpus: list[_Device]) -> float:
     """Return the payload rate of the slowest link between a processor and a GPU; 0.0 where none is stated."""
     rates = [_link_bytes_per_s(element) for gpu in gpus for element in (*gpu.path[1:], gpu.element) if _on_pcie(gpu)]
     return min((rate for rate in rates if rate), default=0.0)
+
+
+def _towards_adapters(gpus: list[_Device], adapters: list[_Device], notes: list[str], *, linked: bool) -> float:
+    """Return what the slowest GPU pushes towards adapters; 0.0 where nothing says.
+
+    Its own PCIe link; and where all adapters hang on other processors, its part of the link between these, unless GPUs
+    are linked to each other: libraries then send by way of a GPU beside the adapter.
+    """
+    own = _gpu_bytes_per_s(gpus, adapters)
+    homes = [id(adapter.path[0]) for adapter in adapters]
+    far = [gpu.path[0] for gpu in gpus if homes and id(gpu.path[0]) not in homes]
+    rates = [_socket_bytes_per_s(cpu) / sum(other is cpu for other in far) for cpu in far]
+    if linked or not rates or not min(rates):
+        return own
+    each = f"{min(rates) / 1e9:g} GB/s each"
+    notes.append(f"{len(far)} of {len(gpus)} GPUs reach adapters over the link between processors: {each}")
+    return min(filter(None, (own, *rates)))
+
+
+def _socket_bytes_per_s(cpu: Element) -> float:
+    """Rate between processors as NCCL assumes it by their make; 0.0 where the file does not state it.
+
+    References
+    ----------
+    NVIDIA/nccl, ``src/graph/topo.h`` (BDW_QPI_BW, SKL_QPI_BW, SRP_QPI_BW, ERP_QPI_BW, AMD_BW, P9_BW, ARM_BW) and
+    ``topo.cc``, ``ncclTopoGetInterCpuBw``.
+    """
+    arch, vendor, model = cpu.get("arch"), cpu.get("vendor"), cpu.get("modelid")
+    if arch in _SOCKET_BYTES_PER_S:
+        return _SOCKET_BYTES_PER_S[arch]
+    if vendor == "GenuineIntel" and re.fullmatch(r"\d{1,3}", model):
+        return next((rate for least, rate in _INTEL_BYTES_PER_S if int(model) >= least), 0.0)
+    return _SOCKET_BYTES_PER_S.get(vendor, 0.0)
 
 
 def _gpu_bytes_per_s(gpus: list[_Device], adapters: list[_Device]) -> float:
