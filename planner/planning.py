@@ -29,8 +29,9 @@ from planner.placement import (
     rank_orders,
     rank_places,
 )
+from planner.placement.order import places_in_order
 from planner.placement.slow_devices import SlowDevice, slow_devices, without_slow_nodes
-from planner.plan_report import PlanReport, RankedLayout, SearchProof
+from planner.plan_report import PlanReport, RankedLayout, RankPlace, SearchProof
 from planner.request import Framework, Objective, PlanRequest
 from planner.search.islands import IslandSearch
 from planner.search.objective import check_objective, objective_value
@@ -280,9 +281,18 @@ def as_ranked(
         cost=cost,
         evidence=evidence_for(pricings[layout.stages[0].island], layout, cost.step.total_s, request.profile),
         why=why_slower(before, cost) if before else "",
-        placement=rank_places(placed.placement, request.cluster, layout.stages[0].island) if placed.placement else (),
+        placement=_places(request, placed),
         in_order=in_order(placed),
     )
+
+
+def _places(request: PlanRequest, placed: PlacedLayout) -> tuple[RankPlace, ...]:
+    """Where the ranks run; empty where they are in order."""
+    if placed.by_island:
+        return places_in_order(placed.layout, request.cluster, placed.by_island)
+    if placed.placement is None:
+        return ()
+    return rank_places(placed.placement, request.cluster, placed.layout.stages[0].island)
 
 
 def _island_alone(

@@ -4,23 +4,26 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import permutations, product
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from small_requests import asked, cut
 
-from costmodels.layout import Layout, RankOrder
-from costmodels.placement import Placement
+from costmodels.layout import FULL_RECOMPUTE, Layout, RankOrder, Strategy
+from costmodels.placement import Placement, ranks_of_stages, stage_map
 from costmodels.power.heat import heat_problem, placed_maps, settle
 from costmodels.price import price_layout_with_heat
 from hardware.cluster import Cluster, DeviceState, FabricTier
 from hardware.errors import InputError
+from planner.advice.remedies import repriced
+from planner.layouts.build import schedule_of, uniform_stages
 from planner.layouts.explicit import ExplicitLayout, layout_of
 from planner.placement import place_layout
 from planner.placement.joint import placed_on_network
 from planner.placement.order import placement_of
-from planner.plan_report import RankedLayout
-from planner.planning import plan, pricings_of
+from planner.plan_report import PlanReport, RankedLayout, SearchProof
+from planner.planning import estimate, plan, pricings_of
 from planner.request import Objective, PlanRequest
 from planner.search.objective import objective_value
 
@@ -146,3 +149,69 @@ def small_layout(request: PlanRequest, degrees: tuple[int, int], order: RankOrde
     except InputError:
         return None
     return replace(layout, rank_order=order) if pp > 1 and dp > 1 else layout
+
+
+def over_islands(speeds: list[float], split: list[int]) -> tuple[PlanRequest, Layout]:
+    """A pipeline over an island of H100 and one of A100, two accelerators on each of two nodes, some of them slow."""
+    request = asked("llama3_8b", cluster="dgx-h100:2", global_batch=16, seq=2048, thermal=True, top=1)
+    islands = []
+    for number, name in enumerate(("dgx-h100:2", "dgx-a100:2")):
+        (island,) = asked("llama3_8b", cluster=name, global_batch=16, seq=2048).cluster.islands
+        node = replace(
+            island.node,
+            gpus=2,
+            scale_up=replace(island.node.scale_up, domain_gpus=2),
+            host=replace(island.node.host, numa=(), pcie_switches=()),
+        )
+        devices = tuple(
+            DeviceState(node=place // 2, gpu=place % 2, speed=speed)
+            for place, speed in enumerate(speeds[4 * number : 4 * number + 4])
+            if speed < 1.0
+        )
+        islands.append(replace(island, node=node, devices=devices))
+    cluster = Cluster(name="two", islands=tuple(islands), inter_island_bytes_per_s=5e10, inter_island_latency_s=5e-6)
+    request = replace(request, model=cut(request.model, sum(split)), cluster=cluster)
+    stages = uniform_stages(
+        Strategy(recompute=FULL_RECOMPUTE), [(count,) for count in split], islands=(0,) * 4 + (1,) * 4
+    )
+    return request, Layout(stages=stages, micro_batch=1, num_microbatches=16, schedule=schedule_of(8, 1))
+
+
+@given(
+    speeds=st.lists(st.sampled_from([1.0, 1.0, 0.8, 0.5]), min_size=8, max_size=8),
+    split=st.lists(st.sampled_from([1, 2, 3]), min_size=8, max_size=8),
+)
+@settings(max_examples=10, deadline=None)
+def test_islands_are_placed_as_brute_force_places_them(speeds: list[float], split: list[int]) -> None:
+    request, layout = over_islands(speeds, split)
+    pricings = pricings_of(request)
+    problem = heat_problem(pricings, layout)
+    each = []
+    for number, pricing in enumerate(pricings):
+        stages = ranks_of_stages(layout, number)
+        each.append([stage_map(launch, stages, pricing.island) for launch in every_launch(2, 2)])
+    pairs = list(product(*each))
+    settled = settle(problem, [np.stack([pair[number] for pair in pairs]) for number in range(2)])
+    found = place_layout(request, pricings, layout)
+    assert found.in_order is not None
+    assert found.cost.step.total_s <= found.in_order.step.total_s * (1.0 + 1e-9)
+    assert found.cost.step.total_s == pytest.approx(float(settled.step_s.min()), rel=1e-3)
+    ranked = estimate(request, layout)
+    assert ranked.cost.step.total_s == found.cost.step.total_s
+    if found.by_island:
+        assert [place.rank for place in ranked.placement] == list(range(8))
+        hosts = [int(place.host.removeprefix("node")) // 2 for place in ranked.placement]
+        assert hosts == [stage.island for stage in layout.stages]
+        assert len({(place.host, place.gpu) for place in ranked.placement}) == 8
+
+
+def test_a_saved_plan_over_islands_is_priced_where_it_runs() -> None:
+    request, layout = over_islands([0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 0.8, 1.0], [3, 2, 1, 1, 2, 1, 3, 1])
+    ranked = estimate(request, layout)
+    assert ranked.placement
+    assert ranked.in_order is not None
+    assert ranked.cost.step.total_s < 0.99 * ranked.in_order.step_time_s
+    proof = SearchProof(enumerated=1, pruned=(), solved=1, lower_bound_s=0.0, gap=0.0, proven_optimal=False, wall_s=0.0)
+    again = repriced(PlanReport(request=request, layouts=(ranked,), search=proof), [1])
+    assert again.layouts[0].placement == ranked.placement
+    assert again.layouts[0].cost == ranked.cost

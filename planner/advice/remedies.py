@@ -87,9 +87,9 @@ def repriced(report: PlanReport, ranks: Sequence[int], constants: Constants | No
 
 def _saved_placement(report: PlanReport, ranked: RankedLayout) -> Placement | None:
     """Where the ranks of a placed layout run; None for one that was not placed."""
-    if ranked.in_order is None:
-        return None
     cluster, layout = report.request.cluster, ranked.layout
+    if ranked.in_order is None or len({stage.island for stage in layout.stages}) > 1:  # over islands placed anew
+        return None
     if not ranked.placement:
         return identity(layout.gpus, cluster.islands[layout.stages[0].island].node.gpus)
     return placement_of(ranked.placement, cluster, layout, "placement")

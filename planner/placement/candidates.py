@@ -65,9 +65,9 @@ class Board:
         return patterns(self.blocks[block], self.slots[self.kinds[node]])
 
 
-def board_of(problem: HeatProblem) -> Board:
-    """Look at a layout on one island as what can be permuted."""
-    (heat,) = problem.heats
+def board_of(problem: HeatProblem, number: int = 0) -> Board:
+    """Look at a layout on the island ``number`` of those that it uses as what can be permuted there."""
+    heat = problem.heats[number]
     island = problem.step.pricings[heat.island].island
     blocks = tuple(stages_of_blocks(ranks_of_stages(problem.layout, heat.island), island.node.gpus))
     kinds = tuple(int(kind) for kind in heat.kind)

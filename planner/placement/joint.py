@@ -13,9 +13,10 @@ from typing import Final
 import numpy as np
 
 from costmodels.layout import Layout
-from costmodels.placement import Placement, identity
+from costmodels.placement import Placement, identity, ranks_of_stages, stage_map
 from costmodels.power.heat import (
     HeatProblem,
+    IslandHeat,
     Settled,
     heat_problem,
     hottest_c,
@@ -24,6 +25,7 @@ from costmodels.power.heat import (
     placed_maps,
     settle,
 )
+from costmodels.power.thermal import ThermalState
 from costmodels.price import memory_of, placed_cost
 from costmodels.pricing import Pricing
 from costmodels.results import LayoutCost, Verdict
@@ -54,7 +56,9 @@ class PlacedLayout:
     cost : LayoutCost
         With the placement.
     placement : Placement or None
-        None where the ranks stay in order: no heat, several islands, very many accelerators.
+        None where the ranks stay in order: no heat, very many accelerators; and over several islands.
+    by_island : tuple of (int, Placement)
+        Of a layout over several islands, where its ranks on each of them run; empty where all stay in order.
     in_order : LayoutCost or None
         With the ranks in order; None where no other placement was looked for.
     complete : bool
@@ -69,6 +73,7 @@ class PlacedLayout:
     in_order: LayoutCost | None = None
     complete: bool = False
     cut: bool = False
+    by_island: tuple[tuple[int, Placement], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -107,10 +112,57 @@ def place_layout(request: PlanRequest, pricings: Sequence[Pricing], layout: Layo
         The identity placement where no other is better by more than the balance's tolerance.
     """
     problem = heat_problem(pricings, layout)
+    if len(problem.heats) > 1 and layout.gpus <= MOST_GPUS and not late(end_s):
+        return _over_islands(request, problem, end_s)
     if len(problem.heats) > 1 or layout.gpus > MOST_GPUS or late(end_s):
         cost = placed_cost(problem, settle(problem, identity_maps(problem)), 0)
         return PlacedLayout(layout=layout, cost=cost, cut=late(end_s))
     return replace(_placed(request, _best(request, problem, end_s)), cut=late(end_s))
+
+
+def _over_islands(request: PlanRequest, problem: HeatProblem, end_s: float) -> PlacedLayout:
+    """Place the ranks on every island in turn, those on the others as they are, until no island gains any more."""
+    layout, heats = problem.layout, problem.heats
+    maps = list(identity_maps(problem))
+    usual = settle(problem, maps)
+    chosen: list[Placement | None] = [None] * len(heats)
+    slowed = [_slows(request, heat, state) for heat, state in zip(heats, usual.states, strict=True)]
+    for _ in range(MOST_STEPS):
+        before = list(chosen)
+        for number in np.flatnonzero(slowed).tolist():
+            if late(end_s):
+                break
+            board = board_of(problem, number)
+            options = every_placement(board) or first_placements(board)
+            stages = ranks_of_stages(layout, heats[number].island)
+            island = problem.step.pricings[heats[number].island].island
+            there = np.concatenate([maps[number], [stage_map(option, stages, island) for option in options]])
+            tried = [
+                there if other == number else np.repeat(maps[other], len(there), axis=0) for other in range(len(maps))
+            ]
+            settled = settle(problem, tried)
+            values = objective_values(request, layout, settled.step_s, settled.mean_w())
+            best = _least(values, settled.step_s * settled.mean_w())
+            if values[best] < values[0] * (1.0 - SAME):
+                chosen[number], maps[number] = options[best - 1], there[best : best + 1]
+        if chosen == before:
+            break
+    in_order = placed_cost(problem, usual, 0)
+    if not any(chosen):
+        return PlacedLayout(layout=layout, cost=in_order, in_order=in_order, cut=late(end_s))
+    return PlacedLayout(
+        layout=layout,
+        cost=placed_cost(problem, settle(problem, maps), 0),
+        in_order=in_order,
+        cut=late(end_s),
+        by_island=tuple((heat.island, place) for heat, place in zip(heats, chosen, strict=True) if place is not None),
+    )
+
+
+def _slows(request: PlanRequest, heat: IslandHeat, state: ThermalState) -> bool:
+    """Whether placing ranks on an island may gain something."""
+    unlike = bool((heat.clock > 0.0).any() or (heat.speed < 1.0).any())
+    return unlike or request.objective is not Objective.TIME or bool(state.heat_limited.any())
 
 
 def placed_as_given(pricings: Sequence[Pricing], layout: Layout, placement: Placement) -> PlacedLayout:

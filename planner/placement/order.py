@@ -96,7 +96,9 @@ def rank_places(placement: Placement, cluster: Cluster, island: int = 0) -> tupl
     return tuple(places)
 
 
-def places_in_order(layout: Layout, cluster: Cluster) -> tuple[RankPlace, ...]:
+def places_in_order(
+    layout: Layout, cluster: Cluster, placements: Sequence[tuple[int, Placement]] = ()
+) -> tuple[RankPlace, ...]:
     """Name the host and accelerator of every rank where ranks are in order on the islands of their stages.
 
     Parameters
@@ -105,16 +107,26 @@ def places_in_order(layout: Layout, cluster: Cluster) -> tuple[RankPlace, ...]:
         Its stages fit on their islands.
     cluster : Cluster
         Hosts are ``node0``, ``node1``, ... over all islands.
+    placements : sequence of (int, Placement)
+        Islands whose accelerators the ranks take in another order.
 
     Returns
     -------
     tuple of RankPlace
         In rank order: each stage takes the next accelerators of its island.
     """
-    firsts = accumulate((island.nodes for island in cluster.islands), initial=0)
+    firsts = list(accumulate((island.nodes for island in cluster.islands), initial=0))
     slots = [_slots(island, first) for island, first in zip(cluster.islands, firsts, strict=False)]
+    for island, placement in placements:
+        slots[island] = _placed_slots(placement, firsts[island])
     taken = (slot for stage in layout.stages for slot in islice(slots[stage.island], stage.gpus))
     return tuple(RankPlace(rank=rank, host=host, gpu=gpu) for rank, (host, gpu) in enumerate(taken))
+
+
+def _placed_slots(placement: Placement, first: int) -> Iterator[tuple[str, int]]:
+    """Hosts and accelerators in the order of a placement."""
+    for node, gpus in zip(placement.nodes, placement.gpus, strict=True):
+        yield from ((f"node{first + node}", gpu) for gpu in gpus)
 
 
 def _slots(island: Island, first: int) -> Iterator[tuple[str, int]]:
