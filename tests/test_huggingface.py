@@ -235,13 +235,19 @@ def test_block_types_in_place_of_a_pattern() -> None:
         ({"hidden_size": 1e30}, r"hidden_size: .* is not accepted"),
         ({"num_hidden_layers": 2.5}, r"num_hidden_layers: 2\.5 is not accepted"),
         ({"num_hidden_layers": 10**9}, r"num_hidden_layers: 1000000000 is not accepted; allowed: 1 to 10000"),
-        ({"num_attention_heads": 24}, r"heads: hidden 1024 is not a multiple of heads 24"),
-        ({"num_key_value_heads": 3}, r"kv_heads: heads 16 is not a multiple of kv_heads 3"),
+        (
+            {"num_attention_heads": 24},
+            r"num_attention_heads: hidden_size 1024 is not a multiple of num_attention",
+        ),
+        (
+            {"num_key_value_heads": 3},
+            r"num_key_value_heads: num_attention_heads 16 is not a multiple of num_key",
+        ),
         ({"tie_word_embeddings": "no"}, r"tie_word_embeddings: 'no' is not accepted; allowed: true or false"),
         ({"model_type": "mixtral"}, r"num_local_experts: missing"),
         (
             {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 9},
-            r"top_k: top_k 9 exceeds experts 8",
+            r"num_experts_per_tok: num_experts_per_tok 9 exceeds num_local_experts 8",
         ),
         ({"model_type": "deepseek_v3"}, r"qk_nope_head_dim: missing"),
         ({"model_type": "gemma3", "text_config": 3}, r"text_config: 3 is not accepted; allowed: a table of fields"),
@@ -255,7 +261,7 @@ def test_block_types_in_place_of_a_pattern() -> None:
         ),
         (
             {"model_type": "nemotron_h", "hybrid_override_pattern": "MX"},
-            r"hybrid_override_pattern: 'MX' is not accepted; allowed: 2 letters \(num_hidden_layers\) of M \* - E",
+            r"hybrid_override_pattern: 'X' is not accepted; allowed: a letter for each layer of M \* - E",
         ),
         (
             {"model_type": "opt", "ffn_dim": 4096, "max_position_embeddings": 2048, "word_embed_proj_dim": 512},
@@ -386,3 +392,37 @@ def test_a_wrong_pattern_of_exaone_is_refused() -> None:
     config = {**KNOWN["EXAONE-4.0-32B"]["config"], "sliding_window_pattern": "LX"}
     with pytest.raises(InputError, match="letters L and G"):
         from_config(config, name="x", where="config.json")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"num_attention_heads": 24, "num_key_value_heads": 24},
+            "num_attention_heads: hidden_size 1024 is not a multiple of num_attention_heads 24",
+        ),
+        (
+            {"num_key_value_heads": 5},
+            "num_key_value_heads: num_attention_heads 16 is not a multiple of num_key_value_heads",
+        ),
+        ({"model_type": "bert"}, "another model as a TOML file of a transformer or of layers"),
+    ],
+)
+def test_errors_speak_the_words_of_the_configuration(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError) as error:
+        build(**changes)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        ("M-M*", "hybrid_override_pattern: '4 layers' is not accepted; allowed: as many as num_hidden_layers = 56"),
+        ("MX", "hybrid_override_pattern: 'X' is not accepted; allowed: a letter for each layer of M * - E"),
+    ],
+)
+def test_wrong_hybrid_patterns_say_what_is_wrong(pattern: str, message: str) -> None:
+    config = {**KNOWN["NVIDIA-Nemotron-Nano-9B-v2"]["config"], "hybrid_override_pattern": pattern}
+    with pytest.raises(InputError) as error:
+        from_config(config, name="x", where="config.json")
+    assert message in str(error.value)

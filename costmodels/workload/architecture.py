@@ -3,6 +3,7 @@
 Presets, Hugging Face configurations, TOML files and measured runs all state their facts as an :class:`Architecture`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from types import MappingProxyType
@@ -143,7 +144,13 @@ class Architecture:
     vocab_multiple: int = 128
 
     def build(
-        self, name: str, *, sources: tuple[str, ...] = (), notes: tuple[str, ...] = (), where: str = ""
+        self,
+        name: str,
+        *,
+        sources: tuple[str, ...] = (),
+        notes: tuple[str, ...] = (),
+        where: str = "",
+        words: Mapping[str, str] = MappingProxyType({}),
     ) -> ModelSpec:
         """Return the model.
 
@@ -155,6 +162,8 @@ class Architecture:
             Carried into the model.
         where : str
             File (or preset) that errors name.
+        words : mapping of str to str
+            What the file calls a field, where that is not its name here.
 
         Returns
         -------
@@ -166,7 +175,7 @@ class Architecture:
         InputError
             A field is missing, not positive, or does not go with another.
         """
-        _check(self, where or name)
+        _check(self, _Place(where or name, words))
         kinds = [self._kind(mixer, ffn) for mixer, ffn in self._parts()]
         norm = self._norm_parameters()
         return ModelSpec(
@@ -321,63 +330,84 @@ def _repeat(pattern: str, layers: int) -> str:
     return (pattern * (-(-layers // len(pattern))))[:layers]
 
 
-def _check(facts: Architecture, where: str) -> None:
+@dataclass(frozen=True)
+class _Place:
+    """What errors name: a file and its own words for fields."""
+
+    where: str
+    words: Mapping[str, str]
+
+    def word(self, name: str) -> str:
+        """What the file calls a field."""
+        return self.words.get(name, name)
+
+    def at(self, name: str) -> str:
+        """The file and the field."""
+        return f"{self.where}: {self.word(name)}"
+
+
+def _check(facts: Architecture, place: _Place) -> None:
     for name in ("layers", "hidden", "vocab", "vocab_multiple"):
-        _positive(facts, where, name, "every model needs it")
+        _positive(facts, place, name, "every model needs it")
     if facts.layers > MAX_LAYERS:
-        raise InputError(f"{facts.layers} layers", allowed=f"1 to {MAX_LAYERS}", where=f"{where}: layers")
-    _letters(facts, where, "mixer_pattern", MIXER_LETTERS)
-    _letters(facts, where, "ffn_pattern", FFN_LETTERS)
-    _letters(facts, where, "hybrid_pattern", HYBRID_LETTERS)
+        raise InputError(f"{facts.layers} layers", allowed=f"1 to {MAX_LAYERS}", where=place.at("layers"))
+    _letters(facts, place, "mixer_pattern", MIXER_LETTERS)
+    _letters(facts, place, "ffn_pattern", FFN_LETTERS)
+    _letters(facts, place, "hybrid_pattern", HYBRID_LETTERS)
     if facts.norm not in ("rms", "layer"):
-        raise InputError(f"norm {facts.norm!r} is not known", allowed="rms, layer", where=f"{where}: norm")
+        raise InputError(f"norm {facts.norm!r} is not known", allowed="rms, layer", where=place.at("norm"))
     mixers = {mixer for mixer, _ in facts._parts()}
     ffns = {ffn for _, ffn in facts._parts()}
     if mixers & {"f", "w", "i"} or facts.mtp_layers:
-        _check_attention(facts, where)
+        _check_attention(facts, place)
     for letter, needs, why in _NEEDS:
         if letter in mixers | ffns:
             for name in needs:
-                _positive(facts, where, name, why)
+                _positive(facts, place, name, why)
     if "e" in ffns:
-        _check_experts(facts, where)
+        _check_experts(facts, place)
 
 
-def _check_attention(facts: Architecture, where: str) -> None:
-    _positive(facts, where, "heads", "a layer has attention")
+def _check_attention(facts: Architecture, place: _Place) -> None:
+    word = place.word
+    _positive(facts, place, "heads", "a layer has attention")
     if not facts.head_dim and facts.hidden % facts.heads:
         raise InputError(
-            f"hidden {facts.hidden} is not a multiple of heads {facts.heads}",
-            allowed="a multiple, or head_dim stated",
-            where=f"{where}: heads",
+            f"{word('hidden')} {facts.hidden} is not a multiple of {word('heads')} {facts.heads}",
+            allowed=f"a multiple, or {word('head_dim')} stated",
+            where=place.at("heads"),
         )
     if facts.kv_heads and facts.heads % facts.kv_heads:
         raise InputError(
-            f"heads {facts.heads} is not a multiple of kv_heads {facts.kv_heads}",
-            allowed="a divisor of heads",
-            where=f"{where}: kv_heads",
+            f"{word('heads')} {facts.heads} is not a multiple of {word('kv_heads')} {facts.kv_heads}",
+            allowed=f"a divisor of {word('heads')}",
+            where=place.at("kv_heads"),
         )
 
 
-def _check_experts(facts: Architecture, where: str) -> None:
+def _check_experts(facts: Architecture, place: _Place) -> None:
     if not facts.expert_ffn:
-        _positive(facts, where, "ffn", "a layer has experts and expert_ffn is not stated")
+        _positive(facts, place, "ffn", f"a layer has experts and {place.word('expert_ffn')} is not stated")
     if facts.top_k > facts.experts:
         raise InputError(
-            f"top_k {facts.top_k} exceeds experts {facts.experts}", allowed="1 to experts", where=f"{where}: top_k"
+            f"{place.word('top_k')} {facts.top_k} exceeds {place.word('experts')} {facts.experts}",
+            allowed=f"1 to {place.word('experts')}",
+            where=place.at("top_k"),
         )
 
 
-def _positive(facts: Architecture, where: str, name: str, why: str) -> None:
+def _positive(facts: Architecture, place: _Place, name: str, why: str) -> None:
     value = getattr(facts, name)
     if value <= 0:
-        raise InputError(f"{name} is {value}; {why}", allowed="a positive whole number", where=f"{where}: {name}")
+        raise InputError(
+            f"{place.word(name)} is {value}; {why}", allowed="a positive whole number", where=place.at(name)
+        )
 
 
-def _letters(facts: Architecture, where: str, name: str, letters: str) -> None:
+def _letters(facts: Architecture, place: _Place, name: str, letters: str) -> None:
     value: str = getattr(facts, name)
     wrong = sorted(set(value) - set(letters))
     if wrong:
         raise InputError(
-            f"{name} {value!r} has the letter {wrong[0]!r}", allowed=" ".join(letters), where=f"{where}: {name}"
+            f"{place.word(name)} {value!r} has the letter {wrong[0]!r}", allowed=" ".join(letters), where=place.at(name)
         )

@@ -253,6 +253,9 @@ def nemotron_h(config: Fields) -> Architecture:
     )
 
 
+_PATTERNS = ("layers_block_type", "hybrid_override_pattern", "hybrid_layer_pattern")
+
+
 def _hybrid_pattern(config: Fields) -> str:
     """Letters of the layers, from the pattern or from the list of block types."""
     letters = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
@@ -263,9 +266,12 @@ def _hybrid_pattern(config: Fields) -> str:
     pattern = "".join(letters[item] for item in types)
     pattern = pattern or config.text("hybrid_override_pattern", "hybrid_layer_pattern")
     layers = config.whole("num_hidden_layers", default=len(pattern), least=1)
-    if len(pattern) != layers or set(pattern) - set(HYBRID_LETTERS):
-        allowed = f"{layers} letters (num_hidden_layers) of {' '.join(HYBRID_LETTERS)}"
-        raise config.wrong("hybrid_override_pattern", pattern, allowed)
+    name = next((word for word in _PATTERNS if config.has(word)), _PATTERNS[0])
+    for letter in pattern:
+        if letter not in HYBRID_LETTERS:
+            raise config.wrong(name, letter, f"a letter for each layer of {' '.join(HYBRID_LETTERS)}")
+    if len(pattern) != layers:
+        raise config.wrong(name, f"{len(pattern)} layers", f"as many as num_hidden_layers = {layers}")
     return pattern
 
 

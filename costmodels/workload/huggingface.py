@@ -57,6 +57,28 @@ _WRAPPERS: Final[Mapping[str, str]] = MappingProxyType({"gemma3": "gemma3_text",
 """Multi-modal types whose language model lies in ``text_config``; the towers beside it are not modelled."""
 
 
+_WORDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "layers": ("num_hidden_layers", "n_layer"),
+        "hidden": ("hidden_size", "n_embd", "n_embed"),
+        "vocab": ("vocab_size",),
+        "heads": ("num_attention_heads", "n_head"),
+        "kv_heads": ("num_key_value_heads", "num_kv_heads", "n_head_kv"),
+        "ffn": ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"),
+        "window": ("sliding_window", "attention_chunk_size", "index_topk"),
+        "experts": ("n_routed_experts", "num_local_experts", "num_experts"),
+        "top_k": ("num_experts_per_tok", "experts_per_token"),
+        "expert_ffn": ("moe_intermediate_size",),
+        "mixer_pattern": ("layer_types",),
+        "hybrid_pattern": ("hybrid_override_pattern", "hybrid_layer_pattern"),
+        "mamba_heads": ("mamba_num_heads",),
+        "mamba_state": ("ssm_state_size",),
+        "mamba_groups": ("n_groups",),
+    }
+)
+"""Fields of an architecture in the words of configurations; the first that a file has is meant."""
+
+
 def read_config(path: Path) -> ModelSpec:
     """Read a ``config.json``.
 
@@ -119,7 +141,12 @@ def from_config(config: Mapping[str, object], *, name: str, where: str) -> Model
         near = get_close_matches(model_type, FAMILIES, n=1)
         hint = f"; nearest known: {near[0]!r}" if near else ""
         known = ", ".join(sorted({*FAMILIES, *_WRAPPERS}))
-        raise InputError(f"{model_type!r} is not known{hint}", allowed=known, where=f"{where}: model_type")
+        raise InputError(
+            f"{model_type!r} is not known{hint}",
+            allowed=f"{known}; another model as a TOML file of a transformer or of layers, see docs/models.md",
+            where=f"{where}: model_type",
+        )
     facts = FAMILIES[model_type](fields)
-    built = facts.build(name, sources=("Hugging Face config.json",), notes=notes, where=where)
+    words = {ours: next((word for word in theirs if fields.has(word)), theirs[0]) for ours, theirs in _WORDS.items()}
+    built = facts.build(name, sources=("Hugging Face config.json",), notes=notes, where=where, words=words)
     return replace(built, details=details_of_config(fields.values, where))

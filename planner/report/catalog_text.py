@@ -81,7 +81,8 @@ def _island_rows(number: int, island: Mapping[str, Any]) -> list[tuple[str, str]
     domain = f"{fast['kind']} {fast['shape']}, {count(fast['domain_gpus'], 'GPU')} a domain"
     adapters = f"{count(nics['per_node'], nics['kind'] + ' adapter')} a node, {nics['gbit_per_s']:g} Gb/s each"
     tiers = ", ".join(
-        tier["name"] + (f" of {count(tier['nodes'], 'node')}" if tier["nodes"] else "") for tier in island["fabric"]
+        f"{tier['name']} " + (f"of {count(tier['nodes'], 'node')}" if tier["nodes"] else "over all nodes")
+        for tier in island["fabric"]
     )
     network = f"{adapters}, {nics['latency_us']:.3g} us" + (f"; {tiers}" if tiers else "")
     return [
