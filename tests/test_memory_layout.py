@@ -213,6 +213,17 @@ def test_weights_in_8_bits_need_shards_that_are_gathered(recipe, beside):
     assert plain == pytest.approx(sharded * (width + beside) / width)
 
 
+def test_slots_for_all_that_a_stage_keeps():
+    """Buffers of a static plan hold a number of micro-batches per stage, on stages whose passes are apart."""
+    software = replace(NOW, stage_slots=2)
+    layout = plan([[4], [4], [4], [4]], Strategy(dp=2))
+    usual, slotted = (stage_memory(layout, LLAMA, job(s), BIG) for s in (NOW, software))
+    kept = parts(usual[0])["activations"] / 4
+    assert parts(slotted[0])["activations"] == pytest.approx(8 * kept)
+    assert parts(slotted[2])["activations"] == pytest.approx(8 * parts(usual[2])["activations"] / 2)
+    assert slotted[3] == usual[3]
+
+
 def test_late_frees_stay_reserved():
     """Whole outputs of two row-parallel products per layer, for as many layers as the host queues."""
     ahead = default_memory().layers_ahead

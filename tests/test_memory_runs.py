@@ -74,6 +74,7 @@ STAGES = tuple(
         ({"notes": "memory from nvidia-smi"}, 23.0),
         ({"framework": "Megatron-DeepSpeed (Sailor)"}, 23.0),
         ({"framework": "nanotron v0.5"}, 12.0),
+        ({"framework": "OneFlow-GPT"}, 13.0),
     ],
     ids=str,
 )

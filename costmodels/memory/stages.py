@@ -47,7 +47,7 @@ def stage_sums(model: ModelSpec, job: TrainingJob, memory: ModelMemory, contents
         gradients=added["gradients"],
         optimizer=added["optimizer"],
         host=added["host"],
-        activations=peak_activation_bytes(contents.spec, kept) + contents.extra_in_flight * kept.max(axis=2),
+        activations=held.activations(kept),
         one_microbatch=kept[:, :, 0],
         working=working + np.where(held.offloaded > 0, of_layer, 0.0),  # activations of one layer on their way
         step=added["step"],
@@ -135,6 +135,15 @@ class _Held:
             return 0.0
         of_pass = self.placed[..., : self.memory.kinds].sum(axis=(3, 4)).max(axis=2)
         return np.asarray(np.minimum(of_pass, layers_ahead) / np.maximum(self.layers, 1.0))
+
+    def activations(self, kept: Floats) -> Floats:
+        """What all micro-batches in flight keep, of ``kept`` (R, pp, vpp) by each; shape (R, pp)."""
+        spec = self.contents.spec
+        flying = peak_activation_bytes(spec, kept) + self.contents.extra_in_flight * kept.max(axis=2)
+        slots = self.job.software.stage_slots * spec.pp
+        return np.asarray(
+            np.where(np.arange(spec.pp) < spec.pp - 1, np.maximum(flying, slots * kept.sum(axis=2)), flying)
+        )
 
     def kept_by_chunk(self) -> Floats:
         """What one micro-batch keeps on every chunk, shape (R, pp, vpp)."""
