@@ -142,6 +142,27 @@ def test_an_interrupted_process_leaves_no_worker_and_no_half_file(tmp_path):
     assert sorted(points.glob("*")) == kept
 
 
+def test_workers_end_with_a_sweep_that_is_killed_and_resume_completes_it(tmp_path):
+    file = tmp_path / "sweep.toml"
+    names = 'models = ["llama3_8b"]\nclusters = ["dgx-h100:1"]\nfixed = ["tp=2", "pp=1", "micro_batch=1"]'
+    file.write_text(f"[[grid]]\n{names}\nglobal_batches = {list(range(8, 8 * 2000, 8))}\nsequences = [4096]\n")
+    command = [sys.executable, "-m", "planner", "sweep", str(file), "-o", str(tmp_path / "out"), "--workers", "2"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+    points = tmp_path / "out" / "points"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None and not list(points.glob("*.json")):
+        time.sleep(0.05)
+    process.kill()
+    process.communicate(timeout=60)  # ends when the last process that holds the pipe is gone
+    kept = sorted(points.glob("*.json"))
+    assert kept
+    file.write_text(f"[[grid]]\n{names}\nglobal_batches = [8, 16]\nsequences = [4096]\n")
+    result = run_sweep(read_sweep(file).questions, tmp_path / "out", resume=True)
+    assert [row["status"] for row in result.rows] == ["ok", "ok"]
+    assert result.kept >= 1
+    assert not list(points.glob(".*"))
+
+
 def test_an_interrupt_while_workers_load_leaves_no_traceback(tmp_path):
     file = tmp_path / "sweep.toml"
     file.write_text(

@@ -301,7 +301,7 @@ def _answers(jobs: Sequence[tuple[Question, Path]], workers: int) -> Iterator[tu
         return
     # Fresh processes: a fork would copy the threads of the solver and of numpy in whatever state they are.
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(min(workers, len(jobs)), mp_context=context)
+    pool = ProcessPoolExecutor(min(workers, len(jobs)), mp_context=context, initializer=_end_with_parent)
     try:
         with _interrupts_kept_from_workers():
             futures = {pool.submit(answer_point, *job): number for number, job in enumerate(jobs)}
@@ -344,6 +344,18 @@ def _scheduled(jobs: Sequence[tuple[Question, Path]], address: str) -> Iterator[
     finally:
         client.cancel(list(futures))
         client.close()
+
+
+def _end_with_parent() -> None:
+    """End this worker when the sweep's own process is gone, however it went; else it would wait for work for ever."""
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 @contextmanager
