@@ -22,6 +22,7 @@ from planner.layouts.shape_notes import shape_notes
 from planner.placement import (
     PlacedLayout,
     in_order,
+    one_order_each,
     place_all,
     place_layout,
     place_nodes,
@@ -104,8 +105,8 @@ def plan(request: PlanRequest, constants: Constants | None = None) -> PlanReport
             break
         wanted *= 2
     if late(deadline):
-        tally.cut[RANKS_CUT] += len(priced) + len(lean) - sum(not one.cut for one in placed.values())
-    ranked = _ranked(request, pricings, tuple(placed.values()))
+        tally.cut[RANKS_CUT] += sum(layout not in placed or placed[layout].cut for layout in cool)
+    ranked = _ranked(request, pricings, one_order_each(request, placed))
     infeasible = None if ranked else explain_infeasible(request, pricings, tally)
     unconstrained_s = _unconstrained_s(request, pricings, ranked, deadline)
     return PlanReport(
@@ -177,11 +178,18 @@ def _without_slow_nodes(
 def _in_best_orders(
     request: PlanRequest, pricings: Sequence[Pricing], priced: Sequence[tuple[Layout, LayoutCost]], end_s: float
 ) -> dict[Layout, PlacedLayout]:
-    """Layouts with the orders of ranks and nodes that are best for the network."""
+    """Layouts with the orders of ranks and nodes that are best for the network; for single devices the others too."""
     found = {}
     for layout, cost in priced:
         others = rank_orders(request, pricings[0], layout) if len(pricings) == 1 else ()
-        found[layout] = place_nodes(pricings, layout, cost, others, end_s)
+        best = place_nodes(pricings, layout, cost, others, end_s)
+        if not by_device(request):
+            found[layout] = best
+            continue
+        found[best.layout] = best
+        for other in (layout, *others):
+            if other == layout or not late(end_s):
+                found.setdefault(other, PlacedLayout(layout=other, cost=price_layout(pricings, other)))
     return found
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from costmodels.layout import RankOrder
 from costmodels.mesh import Axis, domains, group_of
 from costmodels.placement import ranks_of_stages, stages_of_blocks
 from costmodels.power.heat import heat_problem, identity_maps, settle
@@ -27,7 +28,7 @@ from hardware.errors import InputError
 from hardware.tiers import island_tiers
 from planner.layouts.explicit import ExplicitLayout, layout_of
 from planner.placement import PlacedLayout, place_layout, place_with_splits
-from planner.planning import estimate, pricings_of
+from planner.planning import estimate, plan, pricings_of
 from planner.question import Question, request_of
 from planner.request import PlanRequest
 from planner.traffic import traffic_of
@@ -203,6 +204,27 @@ def test_the_planner_takes_the_one_and_leaves_the_other() -> None:
     assert any(found["llama3-70b"])
     assert found["gpt3-175b"] != [1, -1] * 4
     assert max(map(abs, found["gpt3-175b"])) <= 1
+
+
+@pytest.mark.parametrize("adapters", [1, 8])
+def test_cool_and_warm_gpus_are_grouped_where_each_has_an_adapter(adapters: int) -> None:
+    """With equal inlets, stages side by side in a node take its front and its rear: worth it if gradients can cross."""
+    request = replace(asked("llama3-70b"), recompute="full", top=2)
+    (island,) = request.cluster.islands
+    cooling = replace(island.node.cooling, inlet_c=27.0, rack_rise_c=0.0)
+    node = replace(island.node, cooling=cooling, nics=replace(island.node.nics, count=adapters))
+    pins = {"tp": 4, "pp": 4, "cp": 1, "vpp": 1, "micro_batch": 1, "zero": 1}
+    request = replace(request, cluster=replace(request.cluster, islands=(replace(island, node=node),)))
+    report = plan(replace(request, fixed=tuple(pins.items())))
+    best = report.layouts[0]
+    assert len({one.layout.gpus for one in report.layouts}) == len(report.layouts)  # one order of each is ranked
+    assert best.layout.rank_order is (RankOrder.PP_INSIDE if adapters == 8 else RankOrder.DP_INSIDE)
+    if adapters == 8:
+        assert best.placement
+        usual = layout_of(request, ExplicitLayout(tp=4, layers_per_stage=EVEN["llama3-70b"], recompute="full"))
+        default = price_layout_with_heat(pricings_of(request), usual)
+        assert 0.01 < efficiency(best.cost) / efficiency(default) - 1.0 < 0.06
+        assert best.cost.power.gap_c < default.power.gap_c
 
 
 @pytest.mark.parametrize("row", FACTS["split"], ids=lambda row: row["model"])

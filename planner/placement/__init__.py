@@ -1,6 +1,6 @@
 """Which accelerator gets which rank, which node which stage, and how many layers each, by the pace heat leaves."""
 
-from planner.placement.choose import place_all
+from planner.placement.choose import one_order_each, place_all
 from planner.placement.joint import PlacedLayout, place_layout, place_with_splits, placed_as_given
 from planner.placement.nodes import node_orders, nodes_of, place_nodes
 from planner.placement.order import in_order, placement_of, rank_places
@@ -11,6 +11,7 @@ __all__ = [
     "in_order",
     "node_orders",
     "nodes_of",
+    "one_order_each",
     "place_all",
     "place_layout",
     "place_nodes",

@@ -1,10 +1,11 @@
 """The layouts of a search with heat: which of them are placed, and which split their layers anew."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import inf
 from types import MappingProxyType
 
-from costmodels.layout import Layout
+from costmodels.layout import Layout, RankOrder
 from costmodels.pricing import Pricing
 from planner.placement.joint import (
     PlacedLayout,
@@ -50,7 +51,7 @@ def place_all(
         layouts given, with ranks and nodes in the orders given or in their own.
     """
     placed: dict[Layout, PlacedLayout] = {}
-    values: list[float] = []
+    best: dict[Layout, float] = {}  # of the orders of ranks of a layout
     by_time = request.objective is Objective.TIME
     ahead = sorted(cool.items(), key=lambda item: objective_value(request, item[1].layout, item[1].cost))
     for number, (layout, cooled) in enumerate(ahead):
@@ -58,16 +59,32 @@ def place_all(
             rest = [other.layout for given, other in ahead[number:] if given not in known]
             return placed | {one.layout: one for one in placed_roughly(request, pricings, rest)}
         least = objective_value(request, cooled.layout, cooled.cost)
-        if by_time and len(values) >= request.top and least >= sorted(values)[request.top - 1]:
+        if by_time and len(best) >= request.top and least >= sorted(best.values())[request.top - 1]:
             break
-        may_win = not values or not by_time or least < min(values)
+        may_win = not best or not by_time or least < min(best.values())
         place = place_with_splits if may_win else place_layout
         found = known.get(layout) or _or_as_given(
             request, pricings, cooled, place(request, pricings, cooled.layout, end_s)
         )
         placed[layout] = found
-        values.append(objective_value(request, found.layout, found.cost))
+        usual = in_usual_order(layout)
+        best[usual] = min(best.get(usual, inf), objective_value(request, found.layout, found.cost))
     return placed
+
+
+def in_usual_order(layout: Layout) -> Layout:
+    """The layout with its ranks in the order that frameworks count them by themselves."""
+    return replace(layout, rank_order=RankOrder.DP_INSIDE)
+
+
+def one_order_each(request: PlanRequest, placed: Mapping[Layout, PlacedLayout]) -> tuple[PlacedLayout, ...]:
+    """Of the orders of ranks that were placed the best for each layout; ties keep the first."""
+    best: dict[Layout, PlacedLayout] = {}
+    for given, one in placed.items():
+        held = best.setdefault(in_usual_order(given), one)
+        if objective_value(request, one.layout, one.cost) < objective_value(request, held.layout, held.cost):
+            best[in_usual_order(given)] = one
+    return tuple(best.values())
 
 
 def _or_as_given(
