@@ -135,6 +135,16 @@ def test_sharding_over_fewer_ranks_is_hybrid():
     assert said["--parallelism.context_parallel_load_balancer"] == ("ptrr",)
 
 
+@pytest.mark.parametrize(
+    ("schedule", "rules"), [(Schedule.GPIPE, []), (Schedule.ONE_F_ONE_B, ["torchtitan-1f1b-filled"])]
+)
+def test_few_micro_batches_fill_no_stages_of_1f1b_and_need_not_in_gpipe(schedule, rules):
+    layout = replace(plan(Strategy(dp=2, zero=3), ((8,), (8,), (8,), (8,))), micro_batch=16, num_microbatches=2)
+    layout = replace(layout, schedule=schedule)
+    broken = check_layout(layout, model(DENSE), job(), framework=Framework.TORCHTITAN)
+    assert [violation.rule for violation in broken] == rules
+
+
 def test_chunks_of_a_v_lie_on_the_way_back():
     layout = plan(Strategy(dp=2, zero=3), ((9, 8), (7, 8)), schedule=Schedule.ZBV)
     parts = values_of(export(DENSE, layout).arguments)["--parallelism.module_fqns_per_model_part"]

@@ -11,6 +11,7 @@ from math import gcd
 from typing import Any, Final
 
 from costmodels.layout import Granularity, Layout, RankOrder, Recompute, Strategy
+from costmodels.pipeline.schedules import Schedule
 from costmodels.workload.model import (
     Attention,
     AttentionKind,
@@ -104,6 +105,7 @@ class Switches:
     tp_comm_overlap: bool = False
     overlap_p2p: bool = True
     interleaved_one: bool = False  # one virtual stage counts as interleaved (core 0.13, when it is asked for)
+    gpipe: bool = False  # all micro-batches forward, then all backward: they need not fill the stages
     microbatch_group: int = 0  # 0: the pipeline degree
     recompute_full: bool = False
     recompute_selective: bool = False
@@ -248,6 +250,14 @@ def recompute_switches(recomputes: Iterable[Recompute]) -> dict[str, Any]:
     }
 
 
+def _order_switches(layout: Layout) -> dict[str, bool]:
+    """Switches of the order of ranks and of micro-batches."""
+    return {
+        "pp_before_dp": layout.rank_order is RankOrder.PP_INSIDE,
+        "gpipe": layout.schedule is Schedule.GPIPE,
+    }
+
+
 def _instances(grid: Strategy) -> int:
     """Copies of the sharded states: one unless ZeRO shards over fewer ranks than dp x cp."""
     return max(1, grid.dp * grid.cp // grid.shard_group) if grid.shard_group else 1
@@ -297,7 +307,7 @@ def proposals_of(
         megatron_fsdp=any(grid.zero > 1 for grid in grids),
         full_shard=any(grid.zero == 3 for grid in grids),
         checkpoint_fsdp_dtensor=any(grid.zero > 1 for grid in grids),
-        pp_before_dp=layout.rank_order is RankOrder.PP_INSIDE,
+        **_order_switches(layout),
         **recompute_switches(strategy.recompute for strategy in strategies),
     )
     samples = layout.micro_batch * layout.first.dp  # of one micro-batch over all replicas, whatever a layer's dp
