@@ -48,9 +48,12 @@ def test_the_change_makes_it_feasible(words, change):
 def test_shorter_sequences_are_named_beside_more_nodes():
     request = small("llama3_8b", layers=(6,), gpus=2, memory_gib=24.0, seq=8192)
     why = plan(request).infeasible
-    named = re.fullmatch(r"2 nodes \(4 GPUs\): (.+) fits; or sequences of 2,048 tokens: (.+) fits", why.nearest_change)
-    shortened = replace(request, job=replace(request.job, seq=2048))
-    for changed, layout in zip((why.remedy, shortened), named.groups(), strict=True):
+    named = re.fullmatch(r"2 nodes \(4 GPUs\): (.+) fits; or sequences of (.+) tokens: (.+) fits", why.nearest_change)
+    length = int(named[2].replace(",", ""))
+    assert length < 8192
+    assert not plan(replace(request, job=replace(request.job, seq=2 * length), top=1)).layouts
+    shortened = replace(request, job=replace(request.job, seq=length))
+    for changed, layout in ((why.remedy, named[1]), (shortened, named[3])):
         best = layout_text(plan(replace(changed, top=1)).layouts[0].layout)
         assert layout.split() == [degree for degree in best.split() if not degree.endswith("1")]
 
