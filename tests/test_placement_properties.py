@@ -17,6 +17,7 @@ from costmodels.price import price_layout_with_heat
 from hardware.cluster import Cluster, DeviceState, FabricTier
 from hardware.errors import InputError
 from planner.advice.remedies import repriced
+from planner.devices.rebalance import rebalance
 from planner.layouts.build import schedule_of, uniform_stages
 from planner.layouts.explicit import ExplicitLayout, layout_of
 from planner.placement import place_layout
@@ -215,3 +216,29 @@ def test_a_saved_plan_over_islands_is_priced_where_it_runs() -> None:
     again = repriced(PlanReport(request=request, layouts=(ranked,), search=proof), [1])
     assert again.layouts[0].placement == ranked.placement
     assert again.layouts[0].cost == ranked.cost
+
+
+def test_a_running_layout_over_islands_is_rebalanced_from_where_it_runs() -> None:
+    request, layout = over_islands([0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 0.8, 1.0], [3, 2, 1, 1, 2, 1, 3, 1])
+    placed = estimate(request, layout)
+    change = rebalance(request, placed)
+    assert change.now_s == pytest.approx(placed.cost.step.total_s)
+    assert change.payback_steps == 0
+    in_order = rebalance(request, replace(placed, placement=()))
+    assert placed.in_order is not None
+    assert in_order.now_s == pytest.approx(placed.in_order.step_time_s)
+    assert in_order.best.placement == placed.placement
+    first, *rest = placed.placement
+    with pytest.raises(InputError, match="a GPU of its own on island 0"):
+        rebalance(request, replace(placed, placement=(replace(first, host="node3"), *rest)))
+
+
+def test_a_layout_on_the_second_island_runs_where_its_report_placed_it() -> None:
+    request, layout = over_islands([1.0] * 7 + [0.5], [2, 2, 2, 2, 2, 2, 2, 2])
+    stages = tuple(replace(stage, island=1) for stage in layout.stages[:4])
+    request = replace(request, model=cut(request.model, 8))
+    here = replace(layout, stages=stages, schedule=schedule_of(4, 1))
+    placed = estimate(request, here)
+    change = rebalance(request, placed)
+    assert change.now_s == pytest.approx(placed.cost.step.total_s)
+    assert {place.host for place in placed.placement} == {"node2", "node3"}

@@ -1,11 +1,18 @@
 """A running layout on the machine as it was measured: layers and ranks placed anew, and whether a restart pays."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
+
+import numpy as np
 
 from costmodels.goodput import goodput
-from costmodels.placement import Placement
-from costmodels.price import price_layout_with_heat
+from costmodels.placement import UNUSED, Placement
+from costmodels.power.heat import heat_problem, settle
+from costmodels.price import placed_cost, price_layout_with_heat
+from costmodels.pricing import Pricing
+from costmodels.results import LayoutCost
 from hardware.errors import InputError
 from planner.placement import place_with_splits
 from planner.placement.joint import SAME
@@ -66,8 +73,7 @@ def rebalance(request: PlanRequest, running: RankedLayout) -> Rebalance:
             f"the layout has {layout.gpus} ranks and {request.cluster.name} has {request.cluster.gpus} accelerators",
             allowed="the cluster that the layout runs on",
         )
-    placement = placement_of(running, request)
-    now = price_layout_with_heat(pricings, layout, placement)
+    now = _as_it_runs(request, pricings, running)
     found = place_with_splits(request, pricings, layout)
     saved_s = now.step.total_s - found.cost.step.total_s
     gains = saved_s > SAME * now.step.total_s
@@ -82,13 +88,35 @@ def rebalance(request: PlanRequest, running: RankedLayout) -> Rebalance:
     )
 
 
+def _as_it_runs(request: PlanRequest, pricings: Sequence[Pricing], running: RankedLayout) -> LayoutCost:
+    """Price a layout with its ranks on the accelerators where they are."""
+    layout = running.layout
+    if len({stage.island for stage in layout.stages}) == 1 or not running.placement:
+        return price_layout_with_heat(pricings, layout, placement_of(running, request))
+    problem = heat_problem(pricings, layout)
+    maps = [np.full((1, *heat.inlet_c.shape), UNUSED, dtype=np.int64) for heat in problem.heats]
+    held = {heat.island: stages[0] for heat, stages in zip(problem.heats, maps, strict=True)}
+    firsts = list(accumulate((island.nodes for island in request.cluster.islands), initial=0))
+    stage_of_rank = [number for number, stage in enumerate(layout.stages) for _ in range(stage.gpus)]
+    for place, stage in zip(running.placement, stage_of_rank, strict=True):
+        island = layout.stages[stage].island
+        node, there = _node(place.host) - firsts[island], held[island]
+        if not (0 <= node < there.shape[0] and 0 <= place.gpu < there.shape[1] and there[node, place.gpu] == UNUSED):
+            raise InputError(
+                f"rank {place.rank} of the layout's placement is on GPU {place.gpu} of {place.host}",
+                allowed=f"a GPU of its own on island {island}, as its stage",
+            )
+        there[node, place.gpu] = stage
+    return placed_cost(problem, settle(problem, maps), 0)
+
+
 def placement_of(ranked: RankedLayout, request: PlanRequest) -> Placement | None:
-    """Return the placement that a layout states; None where its ranks are in order.
+    """Return the placement that a layout on one island states; None where its ranks are in order.
 
     Parameters
     ----------
     ranked : RankedLayout
-        Its places name hosts ``node0``, ``node1``, ...
+        Its places name hosts ``node0``, ``node1``, ... over all islands.
     request : PlanRequest
         For the accelerators of a node.
 
@@ -97,16 +125,20 @@ def placement_of(ranked: RankedLayout, request: PlanRequest) -> Placement | None
     InputError
         Ranks of a node that are not consecutive, or hosts that are no nodes of the cluster.
     """
-    if not ranked.placement or len(request.cluster.islands) > 1:
+    if not ranked.placement:
         return None
-    per_node = request.cluster.islands[0].node.gpus
+    number = ranked.layout.stages[0].island
+    island = request.cluster.islands[number]
+    start = sum(other.nodes for other in request.cluster.islands[:number])
+    per_node = island.node.gpus
     blocks = [ranked.placement[first : first + per_node] for first in range(0, len(ranked.placement), per_node)]
     hosts = [{place.host for place in block} for block in blocks]
-    nodes = tuple(_node(next(iter(host))) for host in hosts)
-    if any(len(host) > 1 for host in hosts) or len(set(nodes)) < len(nodes) or max(nodes) >= request.cluster.nodes:
+    nodes = tuple(_node(next(iter(host))) - start for host in hosts)
+    outside = min(nodes) < 0 or max(nodes) >= island.nodes
+    if outside or any(len(host) > 1 for host in hosts) or len(set(nodes)) < len(nodes):
         raise InputError(
             "the layout's placement is not one of whole nodes of the cluster",
-            allowed=f"{per_node} consecutive ranks on each of node0 to node{request.cluster.nodes - 1}",
+            allowed=f"{per_node} consecutive ranks on each of node{start} to node{start + island.nodes - 1}",
         )
     return Placement(nodes=nodes, gpus=tuple(tuple(place.gpu for place in block) for block in blocks))
 
