@@ -81,6 +81,7 @@ KEYS = {
     "dispatcher": "model.moe_token_dispatcher_type",
     "ep_overlap": "model.overlap_moe_expert_parallel_comm",
     "cpu_offloading_num_layers": "model.cpu_offloading_num_layers",
+    "optimizer": "optimizer.optimizer",
     "moments": "optimizer.exp_avg_dtype",
     "second_moments": "optimizer.exp_avg_sq_dtype",
 }
@@ -256,6 +257,8 @@ def _with_best(answer: Answer, request: PlanRequest, found: dict[tuple[object, .
             found[key] = ()
     if not found[key] or answer.judged is None or answer.judged.layout is None or answer.cost is None:
         return answer
+    if request.cluster.gpus != answer.judged.world:
+        return answer  # the search may use a whole node, the recipe does not
     best = found[key][0]
     mine, theirs = best.layout, answer.judged.layout
     differences = [

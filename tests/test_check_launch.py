@@ -203,6 +203,13 @@ def test_gradients_of_nemo_are_those_of_its_plugin():
     assert "is overwritten by trainer.plugins.grad_reduce_in_fp32" in judged.violations[0].message
 
 
+def test_an_optimizer_that_shards_whole_tensors_is_sharded():
+    base = ("train.global_batch_size=8", "train.micro_batch_size=1", "ddp.use_distributed_optimizer=false")
+    assert read_launch(told("bridge", *base, world=8, model="llama3_8b")).layout.first.zero == 0
+    muon = read_launch(told("bridge", *base, "optimizer.optimizer=dist_muon", world=8, model="llama3_8b"))
+    assert muon.layout.first.zero == 1
+
+
 def test_an_unknown_mixed_precision_is_refused():
     judged = read_launch(told("bridge", "mixed_precision=bf16_mxed", world=8, model="llama3_8b"))
     assert "mixed_precision=bf16_mxed; allowed: bf16_mixed" in judged.violations[0].message

@@ -30,6 +30,7 @@ _PLUGIN_GRADIENTS: Final = "trainer.plugins.grad_reduce_in_fp32"
 _FORMATS: Final = MappingProxyType(
     {"float32": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16", "uint8": "fp8"}
 )
+_SHARDED: Final = "--use-distributed-optimizer"
 _NOTHING: Final = ("null", "none", "")
 
 
@@ -169,6 +170,7 @@ def read_overrides(overrides: Sequence[str], framework: Framework) -> Overrides:
             faults.append(_unknown(name, framework, [*known, *precise]))
     words, told = _flags_of(found, framework)
     words += _size_flags(found)
+    words += _sharded_by_tensors(overrides, framework, words)
     words += precision_flags(formats) if formats else _plugin_flags(overrides, framework)
     layers = found.get("model.num_layers", "")
     return Overrides(
@@ -221,6 +223,18 @@ def launcher_options_off(words: Sequence[str], framework: Framework) -> list[str
             skip = 0
             kept.append(word)
     return kept
+
+
+def _sharded_by_tensors(overrides: Sequence[str], framework: Framework, words: Sequence[str]) -> list[str]:
+    """Flag of a sharded optimizer where its kind shards whole tensors over the replicas (``dist_muon``).
+
+    References
+    ----------
+    Megatron-core ``optimizer/layer_wise_optimizer.py``: used without the distributed optimizer.
+    """
+    plain = [override.lstrip("+").replace("'", "").replace('"', "") for override in overrides]
+    named = framework is Framework.BRIDGE and any(word.startswith("optimizer.optimizer=dist_") for word in plain)
+    return [_SHARDED] if named and _SHARDED not in words else []
 
 
 def _flags_of(found: Mapping[str, str], framework: Framework) -> tuple[list[str], list[Fault]]:
