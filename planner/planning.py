@@ -46,6 +46,7 @@ from planner.search.uniform import GRIDS_KEPT, UniformSearch
 MOST_STAGE_GPUS: Final = 64
 UNCONSTRAINED_LIMIT_S: Final = 5.0  # for a number that informs and decides nothing
 MOST_WANTED: Final = 320  # grids that a search with heat keeps
+PLACED_SHARE: Final = 0.85  # of the time until layouts are placed well; those left are placed roughly then
 LEAN_SHARE: Final = 0.2  # of the time for layouts without the nodes of slow devices
 MIXED_SHAPES: Final = 6  # pipeline shapes that are solved with a strategy for every layer
 
@@ -90,6 +91,7 @@ def plan(request: PlanRequest, constants: Constants | None = None) -> PlanReport
     started = time.monotonic()
     pricings = pricings_of(request, constants)
     deadline = started + request.time_limit_s
+    until_s = started + PLACED_SHARE * request.time_limit_s
     wanted = max(request.top, GRIDS_KEPT)
     lean = _without_slow_nodes(request, constants, slow_devices(pricings), started + LEAN_SHARE * request.time_limit_s)
     priced: list[tuple[Layout, LayoutCost]] = []
@@ -100,11 +102,11 @@ def plan(request: PlanRequest, constants: Constants | None = None) -> PlanReport
         priced = _distinct([*priced, *found])  # a later round that the time limit cuts may find fewer
         new = [pair for pair in (*priced, *lean) if pair[0] not in cool]
         cool |= _in_best_orders(request, pricings, new, deadline)
-        placed = place_all(request, pricings, cool, placed, deadline) if by_device(request) else cool
-        if _covered(request, tally, found, placed) or late(deadline):
+        placed = place_all(request, pricings, cool, placed, until_s) if by_device(request) else cool
+        if _covered(request, tally, found, placed) or late(until_s):
             break
         wanted *= 2
-    if late(deadline):
+    if late(until_s):
         tally.cut[RANKS_CUT] += sum(layout not in placed or placed[layout].cut for layout in cool)
     ranked = _ranked(request, pricings, one_order_each(request, placed))
     infeasible = None if ranked else explain_infeasible(request, pricings, tally)

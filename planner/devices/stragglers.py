@@ -28,7 +28,7 @@ class Stragglers:
     left_out : tuple of int
         Nodes without which the cluster has no slow device.
     without_s : float
-        The best layout without those nodes [s]; 0.0 where nothing fits or no node is left.
+        The best layout without those nodes [s]; 0.0 where nothing fits, no node is left, or no time to search.
     """
 
     devices: tuple[SlowDevice, ...]
@@ -60,7 +60,8 @@ def stragglers(report: PlanReport) -> Stragglers | None:
     limit_s = max(request.time_limit_s - report.search.wall_s, 0.0) / 2.0  # for each of the two searches
     whole = replace(request, cluster=_healthy(request.cluster), top=1, time_limit_s=limit_s)
     same = estimate(whole, report.layouts[0].layout)
-    healthy = min([*plan(whole).layouts, same], key=lambda ranked: ranked.cost.step.total_s)
+    searched = plan(whole).layouts if limit_s else ()
+    healthy = min([*searched, same], key=lambda ranked: ranked.cost.step.total_s)
     as_is = price_layout_with_heat(pricings, healthy.layout)
     return Stragglers(
         devices=slow,
@@ -79,7 +80,7 @@ def _healthy(cluster: Cluster) -> Cluster:
 def _without_s(request: PlanRequest, slow: Sequence[SlowDevice]) -> float:
     """Step time of the best layout without the nodes of slow devices; 0.0 where there is none."""
     cluster = without_slow_nodes(request.cluster, slow)
-    if cluster is None:
+    if cluster is None or not request.time_limit_s:
         return 0.0
     fewer = plan(replace(request, cluster=cluster))
     return fewer.layouts[0].cost.step.total_s if fewer.layouts else 0.0
