@@ -228,7 +228,7 @@ def test_block_types_in_place_of_a_pattern() -> None:
             {"model_type": "llama9"},
             r"config\.json: model_type: 'llama9' is not known; nearest known: 'llama'; allow",
         ),
-        ({"model_type": "bert"}, r"'bert' is not known.*allowed: bloom, .*qwen3_next"),
+        ({"model_type": "bert"}, r"'bert' is not known.*allowed: apertus, .*qwen3_next"),
         ({"hidden_size": ...}, r"config\.json: hidden_size: missing; allowed: a whole number from 1"),
         ({"hidden_size": "1024"}, r"config\.json: hidden_size: '1024' is not accepted"),
         ({"hidden_size": 0}, r"hidden_size: 0 is not accepted; allowed: a whole number from 1"),

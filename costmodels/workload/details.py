@@ -159,7 +159,7 @@ def details_of_config(config: Mapping[str, object], where: str) -> ModelDetails:
         activation=_HF_ACTIVATIONS.get(activation, activation),
         norm_epsilon=values.number("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", default=1e-5),
         norm_plus_one=config.get("model_type") == "nemotron",
-        norm_after=config.get("model_type") == "exaone4",
+        norm_after=config.get("model_type") in ("exaone4", "olmo2", "olmo3"),
         alibi=config.get("model_type") in ("bloom", "mpt") or config.get("alibi") is True,
         **_rotary(values),
         **_router(values),

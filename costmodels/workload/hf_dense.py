@@ -190,6 +190,11 @@ def gpt2(config: Fields) -> Architecture:
     )
 
 
+def gpt_bigcode(config: Fields) -> Architecture:
+    """StarCoder and SantaCoder: GPT-2 with one key-value head unless ``multi_query`` is false."""
+    return replace(gpt2(config), family="gpt_bigcode", kv_heads=1 if config.flag("multi_query", default=True) else 0)
+
+
 def gpt_neox(config: Fields) -> Architecture:
     """GPT-NeoX and Pythia: two LayerNorms on one residual, biases everywhere."""
     base = llama(config)

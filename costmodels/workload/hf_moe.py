@@ -16,6 +16,131 @@ def mixtral(config: Fields) -> Architecture:
     )
 
 
+def granite_moe(config: Fields) -> Architecture:
+    """Granite 3 MoE: as Mixtral; newer ones have a shared expert."""
+    return replace(mixtral(config), shared_ffn=config.whole("shared_intermediate_size", default=0))
+
+
+def phimoe(config: Fields) -> Architecture:
+    """Phi-3.5-MoE: as Mixtral with LayerNorm; its windows are as long as its context."""
+    return replace(mixtral(config), norm="layer", window=0, head_bias=config.flag("lm_head_bias", default=False))
+
+
+def dbrx(config: Fields) -> Architecture:
+    """DBRX: norms without bias; attention and experts have tables of their own."""
+    attention, experts = config.table("attn_config"), config.table("ffn_config")
+    return Architecture(
+        family="dbrx",
+        layers=config.whole("n_layers", "num_hidden_layers", least=1),
+        hidden=config.whole("d_model", "hidden_size", least=1),
+        vocab=config.whole("vocab_size", least=1),
+        heads=config.whole("n_heads", "num_attention_heads", least=1),
+        kv_heads=attention.whole("kv_n_heads", default=1, least=1),
+        ffn=experts.whole("ffn_hidden_size", least=1),
+        experts=experts.whole("moe_num_experts", least=1),
+        top_k=experts.whole("moe_top_k", default=1, least=1),
+        tied=config.flag("tie_word_embeddings", default=False),
+        max_positions=config.whole("max_seq_len", default=0),
+    )
+
+
+def grok1(config: Fields) -> Architecture:
+    """Grok-1: norms before and after both parts, tied embeddings."""
+    return replace(
+        llama(config),
+        norms_per_layer=4,
+        experts=config.whole("num_experts", least=1),
+        top_k=config.whole("num_experts_per_tok", least=1),
+        tied=config.flag("tie_word_embeddings", default=True),
+    )
+
+
+def dots1(config: Fields) -> Architecture:
+    """dots.llm1: leading dense layers and shared experts as DeepSeek, grouped attention with query and key norms."""
+    expert = config.whole("moe_intermediate_size", least=1)
+    return replace(
+        llama(config),
+        qk_norm=True,
+        window=0,
+        experts=config.whole("n_routed_experts", least=1),
+        top_k=config.whole("num_experts_per_tok", least=1),
+        expert_ffn=expert,
+        shared_ffn=expert * config.whole("n_shared_experts", default=0),
+        first_dense=config.whole("first_k_dense_replace", default=0),
+    )
+
+
+def ernie45_moe(config: Fields) -> Architecture:
+    """ERNIE 4.5 with experts: in every ``moe_layer_interval``-th layer from ``moe_layer_start_index`` on."""
+    base = llama(config)
+    first = config.whole("moe_layer_start_index", default=1)
+    last = config.whole("moe_layer_end_index", default=base.layers - 1)
+    every = config.whole("moe_layer_interval", default=1, least=1)
+    expert = config.whole("moe_intermediate_size", least=1)
+    sparse = ("e" if first <= index <= last and not (index + 1) % every else "d" for index in range(base.layers))
+    bias = config.flag("use_bias", default=False)
+    return replace(
+        base,
+        tied=config.flag("tie_word_embeddings", default=True),
+        qkv_bias=bias,
+        out_bias=bias,
+        ffn_bias=bias,
+        expert_bias=bias,
+        ffn_pattern="".join(sparse),
+        experts=config.whole("moe_num_experts", least=1),
+        top_k=config.whole("moe_k", default=2, least=1),
+        expert_ffn=expert,
+        shared_ffn=expert * config.whole("moe_num_shared_experts", default=0),
+    )
+
+
+def hunyuan_moe(config: Fields) -> Architecture:
+    """Hunyuan-A13B: query and key norms, shared experts; lists state one value for all layers."""
+    base = llama(config)
+    expert = _same_in_all_layers(config, "moe_intermediate_size", base.ffn)
+    shared = (
+        _same_in_all_layers(config, "num_shared_expert", 1) if config.flag("use_mixed_mlp_moe", default=True) else 0
+    )
+    return replace(
+        base,
+        qk_norm=config.flag("use_qk_norm", default=True),
+        experts=_same_in_all_layers(config, "num_experts", 0),
+        top_k=_same_in_all_layers(config, "moe_topk", 1),
+        expert_ffn=expert,
+        shared_ffn=expert * shared,
+    )
+
+
+def _same_in_all_layers(config: Fields, name: str, default: int) -> int:
+    """Return a number, or the number that a list repeats for every layer."""
+    if not isinstance(config.values.get(name), list | tuple):
+        return config.whole(name, default=default)
+    values = config.wholes(name)
+    if len(set(values)) != 1:
+        raise config.wrong(name, values, "one value for all layers")
+    return Fields({name: values[0]}, config.where).whole(name)
+
+
+def mamba2(config: Fields) -> Architecture:
+    """Mamba-2: every layer a state space, no feed-forward part."""
+    layers = config.whole("num_hidden_layers", least=1)
+    return Architecture(
+        family="mamba2",
+        layers=layers,
+        hidden=config.whole("hidden_size", least=1),
+        vocab=config.whole("vocab_size", least=1),
+        hybrid_pattern="M" * layers,
+        mamba_heads=config.whole("num_heads", least=1),
+        mamba_head_dim=config.whole("head_dim", default=64, least=1),
+        mamba_state=config.whole("state_size", default=128, least=1),
+        mamba_groups=config.whole("n_groups", default=8, least=1),
+        conv_width=config.whole("conv_kernel", default=4, least=1),
+        mamba_conv_bias=config.flag("use_conv_bias", default=True),
+        mamba_bias=config.flag("use_bias", default=False),
+        tied=config.flag("tie_word_embeddings", default=False),
+    )
+
+
 def _sparse_pattern(config: Fields) -> str:
     """Letters of the feed-forward parts under ``decoder_sparse_step`` and ``mlp_only_layers`` (Qwen)."""
     layers = config.whole("num_hidden_layers", least=1)

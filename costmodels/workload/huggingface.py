@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from costmodels.workload import hf_dense, hf_moe
+from costmodels.workload import hf_dense, hf_moe, hf_variants
 from costmodels.workload.architecture import MAX_LAYERS, Architecture
 from costmodels.workload.details import details_of_config
 from costmodels.workload.fields import Fields
@@ -17,62 +17,95 @@ from hardware.text_file import read_json_file
 
 FAMILIES: Final[Mapping[str, Callable[[Fields], Architecture]]] = MappingProxyType(
     {
+        "apertus": hf_variants.apertus,
+        "baichuan": hf_variants.baichuan,
         "bloom": hf_dense.bloom,
+        "chatglm": hf_variants.chatglm,
+        "cohere": hf_variants.cohere,
+        "cohere2": hf_variants.cohere2,
+        "dbrx": hf_moe.dbrx,
         "deepseek_v2": hf_moe.deepseek,
         "deepseek_v3": hf_moe.deepseek,
         "deepseek_v32": hf_moe.sparse_deepseek,
+        "dots1": hf_moe.dots1,
+        "ernie4_5": hf_variants.tied_llama,
+        "ernie4_5_moe": hf_moe.ernie45_moe,
         "exaone4": hf_dense.exaone4,
         "falcon": hf_dense.falcon,
         "gemma": hf_dense.gemma,
         "gemma2": hf_dense.gemma2,
         "gemma3_text": hf_dense.gemma3,
+        "glm4": hf_variants.glm4,
         "glm4_moe": hf_moe.glm4_moe,
         "glm_moe_dsa": hf_moe.sparse_deepseek,
         "gpt2": hf_dense.gpt2,
+        "gpt_bigcode": hf_dense.gpt_bigcode,
         "gpt_neox": hf_dense.gpt_neox,
         "gpt_oss": hf_moe.gpt_oss,
+        "gptj": hf_variants.gptj,
+        "granite": hf_dense.llama,
+        "granitemoe": hf_moe.granite_moe,
+        "granitemoeshared": hf_moe.granite_moe,
+        "grok-1": hf_moe.grok1,
+        "hunyuan_v1_moe": hf_moe.hunyuan_moe,
+        "internlm2": hf_variants.internlm2,
         "kimi_k2": hf_moe.deepseek,
         "llama": hf_dense.llama,
         "llama4_text": hf_moe.llama4,
+        "mamba2": hf_moe.mamba2,
         "mimo": hf_dense.qwen2,
         "minimax_m2": hf_moe.minimax_m2,
         "mistral": hf_dense.llama,
         "mixtral": hf_moe.mixtral,
         "nemotron": hf_dense.nemotron,
         "nemotron_h": hf_moe.nemotron_h,
+        "olmo2": hf_variants.olmo2,
+        "olmo3": hf_variants.olmo2,
         "olmoe": hf_moe.olmoe,
         "opt": hf_dense.opt,
         "phi": hf_dense.phi,
         "phi3": hf_dense.phi3,
+        "phimoe": hf_moe.phimoe,
         "qwen2": hf_dense.qwen2,
+        "qwen2_5_vl": hf_dense.qwen2,
+        "qwen2_5_vl_text": hf_dense.qwen2,
         "qwen2_moe": hf_moe.qwen2_moe,
+        "qwen2_vl": hf_dense.qwen2,
+        "qwen2_vl_text": hf_dense.qwen2,
         "qwen3": hf_dense.qwen3,
         "qwen3_moe": hf_moe.qwen3_moe,
         "qwen3_next": hf_moe.qwen3_next,
+        "qwen3_vl_moe_text": hf_moe.qwen3_moe,
+        "qwen3_vl_text": hf_dense.qwen3,
+        "seed_oss": hf_variants.seed_oss,
+        "smollm3": hf_variants.tied_llama,
+        "stablelm": hf_variants.stablelm,
+        "starcoder2": hf_variants.starcoder2,
+        "xverse": hf_dense.llama,
     }
 )
 """``model_type`` to the function that reads it."""
 
 _WRAPPERS: Final[Mapping[str, str]] = MappingProxyType({"gemma3": "gemma3_text", "llama4": "llama4_text"})
-"""Multi-modal types whose language model lies in ``text_config``; the towers beside it are not modelled."""
+"""Multi-modal types whose ``text_config`` need not name its own type; the towers beside it are not modelled."""
 
 
 _WORDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
-        "layers": ("num_hidden_layers", "n_layer"),
-        "hidden": ("hidden_size", "n_embd", "n_embed"),
-        "vocab": ("vocab_size",),
-        "heads": ("num_attention_heads", "n_head"),
-        "kv_heads": ("num_key_value_heads", "num_kv_heads", "n_head_kv"),
+        "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+        "hidden": ("hidden_size", "n_embd", "n_embed", "d_model"),
+        "vocab": ("vocab_size", "padded_vocab_size"),
+        "heads": ("num_attention_heads", "n_head", "n_heads"),
+        "kv_heads": ("num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num"),
         "ffn": ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"),
         "window": ("sliding_window", "attention_chunk_size", "index_topk"),
-        "experts": ("n_routed_experts", "num_local_experts", "num_experts"),
-        "top_k": ("num_experts_per_tok", "experts_per_token"),
+        "experts": ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts"),
+        "top_k": ("num_experts_per_tok", "experts_per_token", "moe_topk", "moe_k"),
         "expert_ffn": ("moe_intermediate_size",),
         "mixer_pattern": ("layer_types",),
         "hybrid_pattern": ("hybrid_override_pattern", "hybrid_layer_pattern"),
-        "mamba_heads": ("mamba_num_heads",),
-        "mamba_state": ("ssm_state_size",),
+        "mamba_heads": ("mamba_num_heads", "num_heads"),
+        "mamba_state": ("ssm_state_size", "state_size"),
         "mamba_groups": ("n_groups",),
     }
 )
@@ -127,10 +160,11 @@ def from_config(config: Mapping[str, object], *, name: str, where: str) -> Model
     fields = Fields(config, where)
     model_type = fields.text("model_type")
     notes: tuple[str, ...] = ()
-    if model_type in _WRAPPERS:
-        inner = dict(fields.table("text_config").values)
+    if model_type in _WRAPPERS or fields.has("text_config"):
+        text = fields.table("text_config")
+        inner = dict(text.values)
         inner.setdefault("tie_word_embeddings", config.get("tie_word_embeddings"))
-        model_type = _WRAPPERS[model_type]
+        model_type = _WRAPPERS.get(model_type) or text.text("model_type")
         fields = Fields({**inner, "model_type": model_type}, f"{where}: text_config")
         notes = ("the language model of a multi-modal configuration; its other towers are left out",)
     for layers in ("num_hidden_layers", "n_layer"):

@@ -1,0 +1,76 @@
+"""Families of Hugging Face configurations against the sizes on the model cards, and wrappers of language models."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from costmodels.workload.counts import parameter_count
+from costmodels.workload.huggingface import from_config
+from costmodels.workload.model import Attention, LayerKind
+from hardware.errors import InputError
+
+CARDS = json.loads((Path(__file__).parent / "reference" / "huggingface_families.json").read_text())["models"]
+ROUNDING = 0.006  # cards give two or three digits
+ACTIVE_ROUNDING = 0.04  # cards give whole billions
+
+
+def build(config: dict[str, object]):
+    return from_config(config, name="x", where="config.json")
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_size_is_that_of_the_model_card(name: str) -> None:
+    count = parameter_count(build(CARDS[name]["config"]))
+    assert count.total / 1e9 == pytest.approx(CARDS[name]["billion"], rel=ROUNDING)
+    if "active_billion" in CARDS[name]:
+        assert count.active / 1e9 == pytest.approx(CARDS[name]["active_billion"], rel=ACTIVE_ROUNDING)
+
+
+def test_gptj_and_command_r_plus_have_every_parameter() -> None:
+    # GPT-J: 28 layers of 4 d^2 + 8 d^2 (no attention bias), d + 4d biases and one norm; head and its bias; final norm
+    layer = 4 * 4096**2 + 2 * 4096 * 16384 + 4096 + 16384 + 2 * 4096
+    assert parameter_count(build(CARDS["gpt-j-6b"]["config"])).total == (
+        28 * layer + 2 * 50400 * 4096 + 50400 + 2 * 4096
+    )
+    # Command R+: one norm without bias, norms of 96 + 8 heads with weights of their own, embedding and head one matrix
+    layer = 12288 * 12288 * 2 + 2 * 12288 * 1024 + 3 * 12288 * 33792 + 12288 + 104 * 128
+    assert parameter_count(build(CARDS["c4ai-command-r-plus"]["config"])).total == 64 * layer + 256000 * 12288 + 12288
+
+
+def windows(config: dict[str, object]) -> list[int]:
+    kinds = list(build(config).layer_kinds())
+    return [
+        kind.mixer.window if isinstance(kind, LayerKind) and isinstance(kind.mixer, Attention) else -1 for kind in kinds
+    ]
+
+
+def test_command_a_attends_fully_in_every_fourth_layer() -> None:
+    assert windows(CARDS["c4ai-command-a-03-2025"]["config"]) == [4096, 4096, 4096, 0] * 16
+
+
+def test_ernie_has_experts_from_its_first_sparse_layer_on() -> None:
+    kinds = [kind.name for kind in build(CARDS["ERNIE-4.5-300B-A47B"]["config"]).layer_kinds()]
+    assert kinds == ["attention+dense"] * 3 + ["attention+moe"] * 51
+
+
+def test_lists_of_hunyuan_must_repeat_one_value() -> None:
+    config = {**CARDS["Hunyuan-A13B"]["config"], "moe_topk": [8, 4]}
+    with pytest.raises(InputError, match=r"moe_topk: \(8, 4\) is not accepted; allowed: one value for all layers"):
+        build(config)
+    with pytest.raises(InputError, match="moe_topk"):
+        build({**config, "moe_topk": []})
+
+
+def test_any_wrapper_shows_the_language_model_that_it_names() -> None:
+    inner = {**CARDS["SmolLM3-3B"]["config"]}
+    wrapped = build({"model_type": "llava", "text_config": inner, "vision_config": {"hidden_size": 1152}})
+    assert parameter_count(wrapped).total == parameter_count(build(inner)).total
+    assert "multi-modal" in wrapped.notes[0]
+    with pytest.raises(InputError, match="text_config: model_type: missing"):
+        build({"model_type": "llava", "text_config": {"hidden_size": 64}})
+
+
+def test_unknown_family_says_what_to_do_instead() -> None:
+    with pytest.raises(InputError, match=r"'jamba' is not known.*as a TOML file.*docs/models\.md"):
+        build({"model_type": "jamba"})
