@@ -1,6 +1,7 @@
 """``plan check`` on launches as users have them: scripts, YAML, TOML, JSON, overrides, of every framework."""
 
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -283,6 +284,14 @@ def test_low_precision_weights_are_those_that_a_launch_asks_for(framework, words
     assert judged.legal, judged.violations
     job = request_of_launch(judged, "dgx-h100:1").job
     assert (parameter_bytes(job).weights, job.precision.gather_bytes) == (weights, gathered)
+
+
+def test_the_example_launch_is_legal_and_keeps_its_experts_over_both_nodes():
+    file = Path(__file__).parents[1] / "examples" / "launches" / "qwen3-30b-16-h100.sh"
+    judged = read_launch(LaunchQuestion(framework="bridge", file=file))
+    assert judged.legal, judged.violations
+    assert (judged.world, judged.layout.first.ep, judged.model.name) == (16, 16, "qwen3_30b_a3b")
+    assert judged.gradient_bytes == 2.0
 
 
 def test_recipes_name_models():
