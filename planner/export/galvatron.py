@@ -22,7 +22,7 @@ from hardware.errors import InputError
 from planner.export.launch import Export, Planned, Program, node_rows, rank_rows
 from planner.export.plan_checks import check_rules, check_sizes, has_experts, placed_environment
 from planner.ingest.galvatron import layout_of, parse_galvatron
-from planner.ingest.plain_layout import same_launch
+from planner.ingest.plain_layout import has_replicas, same_launch
 from planner.request import Framework
 from planner.rules.proposal import facts_of
 from planner.rules.table import resolve_version
@@ -96,7 +96,7 @@ def galvatron_config(model: ModelSpec, job: TrainingJob, layout: Layout) -> dict
         Recompute of parts of a layer, or ZeRO stages that do not go together.
     """
     layers = [run.strategy for stage in layout.stages for run in stage.strategies for _ in range(run.count)]
-    default, sharded = _data_parallel(layers)
+    default, sharded = _data_parallel(layers, experts=has_experts(model))
     pipeline = _PIPELINES.get(layout.schedule)
     if pipeline is None:
         raise InputError(f"schedule {layout.schedule}", allowed="1f1b or gpipe in Galvatron")
@@ -129,9 +129,9 @@ def _joined(values: Sequence[int]) -> str:
     return ",".join(map(str, values))
 
 
-def _data_parallel(layers: Sequence[Strategy]) -> tuple[str, list[int]]:
+def _data_parallel(layers: Sequence[Strategy], *, experts: bool) -> tuple[str, list[int]]:
     """Data parallelism of the layers that are not sharded wholly, and for each layer whether it is (ZeRO 3)."""
-    others = {layer.zero for layer in layers if layer.dp * layer.cp > 1} - {3}
+    others = {layer.zero for layer in layers if has_replicas(layer, experts=experts)} - {3}
     if len(others) > 1:
         raise InputError(
             f"ZeRO stages {sorted(others)} among the layers", allowed="3 and one of 0 and 2 in one Galvatron plan"

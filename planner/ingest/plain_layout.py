@@ -66,16 +66,20 @@ def same_launch(one: Layout, other: Layout, *, experts: bool) -> bool:
     return plain_layout(one, experts=experts) == plain_layout(other, experts=experts)
 
 
+def has_replicas(strategy: Strategy, *, experts: bool) -> bool:
+    """Whether any two ranks of a stage hold the same parameters, so that ZeRO has something to shard."""
+    replicated = experts and strategy.tp > strategy.ep * strategy.etp
+    return strategy.dp * strategy.cp > 1 or replicated
+
+
 def plain_strategy(strategy: Strategy, *, experts: bool) -> Strategy:
     """One strategy without distinctions that make no difference."""
-    ranks = strategy.dp * strategy.cp
-    ep, etp = (strategy.ep, strategy.etp) if experts else (1, 1)
-    zero = strategy.zero if ranks > 1 or (experts and strategy.tp > ep * etp) else 0
-    grouped = zero > 0 and 0 < strategy.shard_group < ranks
+    zero = strategy.zero if has_replicas(strategy, experts=experts) else 0
+    grouped = zero > 0 and 0 < strategy.shard_group < strategy.dp * strategy.cp
     return replace(
         strategy,
-        ep=ep,
-        etp=etp,
+        ep=strategy.ep if experts else 1,
+        etp=strategy.etp if experts else 1,
         zero=zero,
         sequence_parallel=strategy.sequence_parallel and strategy.tp > 1,
         shard_group=strategy.shard_group if grouped else 0,
