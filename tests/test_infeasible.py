@@ -38,6 +38,25 @@ def test_a_batch_that_does_not_divide_is_said():
     assert report.infeasible.constraint == "no grid over 8 GPUs divides a global batch of 7 with dp=8"
 
 
+@pytest.mark.parametrize(
+    ("model", "pins", "reason"),
+    [
+        ("llama3_8b", ("tp=3",), "tp=3 divides none of the numbers of GPUs that are planned: 16, 8"),
+        ("llama3_8b", ("pp=7", "cp=2"), "cp=2 x pp=7 divides none of the numbers of GPUs that are planned: 16, 8"),
+        ("llama3_8b", ("dp=13",), "dp=13 divides none of the numbers of GPUs that are planned: 16, 8"),
+        ("llama3_8b", ("ep=2",), "ep=2, but llama3_8b has no experts"),
+        ("mixtral_8x7b", ("ep=3",), "8 experts do not divide by ep=3"),
+        ("mixtral_8x7b", ("ep=8", "pp=4"), "ep=8 divides the GPUs of no stage with pp=4; numbers of GPUs that are"),
+        ("mixtral_8x7b", ("ep=8", "etp=4"), "ep=8 x etp=4 divides the GPUs of no stage; numbers of GPUs that are"),
+        ("llama3_8b", ("micro_batch=3",), "no grid over 16 GPUs divides a global batch of 64 with micro_batch=3"),
+    ],
+)
+def test_pins_that_multiply_out_to_nothing_are_not_blamed_on_the_batch(model, pins, reason):
+    report = plan(ask(model=model, cluster="dgx-h100:2", global_batch=64, fixed=pins))
+    assert report.infeasible.constraint.startswith(reason)
+    assert report.infeasible.nearest_change.startswith("free ")
+
+
 @pytest.mark.parametrize("name", ["dgx-h100:1"])
 def test_memory_that_is_missed_is_given_in_numbers(name):
     request = ask(model="llama2_13b", cluster=name, global_batch=8, seq=4096, fixed=("tp=1", "pp=1", "zero=1"))

@@ -15,6 +15,7 @@ from hardware.cluster import Cluster
 from hardware.nouns import count
 from planner.infeasible.changes import DOUBLINGS, Change, batches, choices, more_nodes, shorter, without_choices
 from planner.layouts.build import on_island
+from planner.layouts.grids import expert_count, world_sizes
 from planner.plan_report import Infeasibility
 from planner.request import PlanRequest
 from planner.search.refine import layout_of
@@ -190,6 +191,33 @@ def _rules(request: PlanRequest, tally: Tally) -> str:
         rule, broken = tally.rejected.most_common(1)[0]
         every = f"each of {count(tally.enumerated, 'grid')} breaks a rule of {request.framework}"
         return f"{every}; of these {broken:,} by: {rule}"
+    return _indivisible(request) or _batch(request)
+
+
+def _indivisible(request: PlanRequest) -> str:
+    """Pinned degrees that no number of GPUs multiplies out to, or that the model lacks; empty where there are none."""
+    pins = dict(request.fixed)
+    sizes = sorted({size for island in request.cluster.islands for size in world_sizes(island)}, reverse=True)
+    planned = ", ".join(map(str, sizes))
+    dense = {name: pins[name] for name in ("tp", "cp", "pp", "dp") if pins.get(name, 1) > 1}
+    if all(size % math.prod(dense.values()) for size in sizes):
+        words = " x ".join(f"{name}={value}" for name, value in dense.items())
+        return f"{words} divides none of the numbers of GPUs that are planned: {planned}"
+    routed = {name: pins[name] for name in ("ep", "etp") if pins.get(name, 1) > 1}
+    words = " x ".join(f"{name}={value}" for name, value in routed.items())
+    experts = expert_count(request.model)
+    if routed and not experts:
+        return f"{words}, but {request.model.name} has no experts"
+    if routed and experts % routed.get("ep", 1):
+        return f"{experts} experts do not divide by ep={routed['ep']}"
+    if routed and all(size % (math.prod(routed.values()) * dense.get("pp", 1)) for size in sizes):
+        stages = f" with pp={dense['pp']}" if "pp" in dense else ""
+        return f"{words} divides the GPUs of no stage{stages}; numbers of GPUs that are planned: {planned}"
+    return ""
+
+
+def _batch(request: PlanRequest) -> str:
+    """What does not multiply out where the degrees do."""
     pinned = ", ".join(f"{name}={value}" for name, value in request.fixed)
     what = f"no grid over {count(request.cluster.gpus, 'GPU')} divides a global batch of {request.job.global_batch}"
     return what + (f" with {pinned}" if pinned else "")
