@@ -25,7 +25,7 @@ def main() -> int:
     provider = {"model": {"seq_length"}}  # of Megatron-Bridge's GPTModelProvider
     asked, unknown = 0, []
     for entry in tomllib.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))["key"]:
-        for key in entry["bridge"]:
+        for key in entry.get("bridge", ()):  # some are of one framework alone
             section, _, name = key.partition(".")
             if section in sections and name not in provider.get(section, ()):
                 asked += 1
