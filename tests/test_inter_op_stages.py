@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from planner.inter_op import partition
 from planner.inter_op.chunks import ChunkProblem, partition_chunks
-from planner.inter_op.costs import Ends, Island, LayerRun, Position, in_flight_1f1b, positions_of, stage_costs_s
-from planner.inter_op.islands import IslandProblem, island_of_stage, partition_islands
+from planner.inter_op.costs import Ends, LayerRun, Position, in_flight_1f1b, stage_costs_s
 from planner.inter_op.objective import PipelineObjective, interleaved, one_f_one_b, zero_bubble
 from planner.inter_op.stages import StageProblem, partition_many, partition_stages
 
@@ -157,41 +156,6 @@ def test_126_layers_on_16_stages_take_milliseconds(seed, m):
     partition(problem)
     plans = partition(problem)
     assert sum(plans.best.split) == 126
-
-
-def test_islands_are_pinned_or_take_the_best_order():
-    fast = Island(name="fast", stages=1, slowdown=1.0, limit_bytes=12.0)
-    slow = Island(name="slow", stages=2, slowdown=2.0)
-    fields = {
-        "runs": (LayerRun(count=12, time_s=1.0, activation_bytes=1.0),),
-        "islands": (fast, slow),
-        "in_flight": in_flight_1f1b(3, 8),
-        "objective": one_f_one_b(8),
-    }
-    pinned = partition_islands(IslandProblem(**fields))
-    assert (pinned.islands, pinned.orders) == ((fast, slow), 1)
-    assert pinned.plans.best.split == (4, 4, 4)  # three micro-batches in flight leave room for four layers
-    free = partition_islands(IslandProblem(**fields, free_order=True))
-    assert (free.islands, free.orders) == ((slow, fast), 2)
-    assert free.plans.best.split == (3, 3, 6)
-    assert island_of_stage(free.islands) == (0, 0, 1)
-
-
-def test_islands_equal_enumeration_of_orders():
-    islands = tuple(Island(name=n, stages=1, slowdown=s) for n, s in (("a", 1.0), ("b", 1.7), ("c", 1.3)))
-    runs = (LayerRun(count=3, time_s=2.0), LayerRun(count=4, time_s=1.0))
-    free = IslandProblem(runs=runs, islands=islands, in_flight=(1,) * 3, objective=one_f_one_b(5), free_order=True)
-    by_hand = min(
-        partition(
-            StageProblem(cost_s=stage_costs_s(runs, positions_of(order, (1,) * 3)), objective=one_f_one_b(5))
-        ).best.step_s
-        for order in itertools.permutations(islands)
-    )
-    assert partition_islands(free).plans.best.step_s == by_hand
-    with pytest.raises(ValueError, match="at most 7 islands"):
-        partition_islands(IslandProblem(**{**vars(free), "islands": islands * 3}))
-    with pytest.raises(ValueError, match="in-flight counts"):
-        positions_of(islands, (1, 2))
 
 
 def chunk_oracle(problem):

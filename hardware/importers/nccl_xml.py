@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Final
 
 from hardware.cluster import LinkKind
-from hardware.importers.devices import UNKNOWN, by_compute_capability, by_gcn, by_pci, kind_of_adapter
+from hardware.importers.devices import by_compute_capability, by_gcn, by_pci, kind_of_adapter
 from hardware.importers.facts import Adapter, Groups, Links, NodeFacts
 from hardware.importers.source_text import SourceText
 from hardware.importers.xml_tree import Element, parse_xml
@@ -338,8 +338,3 @@ def _graph_facts(source: SourceText, root: Element) -> NodeFacts:
         adapters_known=True,
         notes=tuple(notes),
     )
-
-
-def is_unknown(part: str) -> bool:
-    """Return whether a part was recognised but is not catalogued."""
-    return part.startswith(UNKNOWN)

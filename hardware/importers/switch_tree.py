@@ -106,8 +106,3 @@ def _merged(groups: list[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
         merged[home] += [host for host in group if host not in owner]
         owner |= dict.fromkeys(merged[home], home)
     return tuple(tuple(group) for group in merged if group)
-
-
-def merged_groups(groups: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], ...]:
-    """Return groups of hosts in which those that share a host are joined, in order of appearance."""
-    return _merged([tuple(group) for group in groups])

@@ -4,7 +4,6 @@ Argument lists and shell scripts give arguments; YAML and TOML are written out a
 the same; JSON stays whole, for the frameworks that are configured by it.
 """
 
-import json
 import re
 import shlex
 import tomllib
@@ -19,7 +18,6 @@ import yaml
 from hardware.errors import InputError
 from hardware.text_file import read_text_file
 from planner.ingest.shell_script import MOST_SCRIPT_BYTES, ShellCommand, ShellScript, read_script
-from planner.rules.layout_string import LETTERS
 
 MOST_YAML_EVENTS: Final = 20_000
 MOST_NESTING: Final = 20
@@ -323,11 +321,6 @@ def layout_of_lists(stages: Sequence[Sequence[object]]) -> str:
     return "|".join(letters)
 
 
-def is_layout_string(text: str) -> bool:
-    """Whether a text is built of the letters of layout strings alone."""
-    return bool(text) and not set(text) - set(LETTERS + "|,*()0123456789")
-
-
 def _toml_options(text: str, where: str) -> Iterator[str]:
     """Options of torchtitan's command line that say what its TOML says."""
     try:
@@ -359,20 +352,3 @@ def _modules(entry: object) -> str:
     """One pipeline part: earlier versions call the last module ``output``."""
     names = [str(name) for name in entry] if isinstance(entry, list) else [str(entry)]
     return ",".join("lm_head" if name == "output" else name for name in names)
-
-
-def json_object(text: str, what: str) -> dict[str, Any]:
-    """Read a JSON object.
-
-    Raises
-    ------
-    InputError
-        The text is no JSON, or no object.
-    """
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"not JSON: {error}", allowed=what) from None
-    if not isinstance(content, dict):
-        raise InputError(f"{type(content).__name__} instead of an object", allowed=what)
-    return content

@@ -1,8 +1,8 @@
 """Inter-op level: which layers go on which stage, and which devices a stage gets. Knows no solver and no cost model.
 
 ``partition`` takes a problem of either form: stages on submeshes of a cluster (:mod:`planner.inter_op.submeshes`) or
-a fixed row of stages (:mod:`planner.inter_op.stages`). Interleaved chunks are in :mod:`planner.inter_op.chunks`,
-islands of unlike devices in :mod:`planner.inter_op.islands`. Equations and proofs: ``docs/formulation.md``.
+a fixed row of stages (:mod:`planner.inter_op.stages`). Interleaved chunks are in :mod:`planner.inter_op.chunks`.
+Equations and proofs: ``docs/formulation.md``.
 """
 
 from typing import overload

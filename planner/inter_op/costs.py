@@ -6,9 +6,8 @@ head and loss on the last. A span of layers is not allowed where it does not fit
     sum of weight_bytes + in_flight * sum of activation_bytes + bytes of the ends <= limit_bytes
 """
 
-import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,41 +69,9 @@ class Ends:
 NO_ENDS = Ends()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Island:
-    """``stages`` consecutive positions on devices of one kind."""
-
-    name: str
-    stages: int
-    slowdown: float = 1.0
-    limit_bytes: float = math.inf
-
-
 def in_flight_1f1b(stages: int, micro_batches: int) -> tuple[int, ...]:
     """Micro-batches in flight under 1F1B: ``min(m, pp - i)`` on stage i."""
     return tuple(min(micro_batches, stages - i) for i in range(stages))
-
-
-def positions_of(islands: Sequence[Island], in_flight: Sequence[float]) -> tuple[Position, ...]:
-    """Row of positions, island after island; in-flight counts go by place in the whole pipeline.
-
-    Raises
-    ------
-    ValueError
-        If there are not as many in-flight counts as stages.
-    """
-    hosts = [island for island in islands for _ in range(island.stages)]
-    if len(hosts) != len(in_flight):
-        raise ValueError(f"{len(hosts)} stages need as many in-flight counts, got {len(in_flight)}")
-    return tuple(
-        Position(slowdown=host.slowdown, limit_bytes=host.limit_bytes, in_flight=held)
-        for host, held in zip(hosts, in_flight, strict=True)
-    )
-
-
-def island_orders(islands: Sequence[Island]) -> Iterator[tuple[Island, ...]]:
-    """All different orders of the islands, the given one first."""
-    yield from dict.fromkeys(itertools.permutations(islands))
 
 
 def _spans(runs: Sequence[LayerRun], values: Sequence[float]) -> Floats:
