@@ -85,6 +85,20 @@ def test_runs_repeat_within_a_few_percent():
     assert explain_gap(request, TP, 1.02 * estimate(request, TP).cost.step.total_s).suspects == ()
 
 
+def test_a_run_faster_than_the_peak_rate_is_laid_to_no_part():
+    request = asked("llama3_8b", "dgx-h100:1")
+    cost = estimate(request, TP).cost
+    gap = explain_gap(request, TP, 0.99 * cost.mfu * cost.step.total_s)
+    assert gap.impossible
+    assert gap.suspects == ()
+    console = Console(file=io.StringIO(), width=200)
+    print_gap(console, gap, estimate(request, TP).evidence)
+    assert "No run is as fast" in console.file.getvalue()
+    possible = explain_gap(request, TP, 1.01 * cost.mfu * cost.step.total_s)
+    assert not possible.impossible
+    assert possible.suspects
+
+
 @pytest.mark.parametrize("measured_s", [0.0, -1.0, float("nan"), float("inf")])
 def test_no_time_is_refused(measured_s):
     with pytest.raises(InputError, match="--measured-s"):

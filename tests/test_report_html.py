@@ -12,6 +12,7 @@ from costmodels.pipeline.schedules import Schedule
 from planner.planning import estimate
 from planner.report import trace
 from planner.report.html import html_text
+from planner.request import Objective
 
 VOID = {"meta", "br"}
 
@@ -41,6 +42,14 @@ def page(text: str) -> Page:
     parsed.close()
     assert parsed.open == []
     return parsed
+
+
+def test_the_table_shows_what_layouts_are_ranked_by():
+    report = samples.report()
+    words = page(html_text(replace(report, request=replace(report.request, objective=Objective.ENERGY)))).words
+    assert "J/tok" in words
+    assert f"{report.layouts[0].cost.power.energy_j_per_token:#.4g}" in words
+    assert "J/tok" not in page(html_text(report)).words
 
 
 def test_a_page_is_well_formed_and_holds_the_answer():

@@ -90,6 +90,38 @@ def test_optimal_is_said_only_when_proven():
     assert "faster than the first" not in proof_words(energy)
 
 
+def ranked_by(objective: Objective, *, electricity: float = 0.0):
+    """Two layouts, the second 10 % slower on 2 % more energy."""
+    report = samples.report()
+    first = report.layouts[0]
+    power = replace(
+        first.cost.power,
+        energy_j_per_token=1.02 * first.cost.power.energy_j_per_token,
+        node_energy_j_per_token=1.02 * first.cost.power.node_energy_j_per_token,
+    )
+    step = replace(first.cost.step, compute_s=first.cost.step.compute_s + 0.1 * first.cost.step.total_s)
+    cost = replace(first.cost, step=step, power=power, tokens_per_s=first.cost.tokens_per_s / 1.1)
+    cluster = replace(report.request.cluster, electricity_per_kwh=electricity, currency="EUR")
+    return replace(
+        report,
+        request=replace(report.request, objective=objective, cluster=cluster),
+        layouts=(first, replace(first, cost=cost)),
+    )
+
+
+def test_the_table_shows_what_layouts_are_ranked_by():
+    text = search_text(100, ranked_by(Objective.ENERGY))
+    joules = ranked_by(Objective.ENERGY).layouts[0].cost.power.energy_j_per_token
+    assert "J/tok" in text
+    assert f"{joules:#.4g}" in text
+    assert f"{1.02 * joules:#.4g}" in text
+    assert "The first 2 lie within 3 % of each other in energy" in text
+    assert "EUR/Gtok" in search_text(100, ranked_by(Objective.COST, electricity=0.2))
+    by_time = search_text(100, ranked_by(Objective.TIME))
+    assert "J/tok" not in by_time
+    assert "lie within" not in by_time
+
+
 def test_next_steps_name_the_report():
     assert "plan export out/p.json --rank 1 --to megatron" in search_text(100, None, "out/p.json")
     assert "plan explain 'my plan.json' --rank 1" in search_text(100, None, "my plan.json")

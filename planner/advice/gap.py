@@ -77,11 +77,20 @@ class Suspect:
 
 @dataclass(frozen=True, kw_only=True)
 class Gap:
-    """A measured step against the predicted one; ``suspects`` by falling share, none when as near as repeats are."""
+    """A measured step against the predicted one; ``suspects`` by falling share, none when as near as repeats are.
+
+    ``peak_s`` is what the model's FLOPs take at the peak rate: no run is faster, and there are no suspects for one.
+    """
 
     measured_s: float
     predicted_s: float
     suspects: tuple[Suspect, ...]
+    peak_s: float = 0.0
+
+    @property
+    def impossible(self) -> bool:
+        """Whether no machine with this peak rate can have taken so short a step."""
+        return self.measured_s < self.peak_s
 
     @property
     def value_s(self) -> float:
@@ -130,10 +139,11 @@ def explain_gap(request: PlanRequest, layout: Layout, measured_s: float, constan
     """
     if not 0.0 < measured_s < math.inf:
         raise InputError(f"--measured-s {measured_s:g}", allowed="seconds of a step, above 0")
-    step = estimate(request, layout, constants).cost.step
+    cost = estimate(request, layout, constants).cost
+    step, peak_s = cost.step, cost.mfu * cost.step.total_s
     gap_s = measured_s - step.total_s
-    if abs(gap_s) <= REPEATS * step.total_s:
-        return Gap(measured_s=measured_s, predicted_s=step.total_s, suspects=())
+    if abs(gap_s) <= REPEATS * step.total_s or measured_s < peak_s:
+        return Gap(measured_s=measured_s, predicted_s=step.total_s, suspects=(), peak_s=peak_s)
     parts, errors, sign = part_seconds(step), term_errors(), math.copysign(1.0, gap_s)
 
     def change_s(group: str, slower: float) -> float:

@@ -88,6 +88,13 @@ def print_gap(console: Console, gap: Gap, evidence: Evidence) -> None:
     title = (
         f"Measured {seconds(gap.measured_s)}: {seconds(abs(gap.value_s))} ({percent(abs(share))}) {way} than predicted"
     )
+    if gap.impossible:
+        text = (
+            f"  No run is as fast: at the peak rate the model's FLOPs alone take {seconds(gap.peak_s)}. Look at the "
+            "unit of the time (seconds of a step), the batch, the sequence, the model and the number of GPUs."
+        )
+        show(console, section(title, Text(text)))
+        return
     if not gap.suspects:
         text = f"  As near as runs of one layout repeat (within {percent(REPEATS, 0)}): nothing to look for."
         show(console, section(title, Text(text)))

@@ -8,6 +8,7 @@ from costmodels.results import StepTime
 from planner.advice.explain import clock_share, waterfall
 from planner.plan_report import PlanReport, RankedLayout
 from planner.report.layout_text import evidence_rows, memory_words, power_rows
+from planner.report.ranking import objective_column
 from planner.report.search_text import counts_words, proof_words
 from planner.report.version import version
 from planner.report.words import (
@@ -92,12 +93,14 @@ def html_text(report: PlanReport) -> str:
 
 def _ranking(report: PlanReport) -> str:
     slowest = max(ranked.cost.step.total_s for ranked in report.layouts)
+    ranked_by = objective_column(report.request)
     titles = (
         "#",
         "layout",
         "mb",
         "vpp",
         "recompute",
+        *([ranked_by[0]] if ranked_by else []),
         "step",
         "tokens/s/GPU",
         "MFU",
@@ -106,9 +109,9 @@ def _ranking(report: PlanReport) -> str:
         "time",
         "loses by",
     )
-    numbers = {"#", "mb", "vpp", "step", "tokens/s/GPU", "MFU"}
+    numbers = {"#", "mb", "vpp", "step", "tokens/s/GPU", "MFU", *(ranked_by or ())[:1]}
     head = "".join(f'<th class="n">{name}</th>' if name in numbers else f"<th>{name}</th>" for name in titles)
-    rows = "".join(_row(rank, ranked, slowest) for rank, ranked in enumerate(report.layouts, start=1))
+    rows = "".join(_row(rank, ranked, slowest, report.request) for rank, ranked in enumerate(report.layouts, start=1))
     return (
         f'<h2>Ranking</h2><div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
         + _key([name for _, name in PARTS])
@@ -121,8 +124,9 @@ def _key(names: Sequence[str]) -> str:
     ) + "</p>"  # fmt: skip
 
 
-def _row(rank: int, ranked: RankedLayout, slowest_s: float) -> str:
+def _row(rank: int, ranked: RankedLayout, slowest_s: float, request: PlanRequest) -> str:
     layout, cost = ranked.layout, ranked.cost
+    ranked_by = objective_column(request)
     use = cost.heaviest
     cells = (
         _number(str(rank)),
@@ -130,6 +134,7 @@ def _row(rank: int, ranked: RankedLayout, slowest_s: float) -> str:
         _number(str(layout.micro_batch)),
         _number(str(layout.vpp)),
         _plain(recompute_text(layout)),
+        *([_number(ranked_by[1](ranked))] if ranked_by else []),
         _number(seconds(cost.step.total_s)),
         _number(digits(cost.tokens_per_s / layout.gpus)),
         _number(percent(cost.mfu)),

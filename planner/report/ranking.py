@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from types import MappingProxyType
 from typing import Final
 
@@ -24,6 +25,8 @@ from planner.report.words import (
     recompute_text,
     stage_layers_text,
 )
+from planner.request import Objective, PlanRequest
+from planner.search.objective import objective_value, run_cost
 
 STYLES: Final = MappingProxyType({Verdict.FITS: "green", Verdict.RISKY: "yellow", Verdict.OOM: "red"})
 _SHORT_MODULES: Final = MappingProxyType(
@@ -65,7 +68,18 @@ _COLUMNS: Final = (
 )
 
 
-def ranking(layouts: Sequence[RankedLayout], width: int, *, sequences: bool = True) -> RenderableType:
+def objective_column(request: PlanRequest) -> tuple[str, Callable[[RankedLayout], str]] | None:
+    """Title and cell of what layouts are ranked by; None for the step time, which every table has."""
+    noun = "tok" if request.model.hidden else "smp"
+    if request.objective is Objective.ENERGY:
+        return f"J/{noun}", lambda ranked: f"{ranked.cost.power.energy_j_per_token:#.4g}"
+    if request.objective is Objective.COST:
+        title = f"{request.cluster.currency}/G{noun}"
+        return title, lambda ranked: digits(run_cost(request, ranked.layout, ranked.cost, 1e9).money)
+    return None
+
+
+def ranking(layouts: Sequence[RankedLayout], width: int, request: PlanRequest) -> RenderableType:
     """Return the table of ranked layouts.
 
     Parameters
@@ -74,8 +88,8 @@ def ranking(layouts: Sequence[RankedLayout], width: int, *, sequences: bool = Tr
         At least one, best first.
     width : int
         Columns of the console. In a narrow one, columns that are equal in all rows are said once below the table.
-    sequences : bool
-        Whether the model reads tokens; else throughput is in samples.
+    request : PlanRequest
+        Says what layouts are ranked by, and whether the model reads tokens; else throughput is in samples.
 
     Returns
     -------
@@ -88,6 +102,9 @@ def ranking(layouts: Sequence[RankedLayout], width: int, *, sequences: bool = Tr
         for column in _COLUMNS
         if not (narrow and column.wide) and (column.needed is None or column.needed(layouts))
     ]
+    ranked_by = objective_column(request)
+    if ranked_by is not None:
+        columns.insert(_place_of_step(columns), _Column(*ranked_by))
     said = []
     if narrow and len(layouts) > 1:
         for column in [column for column in columns if column.in_words]:
@@ -99,13 +116,13 @@ def ranking(layouts: Sequence[RankedLayout], width: int, *, sequences: bool = Tr
     table.add_column("#", justify="right")
     for column in columns:
         whole = column.title == "layout"
-        title = column.title if sequences else column.title.replace("tok", "smp")
+        title = column.title if request.model.hidden else column.title.replace("tok", "smp")
         table.add_column(title, justify="left" if column.left else "right", overflow="fold", no_wrap=whole)
     for rank, ranked in enumerate(layouts, start=1):
         cells = [_cell(column, ranked) for column in columns]
         table.add_row(str(rank), *cells, style="bold" if rank == 1 else "")
     remarks = [f"In all: {listed(said)}."] if said else []
-    return Group(table, *[Text(line) for line in (*remarks, *_ties(layouts))])
+    return Group(table, *[Text(line) for line in (*remarks, *_ties(layouts, request))])
 
 
 def ruled_table() -> Table:
@@ -134,12 +151,16 @@ def _cell(column: _Column, ranked: RankedLayout) -> Text:
     return Text(column.value(ranked), style=style)
 
 
-def _ties(layouts: Sequence[RankedLayout]) -> list[str]:
-    """Say how flat the top is."""
-    best = layouts[0].cost.step.total_s
-    near = sum(ranked.cost.step.total_s <= best * (1.0 + REPEAT_NOISE) for ranked in layouts)
+def _place_of_step(columns: Sequence[_Column]) -> int:
+    return [column.title for column in columns].index("step s")
+
+
+def _ties(layouts: Sequence[RankedLayout], request: PlanRequest) -> list[str]:
+    """Say how flat the top is, in what the layouts are ranked by."""
+    values = [objective_value(request, ranked.layout, ranked.cost) for ranked in layouts]
+    near = len(list(takewhile(lambda value: value <= values[0] * (1.0 + REPEAT_NOISE), values)))
     if near < 2:
         return []
-    return [
-        f"The first {near} lie within {percent(REPEAT_NOISE, 0)} of each other, as near as runs of one layout repeat."
-    ]
+    by = "" if request.objective is Objective.TIME else f" in {request.objective}"
+    noise = percent(REPEAT_NOISE, 0)
+    return [f"The first {near} lie within {noise} of each other{by}, as near as runs of one layout repeat."]

@@ -51,7 +51,7 @@ def print_search(
         console,
         job_line(report.request),
         Group(
-            ranking(report.layouts, console.width, sequences=report.request.model.hidden > 0),
+            ranking(report.layouts, console.width, report.request),
             Text(f"{proof_words(report)}."),
             Text(_LEGEND, style="dim"),
         ),
