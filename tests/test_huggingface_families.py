@@ -54,6 +54,12 @@ def test_ernie_has_experts_from_its_first_sparse_layer_on() -> None:
     assert kinds == ["attention+dense"] * 3 + ["attention+moe"] * 51
 
 
+def test_rotary_base_is_found_where_the_family_keeps_it() -> None:
+    assert build(CARDS["dbrx-base"]["config"]).known_details.rope_theta == 500000.0
+    glm = build({**CARDS["glm-4-9b"]["config"], "rope_ratio": 500}).known_details
+    assert (glm.rope_theta, glm.rope_fraction) == (5_000_000.0, 0.5)
+
+
 def test_lists_of_hunyuan_must_repeat_one_value() -> None:
     config = {**CARDS["Hunyuan-A13B"]["config"], "moe_topk": [8, 4]}
     with pytest.raises(InputError, match=r"moe_topk: \(8, 4\) is not accepted; allowed: one value for all layers"):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from costmodels.layout import RankOrder, Strategy
 from costmodels.placement import first_rank, ranks_of_stages
+from costmodels.workload.counts import parameter_count
 from hardware.errors import InputError
 from planner.plan_report import PlanReport, RankedLayout
 from planner.question import Question, request_of
@@ -37,6 +38,13 @@ def written(report: PlanReport, folder: Path) -> Path:
 )
 def test_a_report_reads_back_as_it_was(report, tmp_path):
     assert read_report(written(report, tmp_path)) == report
+
+
+def test_a_report_of_a_trillion_parameters_is_read_back(tmp_path):
+    request = request_of(Question(model="kimi_k2", cluster="dgx-h100:8", global_batch=128, seq=4096))
+    report = replace(samples.infeasible_report(), request=request)
+    assert parameter_count(request.model).total > 10**12
+    assert read_report(written(report, tmp_path)).request == request
 
 
 def test_unconstrained_time_reads_back(tmp_path):

@@ -171,8 +171,12 @@ def _rotary(values: Fields) -> dict[str, Any]:
     table = values.table("rope_parameters") if values.has("rope_parameters") else values
     stretch = values.table("rope_scaling") if values.has("rope_scaling") else table
     kind = stretch.text("rope_type", "type", default="default")
+    if values.has("attn_config"):  # DBRX
+        table = values.table("attn_config")
     theta = table.number("rope_theta", default=values.number("rope_theta", "rotary_emb_base", default=10000.0))
-    fraction = values.number("partial_rotary_factor", "rotary_pct", default=0.0)
+    theta *= values.number("rope_ratio", default=1.0)  # GLM-4-9B
+    half = values.text("model_type", default="") == "chatglm"  # no field says so: its code turns half of each head
+    fraction = values.number("partial_rotary_factor", "rotary_pct", default=0.5 if half else 0.0)
     if not fraction and values.has("rotary_dim") and values.has("head_dim"):
         fraction = values.whole("rotary_dim") / values.whole("head_dim", least=1)
     found: dict[str, Any] = {"rope_theta": theta, "rope_fraction": fraction or 1.0}

@@ -31,13 +31,26 @@ class Fields:
         """Whether the field is there and not null."""
         return self.values.get(name) is not None
 
-    def whole(self, *names: str, default: int | None = None, least: int = 0) -> int:
-        """Return the first of the fields that is there, a whole number of at least ``least``."""
+    def whole(self, *names: str, default: int | None = None, least: int = 0, most: int = _LARGEST) -> int:
+        """Return the first of the fields ``names`` that is there, a whole number.
+
+        Parameters
+        ----------
+        default : int, optional
+            Where none of them is there; without it that is an error.
+        least, most : int
+            Limits of what is accepted, both included.
+
+        Raises
+        ------
+        InputError
+            The field is missing, no whole number, or outside the limits.
+        """
         name, value = self._first(names, default)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= _LARGEST:
-            raise self.wrong(name, value, f"a whole number from {least} to {_LARGEST}")
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise self.wrong(name, value, f"a whole number from {least} to {most}")
         return value
 
     def number(self, *names: str, default: float | None = None) -> float:

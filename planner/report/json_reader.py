@@ -20,6 +20,7 @@ from planner.report.words import BYTES_PER_GIB
 from planner.request import PlanRequest
 
 MOST_BYTES: Final = 1 << 30
+MOST_PARAMETERS: Final = 10**24  # the product of the widths and counts that models may have stays below
 _NO_SEARCH: Final = SearchProof(
     enumerated=0, pruned=(), solved=1, lower_bound_s=0.0, gap=0.0, proven_optimal=False, wall_s=0.0
 )
@@ -87,7 +88,7 @@ def _request(read: Fields, folder: Path) -> PlanRequest:
         "gpus": request.cluster.gpus,
     }
     for name, value in now.items():
-        then = resolved.whole(name)
+        then = resolved.whole(name, most=MOST_PARAMETERS)
         if then != value:
             raise InputError(
                 f"{then} {name} then, {value} now: {request.model.name} or {request.cluster.name} has changed since",
