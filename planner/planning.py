@@ -36,10 +36,10 @@ from planner.plan_report import PlanReport, RankedLayout, RankPlace, SearchProof
 from planner.request import Framework, Objective, PlanRequest
 from planner.search.islands import IslandSearch
 from planner.search.objective import check_objective, objective_value
-from planner.search.refine import best_of_grid
+from planner.search.refine import best_of_grid, layout_of
 from planner.search.spans import RANKS_CUT, Span, late, spans
 from planner.search.stage_ilp import StageShape
-from planner.search.tally import Tally
+from planner.search.tally import Candidate, Tally
 from planner.search.two_level import PER_LAYER, candidate_shape, mixed_plans
 from planner.search.uniform import GRIDS_KEPT, UniformSearch
 
@@ -48,6 +48,7 @@ UNCONSTRAINED_LIMIT_S: Final = 5.0  # for a number that informs and decides noth
 MOST_WANTED: Final = 320  # grids that a search with heat keeps
 PLACED_SHARE: Final = 0.85  # of the time until layouts are placed well; those left are placed roughly then
 LEAN_SHARE: Final = 0.2  # of the time for layouts without the nodes of slow devices
+THRIFTY_AMONG: Final = 4  # times as many of the fastest grids are looked at where the ranking is not by time
 MIXED_SHAPES: Final = 6  # pipeline shapes that are solved with a strategy for every layer
 
 
@@ -92,7 +93,7 @@ def plan(request: PlanRequest, constants: Constants | None = None) -> PlanReport
     pricings = pricings_of(request, constants)
     deadline = started + request.time_limit_s
     until_s = started + PLACED_SHARE * request.time_limit_s
-    wanted = max(request.top, GRIDS_KEPT)
+    wanted = _shown(request) * (1 if request.objective is Objective.TIME else THRIFTY_AMONG)
     lean = _without_slow_nodes(request, constants, slow_devices(pricings), started + LEAN_SHARE * request.time_limit_s)
     priced: list[tuple[Layout, LayoutCost]] = []
     cool: dict[Layout, PlacedLayout] = {}
@@ -311,6 +312,8 @@ def _island_alone(
     """Search one island by itself: its best grids with their best splits, and mixed strategies where allowed."""
     tally = UniformSearch(request, pricings[island], wanted=wanted, deadline=span.grids_s).run()
     chosen = sorted(tally.best.values(), key=lambda candidate: candidate.order)[: tally.wanted]
+    if request.objective is not Objective.TIME:
+        chosen = _thriftiest(request, pricings[island], chosen)
     priced = [best_of_grid(request, pricings[island], tally, candidate.key, span.splits_s) for candidate in chosen]
     tally.open_bound_s = min(tally.open_bound_s, tally.threshold_s())  # of grids that were priced and not kept
     if request.framework in PER_LAYER:
@@ -322,6 +325,21 @@ def _island_alone(
         moved = [on_island(layout, island) for layout, _ in priced]
         priced = [(layout, price_layout(pricings, layout)) for layout in moved]
     return tally, priced
+
+
+def _shown(request: PlanRequest) -> int:
+    """Grids that are followed to the end."""
+    return max(request.top, GRIDS_KEPT)
+
+
+def _thriftiest(request: PlanRequest, pricing: Pricing, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The best of some candidates by the objective, as they are split."""
+
+    def value(candidate: Candidate) -> float:
+        layout = layout_of(candidate)
+        return objective_value(request, layout, price_layout([pricing], layout))
+
+    return sorted(candidates, key=value)[: _shown(request)]
 
 
 def _ranked(

@@ -88,6 +88,18 @@ def test_at_every_cap_the_ranking_by_energy_takes_no_more_than_that_by_time(cap_
     assert max(fast.cost.power.gpu_w, lean.cost.power.gpu_w) <= cap_w
 
 
+def test_least_energy_is_looked_for_beyond_the_fastest_grids():
+    """Llama-3 70B on 64 H100: the thriftiest layout leaves a node idle and is not among the ten fastest grids."""
+    asked = request_of(Question(model="llama3_70b", cluster="dgx-h100:8", global_batch=128, seq=8192, top=4))
+    thrifty = plan(replace(asked, objective=Objective.ENERGY)).layouts
+    fast = plan(replace(asked, top=10)).layouts
+    least_j = min(step_energy_j(ranked.cost) for ranked in fast)
+    assert step_energy_j(thrifty[0].cost) < least_j
+    assert thrifty[0].cost.step.total_s > max(ranked.cost.step.total_s for ranked in fast)
+    values = [step_energy_j(ranked.cost) for ranked in thrifty]
+    assert values == sorted(values)
+
+
 def test_a_cluster_without_prices_cannot_be_ranked_by_cost():
     with pytest.raises(InputError, match="states no price"):
         plan(replace(request(), objective=Objective.COST, cluster=cluster("dgx-a100:2")))
