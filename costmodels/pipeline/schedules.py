@@ -129,10 +129,15 @@ def _check_interleaved(spec: PipelineSpec) -> None:
             f"pp {spec.pp} and vpp {spec.vpp} with schedule interleaved",
             allowed="pp 2 or more and vpp 2 or more",
         )
-    if not spec.pp <= spec.group <= spec.num_microbatches:
+    if spec.pp <= spec.group and spec.group > spec.num_microbatches:
         raise InputError(
-            f"group_size {spec.group} with pp {spec.pp} and num_microbatches {spec.num_microbatches}",
-            allowed="pp <= group_size <= num_microbatches",
+            f"num_microbatches {spec.num_microbatches} with schedule interleaved, pp {spec.pp}, groups of {spec.group}",
+            allowed=f"{spec.group} micro-batches or more",
+        )
+    if spec.pp > spec.group:
+        raise InputError(
+            f"group_size {spec.group} with pp {spec.pp}",
+            allowed=f"{spec.pp} or more",
         )
     rest = spec.num_microbatches % spec.group
     if 0 < rest < spec.pp:

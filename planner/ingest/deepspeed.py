@@ -284,7 +284,9 @@ def _batch(config: Mapping[str, Any], dp: int) -> tuple[int, int, int]:
     given = {name: config.get(name) for name in _BATCH}
     for name, value in given.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise InputError(f"{value!r}", allowed="a whole number from 1", where=name)
+            filled = "; auto is filled in by the Hugging Face Trainer, which this file does not state"
+            allowed = "a whole number from 1" + (filled if value == "auto" else "")
+            raise InputError(f"{value!r}", allowed=allowed, where=name)
     batch, micro, steps = (given[name] for name in _BATCH)
     if micro is None and batch is None:
         raise InputError("no batch is stated", allowed="train_batch_size or train_micro_batch_size_per_gpu")

@@ -58,13 +58,17 @@ class FasterLayout:
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchReport:
-    """The answer. ``request`` and what is priced are None or empty without a model or a cluster."""
+    """The answer. ``request`` and what is priced are None or empty without a model or a cluster.
+
+    ``unpriced`` says why a layout that the framework takes has no price.
+    """
 
     judged: JudgedLaunch
     near: tuple[PricedNeighbour, ...]
     request: PlanRequest | None
     ranked: RankedLayout | None
     faster: tuple[FasterLayout, ...]
+    unpriced: str = ""
 
 
 def check_launch(question: LaunchQuestion) -> LaunchReport:
@@ -93,10 +97,20 @@ def check_launch(question: LaunchQuestion) -> LaunchReport:
         unpriced = tuple(PricedNeighbour(neighbour=neighbour, ranked=None) for neighbour in near)
         return LaunchReport(judged=judged, near=unpriced, request=None, ranked=None, faster=())
     priced = tuple(_priced(request, neighbour) for neighbour in near)
-    ranked = estimate(request, judged.layout) if judged.layout is not None else None
+    ranked, why_not = _estimated(request, judged.layout)
     start = ranked if judged.legal else next((one.ranked for one in priced if one.ranked is not None), ranked)
     faster = faster_layouts(request, start) if start is not None else ()
-    return LaunchReport(judged=judged, near=priced, request=request, ranked=ranked, faster=faster)
+    return LaunchReport(judged=judged, near=priced, request=request, ranked=ranked, faster=faster, unpriced=why_not)
+
+
+def _estimated(request: PlanRequest, layout: Layout | None) -> tuple[RankedLayout | None, str]:
+    """The price, or why there is none: frameworks take schedules that no simulator here has."""
+    if layout is None:
+        return None, ""
+    try:
+        return estimate(request, layout), ""
+    except InputError as error:
+        return None, str(error)
 
 
 def read_launch(question: LaunchQuestion) -> JudgedLaunch:

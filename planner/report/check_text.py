@@ -6,6 +6,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from costmodels.layout import RankOrder
+from costmodels.results import Verdict
 from hardware.nouns import count
 from planner.ingest.judged import JudgedLaunch
 from planner.launches.check import FasterLayout, LaunchReport, PricedNeighbour
@@ -37,7 +38,7 @@ def check_to_json(report: LaunchReport) -> Json:
         "grids": grids_to_json(judged.proposal) if judged.proposal is not None else None,
         "unknown": list(judged.unknown),
         "unjudged": list(judged.unjudged),
-        "notes": list(judged.notes),
+        "notes": [*judged.notes, *([f"not priced: {report.unpriced}"] if report.unpriced else [])],
         "nearest": [_near_json(one, request) for one in report.near],
         "prediction": _layout_json(report.ranked, request),
         "fastest": [
@@ -141,9 +142,14 @@ def grids_of_proposal(proposal: Proposal) -> str:
 
 
 def _price(report: LaunchReport) -> list[RenderableType]:
-    if report.ranked is None or report.request is None:
+    if report.request is None:
         return []
-    return [Text(f"Predicted on {report.request.cluster.name}: {_priced(report.ranked)}")]
+    job, machine = report.request.job, report.request.cluster.name
+    if report.ranked is None:
+        return [Text(f"Not priced: {report.unpriced}")] if report.unpriced else []
+    asked = f"batch {job.global_batch:,}"
+    asked += f" of {job.seq:,} tokens" if report.request.model.hidden else ""
+    return [Text(f"Predicted on {machine}, {asked}: {_priced(report.ranked)}")]
 
 
 def _priced(ranked: RankedLayout) -> str:
@@ -168,7 +174,8 @@ def _faster(faster: Sequence[FasterLayout], ranked: RankedLayout | None) -> list
             now, then = ranked.cost.step.total_s, one.ranked.cost.step.total_s
             gain = f" ({100 * (then - now) / now:+.1f} %)"
         lines.append(f"{layout_text(one.ranked.layout)}: {'; then '.join(one.changes)}: {_priced(one.ranked)}{gain}")
-    return [section("Faster near it", bullets(lines))] if lines else []
+    lacks = ranked is not None and ranked.cost.heaviest.verdict is Verdict.OOM
+    return [section("Fits near it" if lacks else "Faster near it", bullets(lines))] if lines else []
 
 
 def _notes(judged: JudgedLaunch) -> list[RenderableType]:
