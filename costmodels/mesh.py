@@ -159,14 +159,16 @@ def place(group: Group, tiers: tuple[Tier, ...]) -> PlacedGroup:
     Returns
     -------
     PlacedGroup
-        With ``members`` and ``domains`` of shape (S, T).
+        With ``members`` and ``domains`` of shape (S, T). What lies together in a domain of one tier uses none of the
+        next, so outwards members never fall and domains never rise, also where domains of one tier straddle those of
+        the next (a rack of 72 accelerators across leaves of 64).
     """
     found = [_listed_placement(group, tier) if tier.domain_of else _placement(group, tier.gpus) for tier in tiers]
     return PlacedGroup(
         size=group.size,
         stride=group.stride,
-        members=np.stack([together for together, _ in found], axis=1),
-        domains=np.stack([touched for _, touched in found], axis=1),
+        members=np.maximum.accumulate(np.stack([together for together, _ in found], axis=1), axis=1),
+        domains=np.minimum.accumulate(np.stack([touched for _, touched in found], axis=1), axis=1),
     )
 
 

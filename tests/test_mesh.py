@@ -144,3 +144,20 @@ def test_hybrid_shards_lie_in_neighbouring_ranks() -> None:
     experts = group_of(Axis.EXPERT_SHARD, table)
     assert (int(experts.size[0]), int(experts.stride[0])) == (2, 4)  # edp 8 in 4 instances
     assert place(shard, (tier(8), tier(32))).members.tolist() == [[4, 4]]
+
+
+@given(size=st.integers(1, 16), stride=st.integers(1, 8), blocks=st.integers(1, 9))
+def test_tiers_that_straddle_each_other_charge_no_group_twice(size: int, stride: int, blocks: int) -> None:
+    # racks of 72 across leaves of 60: groups of 8 that share a rack cut a leaf's edge, but never use the leaf
+    ranks = size * stride * blocks
+    group = Group(size=np.array([size]), stride=np.array([stride]), ranks=np.array([ranks]))
+    tiers = (tier(4), tier(72), tier(60), tier(max(ranks, 73)))
+    assert (np.diff(members(group, tiers)) >= 0).all()
+    assert (np.diff(domains(group, tiers)) <= 0).all()
+
+
+def test_groups_inside_a_rack_that_straddles_leaves_stay_inside() -> None:
+    group = Group(size=np.array([8]), stride=np.array([1]), ranks=np.array([960]))
+    tiers = (tier(72), tier(60), tier(960))
+    assert members(group, tiers).tolist() == [[8, 8, 8]]
+    assert domains(group, tiers).tolist() == [[1, 1, 1]]
