@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 from costmodels.compute.traffic import HOST_ADAM_PER_S, host_optimizer_step_s
 from costmodels.job import Dispatcher
 from costmodels.results import Verdict
+from costmodels.workload.counts import parameter_count
 from hardware.catalog import cluster
 from hardware.errors import InputError
 from planner.advice.compare import compare, gathered_bytes, padded_seq
@@ -52,6 +53,25 @@ def test_fewer_gpus_do_with_the_optimizer_in_host_memory():
     assert found.first is not None
     assert found.first.ranked.layout.gpus == 1
     assert found.first.ranked.cost.heaviest.host_bytes == pytest.approx(12 * 8.03e9, rel=0.01)
+
+
+def test_hosts_must_hold_the_optimizer_that_is_put_there():
+    request = in_host_memory(asked("llama3_8b", global_batch=8, recompute="full"))
+    island = request.cluster.islands[0]
+    optimizer = 12 * parameter_count(request.model).total
+
+    def on_hosts_of(memory_bytes):
+        host = replace(island.node.host, memory_bytes=memory_bytes)
+        node = replace(island.node, host=host)
+        return fewest(replace(request, cluster=replace(request.cluster, islands=(replace(island, node=node),))))
+
+    assert on_hosts_of(1.05 * optimizer).first.ranked.layout.gpus == 1
+    small = on_hosts_of(0.6 * optimizer)
+    assert small.first.request.cluster.nodes == 2
+    assert small.below.host_lacks
+    assert small.below.decides == "host"
+    use, layout = small.first.ranked.cost.heaviest, small.first.ranked.layout
+    assert use.host_bytes * min(8, layout.gpus) <= 0.6 * optimizer
 
 
 def test_one_degree_over_its_values():

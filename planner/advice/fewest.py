@@ -34,12 +34,15 @@ class TooFew:
         All usable memory of that size [B].
     use : MemoryUse or None
         The heaviest accelerator of the layout that needs least; None where no layout is legal there.
+    host_lacks : bool
+        Accelerators hold a layout, but not the hosts what it keeps in their memory.
     """
 
     gpus: int
     states: tuple[tuple[str, float], ...]
     usable_bytes: float
     use: MemoryUse | None
+    host_lacks: bool = False
 
     @property
     def states_bytes(self) -> float:
@@ -48,7 +51,9 @@ class TooFew:
 
     @property
     def decides(self) -> str:
-        """What fills the memory: the states together, or the largest component; ``rules`` where nothing is legal."""
+        """What is short: ``host`` memory, all ``states``, or one component; ``rules`` where nothing is legal."""
+        if self.host_lacks:
+            return "host"
         if self.states_bytes > self.usable_bytes:
             return "states"
         if self.use is None:
@@ -99,14 +104,23 @@ def fewest(request: PlanRequest, constants: Constants | None = None) -> Fewest:
     first: Size | None = None
     for machine in _sizes(request):
         asked = replace(request, cluster=machine, top=1)
+        if _hosts_lack(asked):
+            below = TooFew(
+                gpus=machine.gpus,
+                states=states_parts(asked),
+                usable_bytes=_usable_bytes(asked),
+                use=None,
+                host_lacks=True,
+            )
+            continue
         found = _fastest(asked, constants, deadline)
-        if found is not None:
+        if found is not None and _host_holds(asked, found):
             size = Size(request=asked, ranked=found)
             first = first or size
             if found.cost.heaviest.verdict is Verdict.FITS:
                 return Fewest(request=request, first=first, safe=size, below=below)
         elif first is None:
-            below = _too_few(asked, constants)
+            below = replace(_too_few(asked, constants), host_lacks=found is not None)
         if time.monotonic() > deadline:
             break
     return Fewest(request=request, first=first, safe=None, below=below)
@@ -116,6 +130,25 @@ def in_host_memory(request: PlanRequest) -> PlanRequest:
     """Return the request with the optimizer's states in host memory."""
     software = replace(request.job.software, optimizer_offload=True)
     return replace(request, job=replace(request.job, software=software))
+
+
+def host_bytes_of_node(request: PlanRequest, ranked: RankedLayout) -> float:
+    """Host memory that a layout takes of a node [B]."""
+    node = request.cluster.islands[0].node
+    return ranked.cost.heaviest.host_bytes * min(node.gpus, ranked.layout.gpus)
+
+
+def _hosts_lack(request: PlanRequest) -> bool:
+    """Whether the hosts cannot hold the optimizer's states even once, where these are to lie there."""
+    island = request.cluster.islands[0]
+    there = island.nodes * island.node.host.memory_bytes
+    return request.job.software.optimizer_offload and 0 < there < dict(states_parts(request))["optimizer"]
+
+
+def _host_holds(request: PlanRequest, ranked: RankedLayout) -> bool:
+    """Whether hosts have what a layout keeps there; a node that states no memory is taken to have it."""
+    there = request.cluster.islands[0].node.host.memory_bytes
+    return not there or host_bytes_of_node(request, ranked) <= there
 
 
 def _fastest(request: PlanRequest, constants: Constants | None, deadline: float) -> RankedLayout | None:

@@ -10,7 +10,7 @@ from costmodels.layout import Layout
 from costmodels.results import MemoryUse
 from hardware.nouns import count
 from planner.advice.compare import Compared, zero_remark
-from planner.advice.fewest import Fewest, TooFew
+from planner.advice.fewest import Fewest, TooFew, host_bytes_of_node
 from planner.plan_report import RankedLayout
 from planner.report.console import section, show
 from planner.report.json_report import Json, heading, layout_to_json, memory_use_to_json, request_to_json
@@ -98,7 +98,7 @@ def _in_host(found: Fewest) -> str:
         return "nothing fits"
     ranked = found.first.ranked
     use, node = ranked.cost.heaviest, found.first.request.cluster.islands[0].node
-    host = gib(use.host_bytes) * min(node.gpus, ranked.layout.gpus)
+    host = gib(host_bytes_of_node(found.first.request, ranked))
     there = f" of {gib(node.host.memory_bytes):,.0f}" if node.host.memory_bytes else ""
     return (
         f"{count(ranked.layout.gpus, 'GPU')}: {layout_text(ranked.layout)}, {memory_text(use)} of "
