@@ -17,7 +17,8 @@ class Tier:
 
     ``gpus`` is the number of accelerators in one domain of this tier; ``bytes_per_s`` the share of one accelerator
     (per direction) when all accelerators of the domain cross this tier together; ``pair_bytes_per_s`` what one
-    accelerator reaches alone. ``links`` and ``axes`` are those of :class:`hardware.cluster.ScaleUp`. Ranks fill domains
+    accelerator reaches alone; ``adapter_bytes_per_s`` its share of the node's adapters, whatever is behind them, 0.0
+    inside of a node. ``links`` and ``axes`` are those of :class:`hardware.cluster.ScaleUp`. Ranks fill domains
     in order, unless ``domain_of`` lists the domain of each ``block`` of consecutive ranks; ``gpus`` is the largest
     then. ``speeds`` of the outermost tier lists (axis, pattern, pace) where flows on the topology graph go at another
     pace than their shares of tiers say.
@@ -30,6 +31,7 @@ class Tier:
     bytes_per_s: float
     pair_bytes_per_s: float
     latency_s: float
+    adapter_bytes_per_s: float = 0.0
     in_network_reduction: bool = False
     links: tuple[tuple[int, int, int], ...] = ()
     axes: tuple[int, ...] = ()
@@ -214,6 +216,7 @@ def _network_tier(node: NodeType, name: str, gpus: int, bytes_per_s: float, extr
         gpus=gpus,
         bytes_per_s=bytes_per_s,
         pair_bytes_per_s=max(reachable / node.gpus, per_nic),
+        adapter_bytes_per_s=reachable / node.gpus,
         latency_s=nics.latency_s + extra_latency_s,
         in_network_reduction=nics.in_network_reduction,
     )

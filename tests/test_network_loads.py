@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import networkx as nx
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from costmodels.collectives import COLLECTIVE_S
@@ -60,6 +60,7 @@ def layout_with(strategy: Strategy, pp: int, order: RankOrder = RankOrder.DP_INS
     degrees=st.tuples(st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 4, 8])),
     ep=st.sampled_from([1, 2, 4, 8]),
 )
+@example(shape=(1, 8), ratio=2.0, adapters=8, degrees=(4, 4, 1), ep=1)  # a node alone below oversubscribed uplinks
 def test_even_clusters_go_at_the_pace_of_the_tiers(
     shape: tuple[int, int], ratio: float, adapters: int, degrees: tuple[int, int, int], ep: int
 ) -> None:

@@ -81,7 +81,7 @@ def route_of(group: PlacedGroup, tiers: tuple[Tier, ...], constants: NetworkCons
         if tier.kind != tiers[index - 1].kind:  # the adapters: neighbours beside each other use the same ones
             speeds = (group.ring_speed, group.pairs_speed, group.neighbour_speed)
             senders = np.maximum(tiers[index - 1].gpus / inside, 1.0)
-            own = np.maximum(tier.bytes_per_s, tier.pair_bytes_per_s / senders)
+            own = np.maximum(max(tier.bytes_per_s, tier.adapter_bytes_per_s), tier.pair_bytes_per_s / senders)
         crossings.append(
             Crossing(
                 tier=tier,

@@ -330,10 +330,11 @@ def _spread(read: Arguments, model: ModelFacts, pp: int, vpp: int) -> list[int]:
     weight = model.layers + first + last
     per_stage = read.number(_P + "pipeline_parallel_layers_per_stage", 0)
     total = -(-weight // per_stage) if per_stage > 0 else pp * vpp
+    spreads = 1 < total <= weight  # beyond it there are positions without a module; their list may be without end
     base, extra = divmod(weight, total)
-    counts = [base + (index < extra) for index in range(total)]
+    counts = [base + (index < extra) for index in range(total)] if spreads else [-1]
     counts[0] -= first
     counts[-1] -= last
-    if min(counts) < 0 or total == 1:
+    if min(counts) < 0:
         raise InputError(f"{model.layers} layers do not spread over {total} positions", allowed="fewer positions")
     return counts
