@@ -44,6 +44,8 @@ def stage_sections(ranked: RankedLayout, request: PlanRequest) -> Sequence[Rende
 
 def _uneven(ranked: RankedLayout, request: PlanRequest) -> bool:
     """Whether Megatron-LM needs to be told how the layers are split."""
+    if not request.model.hidden:  # a list of layers, which Megatron-LM has no words for
+        return False
     chunks = {count for stage in ranked.layout.layers_per_stage for count in stage}
     return request.framework in _LAYOUT_STRINGS and (len(chunks) > 1 or request.model.mtp_layers > 0)
 
