@@ -55,6 +55,21 @@ def rules(judged) -> set[str]:
     return {violation.rule for violation in judged.violations}
 
 
+@pytest.mark.parametrize(
+    ("words", "vocab"),
+    [
+        (("--tokenizer-type", "GPT2BPETokenizer"), 50_257),
+        (("--vocab-file", "v.json", "--merge-file", "m.txt"), 50_257),
+        (("--tokenizer-type", "GPT2BPETokenizer", "--vocab-size", "60000"), 60_000),
+        (("--tokenizer-type", "SentencePieceTokenizer"), 32_000),
+    ],
+)
+def test_a_tokenizer_of_known_size_sizes_the_vocabulary(words, vocab):
+    sizes = ("--num-layers", "2", "--hidden-size", "256", "--num-attention-heads", "4", "--seq-length", "512")
+    batch = ("--max-position-embeddings", "512", "--micro-batch-size", "1", "--global-batch-size", "8", "--bf16")
+    assert read_launch(told("megatron", *sizes, *batch, *words, world=8)).model.vocab == vocab
+
+
 def test_a_shell_script_is_read_as_it_would_run(tmp_path):
     script = tmp_path / "train.sh"
     script.write_text(SCRIPT)

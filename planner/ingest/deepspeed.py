@@ -23,6 +23,7 @@ from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Layout, Strategy
 from costmodels.workload.architecture import Architecture
 from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
+from planner.ingest.megatron_model import GPT2_VOCAB
 from planner.ingest.options import Arguments, Option, read_arguments
 from planner.ingest.plain_layout import StatedLayout, refuse_illegal, uniform_stages
 from planner.layouts.splits import leading_positions
@@ -30,8 +31,6 @@ from planner.request import Framework
 from planner.rules.proposal import ModelFacts, Proposal, Split
 
 _BATCH: Final = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
-_GPT2_VOCAB: Final = 50_257
-"""Tokens of Megatron-DeepSpeed's usual tokenizer (GPT2BPETokenizer), for arguments that size none."""
 _BALANCED: Final = "type:transformer"
 
 
@@ -228,7 +227,7 @@ def model_of(launch: DeepSpeedLaunch) -> ModelSpec | None:
         hidden=sizes[1],
         heads=sizes[2],
         kv_heads=read.number("--num-key-value-heads", 0),
-        vocab=read.number("--vocab-size", 0) or _GPT2_VOCAB,
+        vocab=read.number("--vocab-size", 0) or GPT2_VOCAB,
         ffn=read.number("--ffn-hidden-size", 4 * sizes[1]),
         gated=read.has("--swiglu"),
         norm="layer",

@@ -21,6 +21,8 @@ _UNREAD: Final = (
     ("--experimental-attention-variant", "an attention that is not modelled"),
     ("--linear-attention-freq", "linear attention"),
 )
+GPT2_VOCAB: Final = 50_257
+"""Tokens of GPT-2's byte pairs (Radford et al. 2019), which GPT2BPETokenizer reads from a merge file."""
 _DEFAULT_VOCAB: Final = 32_000
 """Tokens of a tokenizer that the arguments name but do not size; the loader of a job would know."""
 
@@ -49,6 +51,8 @@ def model_of(read: Arguments, name: str = "model of the arguments") -> ModelSpec
         if read.has(option):
             raise InputError(f"{option}: {what}", allowed="--model MODEL names the model instead")
     vocab = read.number("--vocab-size", 0) or read.number("--padded-vocab-size", 0)
+    if not vocab and (read.has("--merge-file") or read.text("--tokenizer-type", "") == "GPT2BPETokenizer"):
+        vocab = GPT2_VOCAB
     notes = () if vocab else (f"the arguments size no vocabulary: {_DEFAULT_VOCAB} tokens are assumed",)
     facts = Architecture(
         layers=read.number("--num-layers", 0),
