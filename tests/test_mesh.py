@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rank_grids import shared_coordinates
 
 from costmodels.layout import Strategy
 from costmodels.mesh import Axis, Group, domains, group_of, members, place
@@ -74,32 +75,6 @@ def test_many_groups_at_once_equal_one_by_one() -> None:
         assert placed.domains[row].tolist() == domains(alone, tiers)[0].tolist()
 
 
-def coordinates(strategy: Strategy, pp: int, axis: Axis) -> list[tuple[int, ...]]:
-    """For each rank, the coordinates that members of one group share, from the definition of the rank order."""
-    fixed = []
-    for rank in range(strategy.gpus * pp):
-        tp, rest = rank % strategy.tp, rank // strategy.tp
-        cp, rest = rest % strategy.cp, rest // strategy.cp
-        dp, stage = rest % strategy.dp, rest // strategy.dp
-        etp, rest = rank % strategy.etp, rank // strategy.etp
-        ep, rest = rest % strategy.ep, rest // strategy.ep
-        edp = rest % strategy.edp
-        fixed.append(
-            {
-                Axis.TP: (cp, dp, stage),
-                Axis.CP: (tp, dp, stage),
-                Axis.DP: (tp, cp, stage),
-                Axis.DP_CP: (tp, stage),
-                Axis.ETP: (ep, edp, stage),
-                Axis.EP: (etp, edp, stage),
-                Axis.ETP_EP: (edp, stage),
-                Axis.EDP: (etp, ep, stage),
-                Axis.PP: (tp, cp, dp),
-            }[axis]
-        )
-    return fixed
-
-
 @pytest.mark.parametrize(
     "axis", [Axis.TP, Axis.CP, Axis.DP, Axis.DP_CP, Axis.ETP, Axis.EP, Axis.ETP_EP, Axis.EDP, Axis.PP]
 )
@@ -114,7 +89,7 @@ def coordinates(strategy: Strategy, pp: int, axis: Axis) -> list[tuple[int, ...]
 def test_groups_hold_the_ranks_that_differ_only_on_the_axis(axis: Axis, strategy: Strategy, pp: int) -> None:
     group = group_of(axis, table_of([strategy], pp=[pp], micro_batch=[1]))
     size, stride, ranks = int(group.size[0]), int(group.stride[0]), int(group.ranks[0])
-    fixed = coordinates(strategy, pp, axis)
+    fixed = shared_coordinates(strategy, pp, axis)
     expected: dict[tuple[int, ...], list[int]] = {}
     for rank, key in enumerate(fixed):
         expected.setdefault(key, []).append(rank)

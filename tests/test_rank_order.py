@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rank_grids import shared_coordinates
 from rich.console import Console
 
 from costmodels.layout import Layout, RankOrder, Strategy
@@ -61,25 +62,7 @@ def grid_layout(strategy: Strategy, pp: int) -> Layout:
 def groups_by_definition(strategy: Strategy, pp: int, axis: Axis) -> list[list[int]]:
     """Groups of the order tp-cp-ep-pp-dp (experts etp-ep-pp-edp): ranks that differ on the axis alone."""
     found: dict[tuple[int, ...], list[int]] = {}
-    for rank in range(strategy.gpus * pp):
-        tp, rest = rank % strategy.tp, rank // strategy.tp
-        cp, rest = rest % strategy.cp, rest // strategy.cp
-        stage, dp = rest % pp, rest // pp
-        etp, rest = rank % strategy.etp, rank // strategy.etp
-        ep, rest = rest % strategy.ep, rest // strategy.ep
-        assert rest % pp == stage  # Megatron-LM asks that both grids have the same pipelines
-        edp = rest // pp
-        key = {
-            Axis.TP: (cp, dp, stage),
-            Axis.CP: (tp, dp, stage),
-            Axis.DP: (tp, cp, stage),
-            Axis.DP_CP: (tp, stage),
-            Axis.ETP: (ep, edp, stage),
-            Axis.EP: (etp, edp, stage),
-            Axis.ETP_EP: (edp, stage),
-            Axis.EDP: (etp, ep, stage),
-            Axis.PP: (tp, cp, dp),
-        }[axis]
+    for rank, key in enumerate(shared_coordinates(strategy, pp, axis, order=RankOrder.PP_INSIDE)):
         found.setdefault(key, []).append(rank)
     return list(found.values())
 

@@ -56,18 +56,25 @@ def grok1(config: Fields) -> Architecture:
     )
 
 
-def dots1(config: Fields) -> Architecture:
-    """dots.llm1: leading dense layers and shared experts as DeepSeek, grouped attention with query and key norms."""
+def _routed_and_shared(config: Fields) -> Architecture:
+    """Experts as DeepSeek's files name them: leading dense layers, routed experts, shared ones of the same width."""
     expert = config.whole("moe_intermediate_size", least=1)
     return replace(
         llama(config),
-        qk_norm=True,
         window=0,
         experts=config.whole("n_routed_experts", least=1),
         top_k=config.whole("num_experts_per_tok", least=1),
         expert_ffn=expert,
         shared_ffn=expert * config.whole("n_shared_experts", default=0),
         first_dense=config.whole("first_k_dense_replace", default=0),
+    )
+
+
+def dots1(config: Fields) -> Architecture:
+    """dots.llm1: leading dense layers and shared experts as DeepSeek, grouped attention with query and key norms."""
+    return replace(
+        _routed_and_shared(config),
+        qk_norm=True,
     )
 
 
@@ -208,8 +215,7 @@ def deepseek(config: Fields) -> Architecture:
     """DeepSeek-V2, V3 and Kimi-K2: latent attention, leading dense layers, shared experts, MTP."""
     nope = config.whole("qk_nope_head_dim", least=1)
     rope = config.whole("qk_rope_head_dim", least=1)
-    expert = config.whole("moe_intermediate_size", least=1)
-    base = llama(config)
+    base = _routed_and_shared(config)
     return replace(
         base,
         kv_heads=base.heads,
@@ -218,12 +224,6 @@ def deepseek(config: Fields) -> Architecture:
         q_rank=config.whole("q_lora_rank", default=0),
         kv_rank=config.whole("kv_lora_rank", least=1),
         rope_dim=rope,
-        window=0,
-        experts=config.whole("n_routed_experts", least=1),
-        top_k=config.whole("num_experts_per_tok", least=1),
-        expert_ffn=expert,
-        shared_ffn=expert * config.whole("n_shared_experts", default=0),
-        first_dense=config.whole("first_k_dense_replace", default=0),
         ffn_pattern="e" + "d" * (config.whole("moe_layer_freq", default=1, least=1) - 1),
         mtp_layers=config.whole("num_nextn_predict_layers", default=0),
     )
@@ -278,17 +278,10 @@ def _indexed_layers(config: Fields, layers: int) -> str:
 
 def glm4_moe(config: Fields) -> Architecture:
     """GLM-4.5: biases on queries, keys and values, leading dense layers, shared expert, MTP."""
-    expert = config.whole("moe_intermediate_size", least=1)
     return replace(
-        llama(config),
+        _routed_and_shared(config),
         out_bias=False,
         qk_norm=config.flag("use_qk_norm", default=False),
-        window=0,
-        experts=config.whole("n_routed_experts", least=1),
-        top_k=config.whole("num_experts_per_tok", least=1),
-        expert_ffn=expert,
-        shared_ffn=expert * config.whole("n_shared_experts", default=0),
-        first_dense=config.whole("first_k_dense_replace", default=0),
         mtp_layers=config.whole("num_nextn_predict_layers", default=0),
     )
 
