@@ -3,6 +3,8 @@
 import contextlib
 import os
 import re
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +29,10 @@ LAUGHS = (
     + "]><system><cpu>&a9;</cpu></system>"
 )
 ALIASES = "blocks: &b [x]\nswitches: " + "[" * 3 + "*b" + "]" * 3 + "\n"
-MANY_PATHS = "SwitchName=l1 Nodes=n[1-40000]\n" + "".join(f"SwitchName=s{k} Switches=l1\n" for k in range(2000))
+MANY_PATHS = "SwitchName=l1 Nodes=n[1-40000]\n" + "".join(
+    f"SwitchName=s{k} Switches=l1 Nodes=m{k}\n" for k in range(50)
+)
+MANY_DEVICES = '{"nodes": [' + ",".join(f'{{"id": {k}, "name": "n"}}' for k in range(50_001)) + "]}"
 BAD_COUNT = (
     '<system><cpu numaid="0">\n<pci class="0x030200" busid="a"><gpu dev="0"><nvlink target="b" count="-2"/>'
     "</gpu></pci></cpu></system>"
@@ -88,6 +93,17 @@ def refused(tmp_path: Path, text: str | bytes, name: str = "given") -> InputErro
         ("CA 'mlx5_0'\n\tPort 1:\n\t\tState: Down\n", "no active port", 0),
         ("\n".join(f"SwitchName=s{k} Nodes=n{k}x[1-30000] Switches=a[1-30000]" for k in (1, 2)), "more than 50000", 1),
         (MANY_PATHS, "too many switches with too many hosts", 0),
+        ("<system><cpu " + " ".join(f'a{k}=""' for k in range(200_001)) + "/></system>", "too many attributes", 0),
+        ("<system>" + " " * 2**22 + "</system>", "more than 4194304 characters", 0),
+        ('{"nodes": [' + ",".join(["{}"] * 150_001) + "]}", "too many objects", 0),
+        (MANY_DEVICES, "more than 50000 devices", 0),
+        ("\t" + "\t".join(f"GPU{k}" for k in range(257)) + "\n", "257 devices", 1),
+        ("= Link Type between two GPUs =\n" + " ".join(f"GPU{k}" for k in range(257)) + "\n", "257 devices", 2),
+        ("SwitchName=a Nodes=b\n" + ("#" + " " * 50_000 + "\n") * 90, "more than 4194304 characters", 0),
+        ("CA 'mlx5_0'\n" + "State: Active\nRate: 400\n" * 257, "more than 256 active ports", 515),
+        ("".join(f"VM_hostname h{k}\n{k:016x}\n" for k in range(50_001)), "more than 50000 adapters", 0),
+        ("".join(f'Ca\t1 "H-{k}"\n' for k in range(50_001)), "more than 50000 switches", 0),
+        ("blocks:\n- nodes: [" + ", ".join("x" for _ in range(50_001)) + "]\n", "too deep or too long", 2),
         ("hello\n", "no known form", 1),
         ("", "empty", 0),
         (b"\xff\xfe\x00", "not UTF-8", 0),
@@ -101,6 +117,42 @@ def test_broken_files_are_refused_with_reason_and_line(tmp_path, text, reason, l
     assert reason in error.what
     if line:
         assert error.where.endswith(f": line {line}")
+
+
+def test_an_import_loads_neither_the_search_nor_the_cost_models(tmp_path):
+    """So that a refusal takes no longer than reading the file does."""
+    file = tmp_path / "node.txt"
+    file.write_text(MATRIX)
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom planner import commands\n"
+        "commands.import_topology([Path(sys.argv[1])], commands.Wishes(accelerator='a40'), Path(sys.argv[2]))\n"
+        "rooms = {name.partition('.')[0] for name in sys.modules}\n"
+        "print(*sorted(rooms & {'costmodels', 'numpy', 'ortools', 'networkx'}))"
+    )
+    words = [sys.executable, "-c", code, str(file), str(tmp_path / "out.toml")]
+    result = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert not result.stdout.strip()
+
+
+def test_a_file_is_split_into_lines_once():
+    source = SourceText(where="file", text=MATRIX)
+    assert source.lines() is source.lines()
+
+
+def test_a_statement_over_most_lines_of_a_file_is_one_statement():
+    text = "SwitchName=a \\\n" + " \\\n" * 150_000 + "Nodes=n1\n"
+    (network,) = read_facts(SourceText(where="conf", text=text))
+    assert isinstance(network, NetworkFacts)
+    assert network.hosts == ("n1",)
+
+
+def test_spines_over_the_same_leaves_are_counted_once():
+    """500 spines over 20,000 hosts are ten million places, more than are followed one by one."""
+    leaves = "".join(f"SwitchName=l{k} Nodes=n{k}x[1-500]\n" for k in range(40))
+    spines = "".join(f"SwitchName=s{k} Switches=l[0-39]\n" for k in range(500))
+    (network,) = read_facts(SourceText(where="conf", text=leaves + spines))
+    assert isinstance(network, NetworkFacts)
+    assert [len(tier.groups) for tier in network.tiers] == [40, 1]
 
 
 def test_what_is_no_file_is_refused_at_once(tmp_path):

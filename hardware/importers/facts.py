@@ -1,11 +1,21 @@
 """What a file states about a machine, before anything is assumed. Zero, empty and ``None`` mean: not stated."""
 
+from collections import Counter
 from dataclasses import dataclass
 
 from hardware.cluster import LinkKind
 
 Groups = tuple[tuple[int, ...], ...]
 Links = tuple[tuple[int, int, int], ...]
+
+
+def links_of_each(gpus: int, links: Links) -> tuple[int, ...]:
+    """Return how many links each of so many GPUs has to all others together."""
+    sums: Counter[int] = Counter()
+    for a, b, count in links:
+        sums[a] += count
+        sums[b] += count
+    return tuple(sums[gpu] for gpu in range(gpus))
 
 
 @dataclass(frozen=True, kw_only=True)

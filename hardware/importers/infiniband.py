@@ -9,7 +9,7 @@ from typing import Final
 
 from hardware.cluster import LinkKind
 from hardware.importers.facts import NetworkFacts
-from hardware.importers.network_files import fabric_facts
+from hardware.importers.network_files import MOST_NAMES, fabric_facts
 from hardware.importers.source_text import SourceText
 
 DISCOVER_FORM: Final = "ibnetdiscover"
@@ -23,7 +23,14 @@ _NODE: Final = re.compile(r'(Switch|Ca|Rt)\s+(\d{1,4})\s+"([^"]{1,64})"(?:\s*#\s
 _PORT: Final = re.compile(r'\[(\d{1,4})\](?:\([^)]{0,40}\))?\s+"([^"]{1,64})"\[(\d{1,4})\](.*)')
 _SPEED: Final = re.compile(r"\b(\d{1,2})x([A-Z]{3}\d{0,2})\s*$")
 _ADAPTER_NAME: Final = re.compile(r"(\S+)\s+(HCA-\d+|mlx\d_\w+|ibp\S+|roce\S+|qib\d+|hfi1_\d+|mthca\d+)$")
+_BLOCK: Final = re.compile(r'^(?:Switch|Ca|Rt)[ \t]+\d{1,4}[ \t]+"([^"\n]{1,64})"', re.M)
+MOST_PORTS: Final = 256
+"""Active ports of a host: the largest have 32 adapters of two ports."""
 _GUID: Final = re.compile(r"(?:0x)?([0-9a-fA-F]{12,16})$")
+
+
+_Port = tuple[str, str]
+"""A switch or adapter and the number of its port, as printed."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +96,10 @@ def read_ibnetdiscover(source: SourceText, hosts_by_guid: Mapping[str, str] | No
 def _parse(source: SourceText) -> _Fabric:
     fabric = _Fabric({}, {}, {}, [])
     here = ""
+    known = set(_BLOCK.findall(source.text))
+    if len(known) > MOST_NAMES:
+        raise source.wrong(f"more than {MOST_NAMES} switches and adapters", allowed="a fabric of one cluster")
+    ports: dict[_Port, _Port] = {}
     for number, line in enumerate(source.lines(), start=1):
         if line.startswith(("Switch", "Ca", "Rt")):
             node = _NODE.match(line)
@@ -101,26 +112,17 @@ def _parse(source: SourceText) -> _Fabric:
             port = _PORT.match(line)
             if port is None or not here:
                 raise source.wrong(f"'{line[:60]}'", number, '[1] "H-..."[1] below a Switch or Ca')
-            ends = ((here, int(port[1])), (port[2], int(port[3])))
-            fabric.cables[_cable(*ends)] = 1
+            if port[2] not in known:
+                what = f"a port leads to '{port[2][:40]}', which has no block"
+                raise source.wrong(what, number, "the whole output")
+            one, other = (here, port[1]), (port[2], port[3])
+            if ports.get(other) != one:  # both ends of a cable print it
+                ports[one] = other
             speed = _SPEED.search(port[4])
             if here not in fabric.switches and speed and speed[2] in LANE_BYTES_PER_S:
                 fabric.speeds.append(int(speed[1]) * LANE_BYTES_PER_S[speed[2]])
-    cables: dict[tuple[str, str], int] = {}
-    for one, other in fabric.cables:
-        pair = (one.rpartition("#")[0], other.rpartition("#")[0])
-        cables[pair] = cables.get(pair, 0) + 1
-    known = {*fabric.switches, *fabric.adapters}
-    unknown = next((end for pair in cables for end in pair if end not in known), None)
-    if unknown is not None:
-        raise source.wrong(f"a port leads to '{unknown[:40]}', which has no block", allowed="the whole output")
-    return replace(fabric, cables=cables)
-
-
-def _cable(one: tuple[str, int], other: tuple[str, int]) -> tuple[str, str]:
-    """Return a cable's two ports in an order of their own: both of its ends print it."""
-    first, second = sorted((one, other))
-    return f"{first[0]}#{first[1]}", f"{second[0]}#{second[1]}"
+    cables = Counter((one, other) if one < other else (other, one) for (one, _), (other, _) in ports.items())
+    return replace(fabric, cables=dict(cables))
 
 
 def hosts_by_guid(source: SourceText) -> dict[str, str]:
@@ -133,6 +135,8 @@ def hosts_by_guid(source: SourceText) -> dict[str, str]:
             host = words[1]
         elif host and len(words) == 1 and (match := _GUID.match(words[0])):
             found[match[1].casefold()] = host
+        if len(found) > MOST_NAMES:
+            raise source.wrong(f"more than {MOST_NAMES} adapters", allowed="hosts of one cluster")
     return found
 
 
@@ -174,6 +178,8 @@ def read_ibstat(source: SourceText) -> NetworkFacts:
             if not re.fullmatch(r"\d{1,4}(\.\d+)?( .*)?", value.strip()):
                 raise source.wrong(f"Rate '{value.strip()[:40]}'", number, "gigabits per second, such as 400")
             rates.append(float(value.split()[0]) * 1.25e8)
+            if len(rates) > MOST_PORTS:
+                raise source.wrong(f"more than {MOST_PORTS} active ports", number, "ibstat of one host")
         elif key == "Link layer" and state.startswith("Active"):
             layers.append(value.strip())
     if not rates:

@@ -6,10 +6,10 @@ from typing import Final
 
 from hardware.cluster import LinkKind
 from hardware.importers.devices import by_link_count, kind_of_adapter
-from hardware.importers.facts import Adapter, Groups, Links, NodeFacts
+from hardware.importers.facts import Adapter, Groups, Links, NodeFacts, links_of_each
 from hardware.importers.source_text import SourceText
 
-MOST_DEVICES: Final = 512
+MOST_DEVICES: Final = 256
 NVIDIA_FORM: Final = "nvidia-smi topo -m"
 AMD_FORM: Final = "rocm-smi --showtopo"
 _GPU: Final = re.compile(r"GPU(\d{1,4})$")
@@ -64,7 +64,7 @@ def read_nvidia_matrix(source: SourceText) -> NodeFacts:
         for b, j in enumerate(gpus)
         if a < b and re.match(r"NV\d", rows[devices[i]][j])
     )
-    names = {match[1]: match[2] for line in lines if (match := _LEGEND.match(line))}
+    names = {match[1]: match[2] for line in lines if "NIC" in line and (match := _LEGEND.match(line))}
     adapters = tuple(names.get(devices[place], devices[place]) for place in others)
     per_gpu = _links_per_gpu(len(gpus), links)
     part = by_link_count(per_gpu, len(gpus))
@@ -86,8 +86,7 @@ def read_nvidia_matrix(source: SourceText) -> NodeFacts:
 
 def _header(source: SourceText, lines: Sequence[str]) -> tuple[int, list[str], list[str]]:
     """Return the line after the header, the devices of its columns, and the columns after them."""
-    found = [number for number, line in enumerate(lines) if line.split()[:1] == ["GPU0"] or _is_header(line)]
-    found = [number for number in found if _is_header(lines[number])]
+    found = [number for number, line in enumerate(lines) if "GPU" in line and _is_header(line)]
     if not found:
         raise source.wrong("no header with GPU0, GPU1, ...", allowed=f"output of {NVIDIA_FORM}")
     if len(found) > 1:
@@ -104,7 +103,7 @@ def _header(source: SourceText, lines: Sequence[str]) -> tuple[int, list[str], l
 
 
 def _is_header(line: str) -> bool:
-    words = line.split()
+    words = line.split(maxsplit=2)[:2]
     return bool(words) and bool(_GPU.match(words[0])) and not (len(words) > 1 and _CODE.match(words[1]))
 
 
@@ -155,7 +154,7 @@ def _links_per_gpu(gpus: int, links: Links) -> int:
     if len(links) == gpus * (gpus - 1) // 2 and len(counts) == 1:
         count = counts.pop()
         return count if count * (gpus - 1) > 18 else count * (gpus - 1)
-    sums = {sum(count for a, b, count in links if gpu in (a, b)) for gpu in range(gpus)}
+    sums = set(links_of_each(gpus, links))
     return sums.pop() if len(sums) == 1 else 0
 
 
@@ -243,7 +242,7 @@ def read_amd_matrix(source: SourceText) -> NodeFacts:
     )
 
 
-def _section(source: SourceText, lines: list[str], title: str, *, optional: bool = False) -> list[list[str]]:
+def _section(source: SourceText, lines: Sequence[str], title: str, *, optional: bool = False) -> list[list[str]]:
     """Return the cells of the matrix below a title."""
     start = next((number for number, line in enumerate(lines) if title in line and "=" in line), None)
     if start is None:
@@ -251,8 +250,10 @@ def _section(source: SourceText, lines: list[str], title: str, *, optional: bool
             return []
         raise source.wrong(f"no section '{title}'", allowed=f"output of {AMD_FORM}")
     devices = lines[start + 1].split() if start + 1 < len(lines) else []
-    if not devices or not all(_GPU.match(name) for name in devices) or len(devices) > MOST_DEVICES:
+    if not devices or not all(_GPU.match(name) for name in devices):
         raise source.wrong(f"no header below '{title}'", start + 2, "GPU0 GPU1 ...")
+    if len(devices) > MOST_DEVICES:
+        raise source.wrong(f"{len(devices)} devices", start + 2, f"up to {MOST_DEVICES}")
     cells = []
     for place, name in enumerate(devices):
         number = start + 2 + place

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -131,7 +132,7 @@ def read_nccl_log(path: str | Path) -> NcclLog:
     )
 
 
-def _columns_before_time(lines: list[str]) -> int | None:
+def _columns_before_time(lines: Sequence[str]) -> int | None:
     """Return how many words stand between type and time by the header; None without a header."""
     for line in lines:
         match = _HEADER.search(line)
@@ -191,7 +192,7 @@ def _check_row(source: SourceText, row: LogRow, number: int) -> None:
         raise source.wrong(what, number, "columns time, algbw, busbw as nccl-tests prints them")
 
 
-def _collective(source: SourceText, lines: list[str], rows: list[LogRow]) -> str:
+def _collective(source: SourceText, lines: Sequence[str], rows: list[LogRow]) -> str:
     """Return the collective: the program's name in the log, else in the file's name, else what the columns tell."""
     programs = {match[1] for line in lines for match in _PROGRAM.finditer(line)}
     if len(programs) > 1:

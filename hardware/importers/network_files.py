@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -17,12 +17,17 @@ from hardware.importers.switch_tree import tree_tiers
 SLURM_FORM: Final = "SLURM topology.conf"
 TOPOGRAPH_FORM: Final = "topograph model"
 NETQ_FORM: Final = "NetQ topology graph"
-MOST_YAML_BYTES: Final = 2**20
-MOST_YAML_EVENTS: Final = 100_000
+MOST_YAML: Final = 2**20
+MOST_SLURM: Final = 4 * 2**20
+"""Characters: far more than 50,000 names need."""
+MOST_YAML_EVENTS: Final = 50_000
 MOST_NESTING: Final = 32
 MOST_NAMES: Final = 50_000
 """Nodes and switches that a file may list, repetitions included."""
-_PAIR: Final = re.compile(r"(\w{1,40})\s*=\s*([^\s#]+)")
+MOST_JSON_OBJECTS: Final = 150_000
+"""Devices and cables of a graph: 2,048 nodes with eight adapters in a three-tier network have about 60,000."""
+_PAIR: Final = re.compile(r"(?<!\w)(\w{1,40}+)\s*+=\s*+([^\s#]+)")
+"""Nothing is tried twice (possessive): runs of blanks behind words would take their square."""
 _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -39,6 +44,7 @@ def read_slurm(source: SourceText) -> NetworkFacts:
     InputError
         Names that are defined twice, lists that are none, trees that are none, no nodes.
     """
+    source.check_size(MOST_SLURM, "a topology.conf of one cluster")
     children: dict[str, tuple[str, ...]] = {}
     hosts: dict[str, tuple[str, ...]] = {}
     blocks: dict[str, tuple[str, ...]] = {}
@@ -77,18 +83,18 @@ def read_slurm(source: SourceText) -> NetworkFacts:
     )
 
 
-def _continued(lines: list[str]) -> list[tuple[int, str]]:
+def _continued(lines: Sequence[str]) -> list[tuple[int, str]]:
     """Return numbered lines; a backslash at the end joins the next one."""
-    found, held, first = [], "", 1
+    found: list[tuple[int, str]] = []
+    held: list[str] = []
     for number, line in enumerate(lines, start=1):
-        if not held:
-            first = number
-        if line.rstrip().endswith("\\"):
-            held += line.rstrip()[:-1] + " "
-            continue
-        found.append((first, held + line))
-        held = ""
-    return [*found, (first, held)] if held else found
+        bare = line.rstrip()
+        continued = bare.endswith("\\")
+        held.append(bare[:-1] if continued else line)
+        if not continued or number == len(lines):
+            found.append((number - len(held) + 1, " ".join(held)))
+            held = []
+    return found
 
 
 def _check_once(source: SourceText, groups: Mapping[str, tuple[str, ...]]) -> None:
@@ -106,7 +112,7 @@ def read_topograph(source: SourceText) -> NetworkFacts:
     Parameters
     ----------
     source : SourceText
-        YAML of at most ``MOST_YAML_BYTES``, without aliases and tags.
+        YAML of at most ``MOST_YAML`` characters, without aliases and tags.
 
     Raises
     ------
@@ -156,8 +162,7 @@ def read_topograph(source: SourceText) -> NetworkFacts:
 
 
 def _load_yaml(source: SourceText) -> object:
-    if len(source.text) > MOST_YAML_BYTES:
-        raise source.wrong(f"more than {MOST_YAML_BYTES} bytes of YAML", allowed="a model of one cluster")
+    source.check_size(MOST_YAML, "a model of one cluster")
     depth = 0
     try:
         for number, event in enumerate(yaml.parse(source.text, Loader=_LOADER)):
@@ -216,6 +221,8 @@ def read_netq(source: SourceText) -> NetworkFacts:
     InputError
         Not JSON, not such a graph, or no hosts.
     """
+    if source.text.count("{") > MOST_JSON_OBJECTS:
+        raise source.wrong("too many objects", allowed=f"up to {MOST_JSON_OBJECTS}")
     try:
         data = json.loads(source.text)
     except RecursionError:
@@ -252,6 +259,8 @@ def _netq_devices(source: SourceText, graph: Mapping[str, Any]) -> dict[str, tup
             device = _mapping(inner, source, "a device")
             name = _text(device.get("name"), source, "name of a device")
             found[str(device.get("id"))] = (name, device.get("device_type") == "switch")
+        if len(found) > MOST_NAMES:
+            raise source.wrong(f"more than {MOST_NAMES} devices", allowed="a graph of one cluster")
     if not found:
         raise source.wrong("no nodes", allowed=NETQ_FORM)
     return found

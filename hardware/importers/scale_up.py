@@ -6,7 +6,7 @@ from typing import Final
 from hardware.catalog import PCIE_LATENCY_S, PCIE_SHARE_OF_ALL, PCIE_SHARE_OF_PAIR
 from hardware.cluster import FabricShape, LinkKind, NodeType, ScaleUp
 from hardware.importers.devices import nvlinks
-from hardware.importers.facts import Links, NodeFacts
+from hardware.importers.facts import Links, NodeFacts, links_of_each
 
 DEFAULT_LINKS: Final = (18, 25e9)
 """Count and bytes/s of one NVLink where the part's are not tabulated: those of NVLink 4."""
@@ -121,7 +121,7 @@ def _joined(facts: NodeFacts, base: NodeType, size: int, links: Links, rate: flo
         total = (size - 1) * each * rate
         return ScaleUp(kind=facts.link_kind, shape=FabricShape.MESH, domain_gpus=size, bytes_per_s=total,
                        pair_bytes_per_s=each * rate, latency_s=latency)  # fmt: skip
-    degrees = [sum(count for a, b, count in links if gpu in (a, b)) for gpu in range(size)]
+    degrees = links_of_each(size, links)
     total = usual.bytes_per_s if alike and usual.shape is FabricShape.CUBE_MESH else min(degrees) * rate
     return ScaleUp(kind=facts.link_kind, shape=FabricShape.CUBE_MESH, domain_gpus=size,
                    bytes_per_s=max(total, rate), pair_bytes_per_s=rate, latency_s=latency, links=links)  # fmt: skip
@@ -148,7 +148,8 @@ def _groups(gpus: int, links: Links) -> list[tuple[int, ...]]:
     home = list(range(gpus))
     for a, b, _ in links:
         low, high = sorted((home[a], home[b]))
-        home = [low if value == high else value for value in home]
+        if low != high:
+            home = [low if value == high else value for value in home]
     return [tuple(gpu for gpu in range(gpus) if home[gpu] == first) for first in sorted(set(home))]
 
 

@@ -1,7 +1,8 @@
-"""Text of files that nobody vouches for: bounded, decoded, without control codes."""
+"""Text of files that nobody vouches for: bounded, decoded, without control codes of terminals."""
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -23,14 +24,22 @@ class SourceText:
     where: str
     text: str
 
-    def lines(self) -> list[str]:
-        """Return the lines without terminal control codes; InputError for one of absurd length."""
-        text = _CONTROL_CODES.sub("", self.text) if "\x1b" in self.text else self.text
-        found = text.splitlines()
+    def lines(self) -> tuple[str, ...]:
+        """Return the lines; InputError for one of absurd length. They are split once, however often they are read."""
+        return self._split
+
+    @cached_property
+    def _split(self) -> tuple[str, ...]:
+        found = tuple(self.text.splitlines())
         for number, line in enumerate(found, start=1):
             if len(line) > MOST_LINE:
                 raise self.wrong(f"a line of {len(line)} characters", number, f"lines up to {MOST_LINE}")
         return found
+
+    def check_size(self, most: int, allowed: str) -> None:
+        """Raise InputError for a text of more characters than files of a form ever have."""
+        if len(self.text) > most:
+            raise self.wrong(f"more than {most} characters", allowed=allowed)
 
     def wrong(self, what: str, line: int = 0, allowed: str = "") -> InputError:
         """Return an error at a place of this file.
@@ -62,6 +71,7 @@ def read_source(path: str | Path) -> SourceText:
     """
     where = str(path)
     text = read_text_file(Path(path), allowed="a file with the tool's output", most_bytes=MOST_BYTES)
+    text = _CONTROL_CODES.sub("", text) if "\x1b" in text else text
     if not text.strip():
         raise InputError("the file is empty", allowed="the tool's output", where=where)
     if "\x00" in text:

@@ -8,7 +8,7 @@ from hardware.importers.facts import TierFacts
 from hardware.importers.source_text import SourceText
 
 MOST_LEVELS: Final = 8
-MOST_SERVED: Final = 4_000_000
+MOST_SERVED: Final = 2_000_000
 """Hosts below a switch, over all switches: 256 spines above 2,048 nodes have half a million."""
 _NAMES: Final = ("leaf", "spine", "core")
 
@@ -43,9 +43,13 @@ def tree_tiers(
     served = 0
     for level in range(max(levels.values(), default=0) + 1):
         here = [switch for switch in levels if levels[switch] == level]
+        alike: dict[tuple[str, ...], tuple[str, ...]] = {}
         for switch in here:
-            own = list(hosts.get(switch, ()))
-            for child in children.get(switch, ()):
+            leads_to, own = tuple(children.get(switch, ())), list(hosts.get(switch, ()))
+            if not own and leads_to in alike:  # the spines of a pod lead to the same leaves
+                below[switch] = alike[leads_to]
+                continue
+            for child in leads_to:
                 own += below[child]
                 if len(own) > MOST_SERVED:
                     break
@@ -53,7 +57,9 @@ def tree_tiers(
             if served > MOST_SERVED:
                 raise source.wrong("too many switches with too many hosts", allowed=f"{MOST_SERVED} in all")
             below[switch] = tuple(dict.fromkeys(own))
-        groups = _merged([below[switch] for switch in here if below[switch]])
+            if not hosts.get(switch):
+                alike[leads_to] = below[switch]
+        groups = _merged(list({id(below[switch]): below[switch] for switch in here if below[switch]}.values()))
         if groups and (not tiers or {frozenset(g) for g in groups} != {frozenset(g) for g in tiers[-1].groups}):
             rails = _rails([below[switch] for switch in here if below[switch]], groups) if level == 0 else 1
             tiers.append(TierFacts(name=_NAMES[min(len(tiers), 2)], groups=groups, rails=rails))

@@ -6,7 +6,11 @@ from xml.parsers import expat
 
 from hardware.importers.source_text import SourceText
 
+MOST_XML: Final = 4 * 2**20
+"""Characters: dumps of sixteen GPUs have some 20,000."""
 MOST_ELEMENTS: Final = 20_000
+MOST_ATTRIBUTES: Final = 200_000
+"""A PCI device has eight; counted by equals signs before anything is parsed, for one tag may hold them all."""
 MOST_DEPTH: Final = 64
 
 
@@ -83,8 +87,12 @@ def parse_xml(source: SourceText) -> Element:
     Raises
     ------
     InputError
-        Not well-formed, a document type (the door to entity expansion), more than ``MOST_ELEMENTS`` or ``MOST_DEPTH``.
+        Not well-formed, a document type (the door to entity expansion), more than ``MOST_XML`` characters,
+        ``MOST_ELEMENTS``, ``MOST_ATTRIBUTES`` or ``MOST_DEPTH``.
     """
+    source.check_size(MOST_XML, "the topology of one machine")
+    if source.text.count("=") > MOST_ATTRIBUTES:
+        raise source.wrong("too many attributes", allowed=f"up to {MOST_ATTRIBUTES}")
     builder = _Builder(source)
     try:
         builder.parser.Parse(source.text.encode("utf-8"), True)

@@ -1,13 +1,17 @@
 """What a command leaves: its exit code, and the files that were asked for."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from planner.plan_report import PlanReport
 from planner.report.console import write_stdout
 from planner.report.files import check_places, write_whole
 from planner.report.json_text import json_text
+
+if TYPE_CHECKING:
+    from planner.plan_report import PlanReport
 
 DONE: Final = 0
 INFEASIBLE: Final = 3

@@ -1,11 +1,16 @@
 """What an import found, said on standard error: the cluster file has standard output, or its own place."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from planner.calibrate.link_rates import LinkRate
 from planner.report.console import console_on
+
+if TYPE_CHECKING:
+    from planner.calibrate.link_rates import LinkRate
 
 
 def print_import(title: str, stated: Sequence[str], assumed: Sequence[str], place: Path | None) -> None:
