@@ -2,20 +2,16 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 from hardware import catalog
 from hardware.catalog_build import NodePreset
 from hardware.cluster import Cluster, FabricShape, FabricTier, Host, Island, LinkKind, Nics, NodeType
 from hardware.errors import InputError
 from hardware.importers.allocation import allocated
-from hardware.importers.devices import UNKNOWN
+from hardware.importers.devices import RACK_ACCELERATOR, UNKNOWN
 from hardware.importers.facts import Adapter, Groups, NetworkFacts, NodeFacts, TierFacts
 from hardware.importers.scale_up import fabric_of
 from hardware.node_parts import with_gpus
-
-RACK_ACCELERATOR: Final = "gb200"
-"""Assumed where a network file states accelerator domains that span nodes and nobody names the accelerator."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +150,9 @@ def _accelerator_name(
         sure = node.accelerator_sure
         (stated if sure else assumed).append(f"accelerator = {part}, from {node.accelerator_why}")
         return part
+    if network is not None and network.accelerator:
+        stated.append(f"accelerator = {network.accelerator} ({network.form})")
+        return network.accelerator
     if network is not None and any(len(group) > 1 for group in network.domains):
         assumed.append(f"accelerator = {RACK_ACCELERATOR}: accelerator domains that span nodes")
         return RACK_ACCELERATOR

@@ -11,6 +11,10 @@ from hardware.cluster import LinkKind
 
 UNKNOWN: Final = "? "
 """Marks the name of a part that the catalogue lacks."""
+RACK_ACCELERATOR: Final = "gb200"
+"""Assumed where NVLink domains span nodes, and of GPUs behind NVSwitches beside Grace processors."""
+SUPERCHIP: Final = "gh200-96gb"
+"""Assumed of other GPUs beside Grace processors."""
 _KIND_OF_NAME: Final = (
     ("cxi", LinkKind.SLINGSHOT),
     ("rdmap", LinkKind.EFA),

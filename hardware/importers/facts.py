@@ -79,7 +79,7 @@ class NetworkFacts:
     """What a file states about the network between nodes.
 
     ``tiers`` go from the leaf outwards, ``domains`` are hosts that share a scale-up fabric, ``adapters`` is the usual
-    number of a host.
+    number of a host, ``accelerator`` a name of the catalogue.
     """
 
     where: str
@@ -91,6 +91,7 @@ class NetworkFacts:
     kind: LinkKind | None = None
     bytes_per_s: float = 0.0
     in_network_reduction: bool = False
+    accelerator: str = ""
     notes: tuple[str, ...] = ()
 
 

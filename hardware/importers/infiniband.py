@@ -9,7 +9,8 @@ from typing import Final
 
 from hardware.cluster import LinkKind
 from hardware.importers.facts import NetworkFacts
-from hardware.importers.network_files import MOST_NAMES, fabric_facts
+from hardware.importers.hostlist import MOST_HOSTS
+from hardware.importers.network_files import fabric_facts
 from hardware.importers.source_text import SourceText
 
 DISCOVER_FORM: Final = "ibnetdiscover"
@@ -97,8 +98,8 @@ def _parse(source: SourceText) -> _Fabric:
     fabric = _Fabric({}, {}, {}, [])
     here = ""
     known = set(_BLOCK.findall(source.text))
-    if len(known) > MOST_NAMES:
-        raise source.wrong(f"more than {MOST_NAMES} switches and adapters", allowed="a fabric of one cluster")
+    if len(known) > MOST_HOSTS:
+        raise source.wrong(f"more than {MOST_HOSTS} switches and adapters", allowed="a fabric of one cluster")
     ports: dict[_Port, _Port] = {}
     for number, line in enumerate(source.lines(), start=1):
         if line.startswith(("Switch", "Ca", "Rt")):
@@ -135,8 +136,8 @@ def hosts_by_guid(source: SourceText) -> dict[str, str]:
             host = words[1]
         elif host and len(words) == 1 and (match := _GUID.match(words[0])):
             found[match[1].casefold()] = host
-        if len(found) > MOST_NAMES:
-            raise source.wrong(f"more than {MOST_NAMES} adapters", allowed="hosts of one cluster")
+        if len(found) > MOST_HOSTS:
+            raise source.wrong(f"more than {MOST_HOSTS} adapters", allowed="hosts of one cluster")
     return found
 
 

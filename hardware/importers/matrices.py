@@ -1,22 +1,24 @@
-"""Matrices of ``nvidia-smi topo -m`` and ``rocm-smi --showtopo``."""
+"""The matrix of ``nvidia-smi topo -m``."""
 
 import re
 from collections.abc import Sequence
 from typing import Final
 
-from hardware.cluster import LinkKind
-from hardware.importers.devices import by_link_count, kind_of_adapter
+from hardware.importers.devices import RACK_ACCELERATOR, SUPERCHIP, by_link_count, kind_of_adapter
 from hardware.importers.facts import Adapter, Groups, Links, NodeFacts, links_of_each
 from hardware.importers.source_text import SourceText
 
 MOST_DEVICES: Final = 256
 NVIDIA_FORM: Final = "nvidia-smi topo -m"
-AMD_FORM: Final = "rocm-smi --showtopo"
 _GPU: Final = re.compile(r"GPU(\d{1,4})$")
-_CODE: Final = re.compile(r"(X|NV\d{1,3}|PIX|PXB|PHB|NODE|SOC|SYS|N/A|OK|NS|GNS|CNS|PNS|NVB)$")
+_CODE: Final = re.compile(r"(X|NV\d{1,3}|PIX|PXB|PHB|NODE|SOC|SYS|N/A)$")
+_CAPABILITY: Final = re.compile(r"(OK|NS|GNS|CNS|PNS|TNS|CR|DR)$")
+"""Cells of ``nvidia-smi topo -p2p``, which say what peers may do and not what joins them."""
+_RUN_TOGETHER: Final = re.compile(r"(?:GPU|NIC|mlx\d_)\d{1,4}")
+_COLUMN: Final = re.compile(r"(CPU|NUMA|GPU)$|[a-zA-Z]\w*\d$")
+"""The second word of a header: a device, or the first word of an affinity."""
 _AFFINITY: Final = re.compile(r"(CPU Affinity|NUMA Affinity|GPU NUMA ID)")
 _LEGEND: Final = re.compile(r"\s*(NIC\d{1,4})\s*:\s*(\S+)")
-_NUMA: Final = re.compile(r"\s*GPU\[(\d{1,4})\]\s*:\s*\(Topology\) Numa Node:\s*(-?\d{1,4})\s*$")
 _SECOND: Final = re.compile(r"(X|NV\d{1,3}|PIX|PXB|PHB|NODE|SOC|SYS|GPU\d{1,4}|NIC\d{1,4}|mlx\d_\d{1,3})$")
 _BELOW_SWITCH: Final = ("PIX", "PXB")
 
@@ -27,11 +29,6 @@ def is_nvidia_matrix(source: SourceText) -> bool:
         return False
     words = (line.split(maxsplit=2)[:2] for line in source.lines() if "GPU" in line)
     return any(len(pair) == 2 and _GPU.match(pair[0]) and _SECOND.match(pair[1]) for pair in words)
-
-
-def is_amd_matrix(text: str) -> bool:
-    """Return whether a text holds the output of ``rocm-smi --showtopo``."""
-    return "Link Type between two GPUs" in text or "Hops between two GPUs" in text
 
 
 def read_nvidia_matrix(source: SourceText) -> NodeFacts:
@@ -66,14 +63,13 @@ def read_nvidia_matrix(source: SourceText) -> NodeFacts:
     )
     names = {match[1]: match[2] for line in lines if "NIC" in line and (match := _LEGEND.match(line))}
     adapters = tuple(names.get(devices[place], devices[place]) for place in others)
-    per_gpu = _links_per_gpu(len(gpus), links)
-    part = by_link_count(per_gpu, len(gpus))
+    part, why = _part(len(gpus), links, coherent=_coherent([rest[devices[place]] for place in gpus], tail))
     return NodeFacts(
         where=source.where,
         form=NVIDIA_FORM,
         gpus=len(gpus),
         accelerator=part,
-        accelerator_why=f"GPUs with {per_gpu} NVLinks; several parts have as many" if part else "",
+        accelerator_why=why,
         links=links,
         links_known=True,
         numa=_affinity_groups([rest[devices[place]] for place in gpus], tail),
@@ -93,7 +89,7 @@ def _header(source: SourceText, lines: Sequence[str]) -> tuple[int, list[str], l
         raise source.wrong("a second matrix begins", found[1] + 1, "one matrix in a file, one file for each node")
     line = lines[found[0]]
     cut = _AFFINITY.search(line)
-    devices = line[: cut.start() if cut else None].split()
+    devices = [name for word in line[: cut.start() if cut else None].split() for name in _names(word)]
     tail = _AFFINITY.findall(line)
     if len(set(devices)) != len(devices):
         raise source.wrong("a device has two columns", found[0] + 1, "each device once")
@@ -102,9 +98,17 @@ def _header(source: SourceText, lines: Sequence[str]) -> tuple[int, list[str], l
     return found[0] + 1, devices, tail
 
 
+def _names(word: str) -> list[str]:
+    """Return the devices of a word of the header: wide tables run together where they are copied, ``NIC11NIC12``."""
+    parts = _RUN_TOGETHER.findall(word)
+    return parts if len(parts) > 1 and "".join(parts) == word else [word]
+
+
 def _is_header(line: str) -> bool:
     words = line.split(maxsplit=2)[:2]
-    return bool(words) and bool(_GPU.match(words[0])) and not (len(words) > 1 and _CODE.match(words[1]))
+    if not words or not _GPU.match(_names(words[0])[0]):
+        return False
+    return len(words) == 1 or bool(_COLUMN.match(words[1]) and not _CODE.match(words[1]))
 
 
 def _rows(
@@ -125,6 +129,10 @@ def _rows(
         if name in cells:
             raise source.wrong(f"{name} has two rows", number, "each device once")
         bad = next((cell for cell in row if not _CODE.match(cell)), None)
+        if bad is not None and _CAPABILITY.match(bad):
+            raise source.wrong(
+                f"'{bad}' says what peers can do, not what joins them", number, f"output of {NVIDIA_FORM}"
+            )
         if bad is not None or len(row) < len(devices):
             what = f"'{bad[:40]}' is no connection" if bad else f"{len(row)} cells for {len(devices)} devices"
             raise source.wrong(what, number, "X, NV1 and the like, PIX, PXB, PHB, NODE, SYS for each device")
@@ -146,6 +154,21 @@ def _check_symmetric(source: SourceText, rows: dict[str, list[str]], start: int)
                 raise source.wrong(what, start + place + 1, "one statement for each pair")
         if row[place] != "X":
             raise source.wrong(f"{name} to itself is '{row[place]}'", start + place + 1, "X")
+
+
+def _part(gpus: int, links: Links, *, coherent: bool) -> tuple[str, str]:
+    """Return the usual part with such links, and what it is read from."""
+    per_gpu = _links_per_gpu(gpus, links)
+    if coherent:
+        part = SUPERCHIP if gpus == 1 or {count for *_, count in links} != {per_gpu} else RACK_ACCELERATOR
+        return part, "GPUs whose memory is a NUMA node, hence beside a Grace processor; several parts are"
+    part = by_link_count(per_gpu, gpus)
+    return part, f"GPUs with {per_gpu} NVLinks; several parts have as many" if part else ""
+
+
+def _coherent(rest: list[list[str]], tail: list[str]) -> bool:
+    """Whether the memory of every GPU is a NUMA node of its own: the last column then has a number."""
+    return "GPU NUMA ID" in tail and all(len(words) >= len(tail) and words[-1].isdecimal() for words in rest)
 
 
 def _links_per_gpu(gpus: int, links: Links) -> int:
@@ -190,76 +213,3 @@ def _far_adapters(columns: list[list[str]]) -> tuple[str, ...]:
         return ()
     some = ", ".join(f"NIC{place}" for place in far[:8])
     return (f"{some}: below no PCIe switch with a GPU; they may serve storage or management, and are counted",)
-
-
-def read_amd_matrix(source: SourceText) -> NodeFacts:
-    """Read ``rocm-smi --showtopo``.
-
-    Parameters
-    ----------
-    source : SourceText
-        The sections ``Link Type between two GPUs`` and, where there, ``Weight``, ``Hops`` and ``Numa Nodes``.
-
-    Returns
-    -------
-    NodeFacts
-        A pair joined by XGMI counts as one link if it is one hop apart: the tool prints no number of links.
-
-    Raises
-    ------
-    InputError
-        Sections that are missing, cut short or contradict each other.
-    """
-    lines = source.lines()
-    types = _section(source, lines, "Link Type between two GPUs")
-    hops = _section(source, lines, "Hops between two GPUs", optional=True)
-    gpus = len(types)
-    if hops and len(hops) != gpus:
-        raise source.wrong(f"{gpus} GPUs by link type and {len(hops)} by hops", allowed="one node in a file")
-    links = []
-    for a in range(gpus):
-        for b in range(a + 1, gpus):
-            if types[a][b] != types[b][a]:
-                raise source.wrong(f"GPU{a} and GPU{b}: {types[a][b]} and {types[b][a]}", allowed="one link type")
-            if types[a][b] == "XGMI" and (not hops or hops[a][b] == "1"):
-                links.append((a, b, 1))
-    nodes = {int(match[1]): match[2] for line in lines if (match := _NUMA.match(line))}
-    known = all(nodes.get(gpu, "-1") != "-1" for gpu in range(gpus))
-    groups: dict[str, list[int]] = {}
-    for gpu in range(gpus if known else 0):
-        groups.setdefault(nodes[gpu], []).append(gpu)
-    mesh = gpus == 8 and len(links) == 28
-    return NodeFacts(
-        where=source.where,
-        form=AMD_FORM,
-        gpus=gpus,
-        accelerator="mi300x" if mesh else "",
-        accelerator_why="a mesh of eight; MI325X and MI350X nodes are alike" if mesh else "",
-        links=tuple(links),
-        links_known=True,
-        link_kind=LinkKind.XGMI,
-        numa=tuple(tuple(group) for group in groups.values()),
-    )
-
-
-def _section(source: SourceText, lines: Sequence[str], title: str, *, optional: bool = False) -> list[list[str]]:
-    """Return the cells of the matrix below a title."""
-    start = next((number for number, line in enumerate(lines) if title in line and "=" in line), None)
-    if start is None:
-        if optional:
-            return []
-        raise source.wrong(f"no section '{title}'", allowed=f"output of {AMD_FORM}")
-    devices = lines[start + 1].split() if start + 1 < len(lines) else []
-    if not devices or not all(_GPU.match(name) for name in devices):
-        raise source.wrong(f"no header below '{title}'", start + 2, "GPU0 GPU1 ...")
-    if len(devices) > MOST_DEVICES:
-        raise source.wrong(f"{len(devices)} devices", start + 2, f"up to {MOST_DEVICES}")
-    cells = []
-    for place, name in enumerate(devices):
-        number = start + 2 + place
-        words = lines[number].split() if number < len(lines) else []
-        if words[:1] != [name] or len(words) != len(devices) + 1:
-            what = f"no row of {len(devices)} cells for {name}"
-            raise source.wrong(what, min(number + 1, len(lines)), "a row for each GPU: is the file cut short?")
-        cells.append(words[1:])
-    return cells

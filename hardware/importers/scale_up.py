@@ -5,6 +5,7 @@ from typing import Final
 
 from hardware.catalog import PCIE_LATENCY_S, PCIE_SHARE_OF_ALL, PCIE_SHARE_OF_PAIR
 from hardware.cluster import FabricShape, LinkKind, NodeType, ScaleUp
+from hardware.importers.amd_matrices import AMD_FORM
 from hardware.importers.devices import nvlinks
 from hardware.importers.facts import Links, NodeFacts, links_of_each
 
@@ -61,7 +62,9 @@ def fabric_of(facts: NodeFacts, base: NodeType) -> Fabric:
         inner = _relative(groups[0], facts.links)
         if all(_relative(group, facts.links) == inner for group in groups):
             rate, said = _link_rate(facts, base)
-            fast = _joined(facts, base, len(groups[0]), inner, rate)
+            counted = _counted(facts, base, inner)
+            said += ("as many XGMI links between pairs as in " + base.name,) if counted != inner else ()
+            fast = _joined(facts, base, len(groups[0]), counted, rate)
             between = _pcie(facts, base) if len(groups) > 1 else None
             if between is not None:
                 said += ("between bridged groups: PCIe with the rates of measured trees",)
@@ -103,6 +106,13 @@ def _switch(base: NodeType, gpus: int, bytes_per_s: float) -> ScaleUp:
         latency_s=usual.latency_s if alike else NVLINK_LATENCY_S,
         in_network_reduction=usual.in_network_reduction if alike else False,
     )
+
+
+def _counted(facts: NodeFacts, base: NodeType, links: Links) -> Links:
+    """Return links with the numbers that the usual node has where it joins the same pairs and tools print none."""
+    usual = base.scale_up
+    same = facts.form == AMD_FORM and {pair[:2] for pair in usual.links} == {pair[:2] for pair in links}
+    return usual.links if same else links
 
 
 def _joined(facts: NodeFacts, base: NodeType, size: int, links: Links, rate: float) -> ScaleUp:

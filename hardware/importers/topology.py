@@ -10,20 +10,23 @@ from hardware.catalog_checks import check_cluster
 from hardware.cluster import Cluster
 from hardware.cluster_file import to_toml
 from hardware.errors import InputError
+from hardware.importers.amd_matrices import is_amd_matrix, read_amd_matrix
 from hardware.importers.assemble import Built, Wishes, build_island, cluster_of
 from hardware.importers.facts import Facts, NetworkFacts, NodeFacts
 from hardware.importers.infiniband import hosts_by_guid, read_ibnetdiscover, read_ibstat
-from hardware.importers.matrices import is_amd_matrix, is_nvidia_matrix, read_amd_matrix, read_nvidia_matrix
+from hardware.importers.matrices import is_nvidia_matrix, read_nvidia_matrix
 from hardware.importers.nccl_xml import read_nccl_xml
-from hardware.importers.network_files import read_netq, read_slurm, read_topograph
+from hardware.importers.network_files import read_netq
+from hardware.importers.slurm import read_slurm, read_slurm_yaml
 from hardware.importers.source_text import SourceText, read_source
+from hardware.importers.topograph import read_topograph
 
 MOST_FILES: Final = 256
 MOST_HOSTS_SHOWN: Final = 4096
 _MARKS_WITHIN: Final = 2**20  # characters in which a network file shows its form
 FORMS: Final = (
-    "nvidia-smi topo -m, rocm-smi --showtopo, NCCL or RCCL XML, SLURM topology.conf, ibnetdiscover, ibstat, "
-    "topograph YAML, NetQ JSON"
+    "nvidia-smi topo -m, rocm-smi --showtopo, amd-smi topology, NCCL or RCCL XML, SLURM topology.conf or .yaml, "
+    "ibnetdiscover, ibstat, topograph YAML, NetQ JSON"
 )
 
 
@@ -136,7 +139,8 @@ def _read_network(source: SourceText, guids: dict[str, str] | None) -> NetworkFa
     forms = (
         (r"^[ \t]*(SwitchName|BlockName)[ \t]*=", read_slurm),
         (r"^(VM_hostname\s|CA ')", read_ibstat),
-        (r"^(switches|blocks)[ \t]*:", read_topograph),
+        (r"^-[ \t]+topology[ \t]*:", read_slurm_yaml),
+        (r"^(switches|blocks|capacity_blocks)[ \t]*:", read_topograph),
         (r"\A\s*[\[{]", read_netq),
     )
     for mark, read in forms:
@@ -165,6 +169,7 @@ def _one_network(found: list[NetworkFacts]) -> NetworkFacts | None:
         kind=with_adapters.kind,
         bytes_per_s=with_adapters.bytes_per_s,
         in_network_reduction=any(facts.in_network_reduction for facts in found),
+        accelerator=next((facts.accelerator for facts in found if facts.accelerator), ""),
         notes=tuple(note for facts in found for note in facts.notes),
     )
 

@@ -1,7 +1,6 @@
 """Measured link rates: rates of a cluster's links set so that the cost model reproduces logs of nccl-tests."""
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,9 +12,9 @@ from costmodels.collectives import COLLECTIVE_S, NetworkConstants, default_netwo
 from costmodels.mesh import Group, place
 from costmodels.table import Floats
 from hardware import catalog
-from hardware.catalog_schema import canonical
 from hardware.cluster import Cluster, FabricShape, Island
 from hardware.errors import InputError
+from hardware.importers.device_names import accelerator_in
 from hardware.importers.nccl_log import LogRow, NcclLog, ranks_of, read_nccl_log
 from hardware.tiers import island_tiers
 
@@ -127,21 +126,6 @@ def cluster_of_logs(logs: Sequence[NcclLog], accelerator: str, assumed: list[str
     machine = catalog.cluster_of_run(name, len(largest.hosts), per_node)
     assumed.append(f"the nodes are {machine.islands[0].node.name} with {per_node} x {name}: --cluster names others")
     return machine
-
-
-def accelerator_in(device: str) -> str:
-    """Return the catalogue's name of a device as the driver names it, such as ``NVIDIA H100 80GB HBM3``."""
-    plain = re.sub(r"^(NVIDIA|Tesla|AMD|Instinct)\s+", "", device.strip(), flags=re.IGNORECASE)
-    plain = canonical(plain).replace("sxm4", "sxm").replace("sxm5", "sxm")
-    names = catalog.accelerator_names()
-    close = [name for name in names if canonical(name) == plain]
-    stems = [canonical(name.partition("-")[0]) for name in names]
-    longest = max((stem for stem in stems if plain.startswith(stem)), key=len, default="")
-    close = close or [name for name, stem in zip(names, stems, strict=True) if longest and stem == longest]
-    same_size = [name for name in close if (size := re.search(r"\d+gb", plain)) and size[0] in canonical(name)]
-    preferred = [name for name in (same_size or close) if "pcie" in name] if "pcie" in plain else []
-    chosen = preferred or [name for name in (same_size or close) if "pcie" not in name and "nvl" not in name]
-    return chosen[0] if chosen else ""
 
 
 def _measured(log: NcclLog, island: Island) -> LinkRate:

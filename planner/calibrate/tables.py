@@ -21,9 +21,10 @@ from costmodels.table import Floats
 from hardware.catalog import accelerator as accelerator_named
 from hardware.cluster import Accelerator, Cluster, Island
 from hardware.errors import InputError
+from hardware.importers.device_names import accelerator_in
 from hardware.importers.nccl_log import NcclLog, read_nccl_log
 from hardware.importers.source_text import SourceText, read_source
-from planner.calibrate.link_rates import accelerator_in, log_ratios, ranks_in
+from planner.calibrate.link_rates import log_ratios, ranks_in
 from planner.calibrate.observations import Observations, shared_noise
 
 LOG_NOISE: Final = 0.12

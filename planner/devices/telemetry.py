@@ -8,9 +8,9 @@ from pathlib import Path
 from hardware import catalog
 from hardware.cluster import Cluster, DeviceState, Island
 from hardware.errors import InputError
+from hardware.importers.device_names import accelerator_in
 from hardware.importers.telemetry import DeviceReading, Telemetry, host_order, on_host, read_telemetry
 from hardware.nouns import count
-from planner.calibrate.link_rates import accelerator_in
 
 
 @dataclass(frozen=True, kw_only=True)
