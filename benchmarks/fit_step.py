@@ -154,7 +154,6 @@ CONSTANTS = (
     _overlap("user_buffer_contention"),
     _overlap("window_share"),
     _overlap("slice_s", lambda row: row.asked.job.software.sliced_states),
-    _overlap("receive_stall_s", lambda row: row.asked.job.software.allocating_receives),
     _shared("dispatch_s"),
     _shared("script_dispatch_s", lambda row: row.asked.job.software.scripted),
     _shared("compiled_dispatch_s", lambda row: row.asked.job.software.compiled),

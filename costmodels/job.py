@@ -8,6 +8,8 @@ from costmodels.workload.kernels import Softmax
 
 LATE_UNPIPED: Final = "unpiped"
 """Of ``Software.late_frees``: the host waits for the device wherever stages exchange something."""
+LATE_FILL: Final = "fill"
+"""Of ``Software.late_frees``: the host queues the forward passes that fill a pipeline without waiting for any."""
 
 
 class Dispatcher(StrEnum):
@@ -79,10 +81,11 @@ class Software:
     reduce_bytes: float = 0.0  # per parameter in a gradient reduction, over the recipe's; 0.0: as the recipe
     separate_accumulation: bool = False  # every micro-batch's gradients are added to the sum in a pass of their own
     sliced_states: bool = False  # shards of every tensor are copied one by one from Python before and after exchanges
-    allocating_receives: bool = False  # a stage allocates what it receives anew for every micro-batch, and waits for it
+    polled_exchanges: bool = False  # stages look now and then whether what they send or receive has arrived
+    polled_when_full: bool = False  # so did all its runs that filled the memory and had a pipeline
     gradient_copy_bytes: float = 0.0  # per parameter: buckets of plain replicas, beside the gradients that accumulate
     passing_gradient_bytes: float = 0.0  # per parameter: a micro-batch's gradients, added to the sum when it is done
-    late_frees: str = ""  # what collectives read stays reserved for a pass: "passes", or "unpiped": without a pipeline
+    late_frees: str = ""  # what collectives read stays reserved for: "passes", each of a chunk; "fill"; "unpiped"
     main_params_in_optimizer: bool = True
     optimizer_offload: bool = False
     state_offload: bool = False  # weights, gradients and optimizer all stay in host memory (FSDP's CPU offload)

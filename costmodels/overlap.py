@@ -21,9 +21,8 @@ class Overlap:
     memory bandwidth of its kernels), ``user_buffer_contention`` the same for exchanges that copy engines or a few
     multiprocessors move; ``step_exchange`` the time of a tensor-parallel exchange inside a step over its time alone,
     where layers are called op by op from Python: ranks arrive apart, and results are copied into place; ``slice_s`` the
-    host's time to cut one shard out of one tensor and to copy it back. ``receive_stall_s`` is what a receive takes
-    longer where the stage allocates for it and the memory is full, or the run is one of those that stall: one in e over
-    ``stall_nodes`` nodes runs free of it.
+    host's time to cut one shard out of one tensor and to copy it back; ``poll_s`` what a transfer between stages takes
+    longer where they look now and then whether it has arrived.
     """
 
     window_share: float
@@ -33,8 +32,7 @@ class Overlap:
     user_buffer_contention: float
     step_exchange: float
     slice_s: float
-    receive_stall_s: float
-    stall_nodes: float
+    poll_s: float
 
 
 @lru_cache(maxsize=1)
@@ -49,8 +47,7 @@ def default_overlap() -> Overlap:
         user_buffer_contention=float(table["user_buffer_contention"]["value"]),
         step_exchange=float(table["step_exchange"]["value"]),
         slice_s=float(table["slice_s"]["value"]),
-        receive_stall_s=float(table["receive_stall_s"]["value"]),
-        stall_nodes=float(table["stall_nodes"]["value"]),
+        poll_s=float(table["poll_s"]["value"]),
     )
 
 

@@ -97,7 +97,7 @@ def placed_cost(problem: HeatProblem, settled: Settled, row: int) -> LayoutCost:
 def _cost(problem: HeatProblem, times: StepTimes, power: PowerState) -> LayoutCost:
     pricings, layout = problem.step.pricings, problem.layout
     memory = memory_of(pricings, layout)
-    breakdown = _with_stalls(times.breakdown(0), pricings[0], layout, memory)
+    breakdown = _with_polls(times.breakdown(0), pricings[0], layout, memory)
     total_s = breakdown.total_s
     model, job = pricings[0].model, pricings[0].job
     tokens = float(job.global_batch * (job.seq if model.hidden else 1))
@@ -111,15 +111,19 @@ def _cost(problem: HeatProblem, times: StepTimes, power: PowerState) -> LayoutCo
     )
 
 
-def _with_stalls(step: StepTime, pricing: Pricing, layout: Layout, memory: Sequence[MemoryUse]) -> StepTime:
-    """Add what receives wait for memory where stages allocate for them and the fullest has none left."""
+def _with_polls(step: StepTime, pricing: Pricing, layout: Layout, memory: Sequence[MemoryUse]) -> StepTime:
+    """Add the polls of every micro-batch, and those of the fill and the drain.
+
+    A stage waits for each of its exchanges in turn: two per micro-batch at the ends of a pipeline, four between.
+    Filling and draining pass every boundary once more in each direction.
+    """
+    software, pp = pricing.job.software, len(layout.stages)
     full = any(use.verdict is not Verdict.FITS for use in memory)
-    if not (full and pricing.job.software.allocating_receives and len(layout.stages) > 1):
+    if pp == 1 or not (software.polled_exchanges or (software.polled_when_full and full)):
         return step
-    in_a_row = 2 * min(len(layout.stages) - 1, 2)
-    stall_s = in_a_row * layout.num_microbatches * pricing.constants.overlap.receive_stall_s
-    details = (*step.details, ("memory_stall", stall_s))
-    return replace(step, exposed_comm_s=step.exposed_comm_s + stall_s, details=details)
+    in_a_row = 2 * min(pp - 1, 2) * layout.num_microbatches + 2 * (pp - 1)
+    polled_s = in_a_row * pricing.constants.overlap.poll_s
+    return replace(step, exposed_comm_s=step.exposed_comm_s + polled_s, details=(*step.details, ("polls", polled_s)))
 
 
 def _peak_flops_per_s(pricings: Sequence[Pricing], layout: Layout) -> float:

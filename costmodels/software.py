@@ -38,6 +38,8 @@ class RunText:
         Where the run was published; decides the era of frameworks that state no version.
     overlap, cuda_graphs, dispatcher, routing, notes : str
         Remarks on the run, searched for known phrases.
+    gpus, tp, pp : str
+        Digits; they tell parts of a study apart that ran different code.
     """
 
     framework: str = ""
@@ -50,6 +52,9 @@ class RunText:
     dispatcher: str = ""
     routing: str = ""
     notes: str = ""
+    gpus: str = ""
+    tp: str = ""
+    pp: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

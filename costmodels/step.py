@@ -5,7 +5,6 @@ busiest stage: its compute, its visible exchanges, and the rest of the makespan 
 total.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -209,7 +208,7 @@ def price_steps(
     """
     spec = contents.spec
     work = stage_work(costs, contents) if work is None else work
-    sends = _sends(pricings, costs, contents)
+    sends = _sends(costs, contents)
     work, send = _beside_sends(work, contents, sends)
     forward, backward = work.forward_all_s, work.backward_all_s
     weight_grad = None
@@ -267,7 +266,7 @@ class _Sends:
     loads: Floats
 
 
-def _sends(pricings: Sequence[Pricing], costs: Sequence[PartCosts], contents: Contents) -> _Sends:
+def _sends(costs: Sequence[PartCosts], contents: Contents) -> _Sends:
     """Price the boundaries between stages, each on the slower of its two islands."""
     pp, rows = contents.spec.pp, contents.rows[:, 0]
     send = np.zeros((len(rows), pp))
@@ -278,7 +277,7 @@ def _sends(pricings: Sequence[Pricing], costs: Sequence[PartCosts], contents: Co
         slower = min(ends, key=lambda island: _outer_bytes_per_s(costs[island]))
         found = costs[slower].boundaries
         at = slice(None) if whole else slice(stage, stage + 1)
-        send[:, at] = (found.send.forward_s[rows] + _expected_stall_s(pricings[slower]))[:, None]
+        send[:, at] = found.send.forward_s[rows][:, None]
         loads[: len(found.load), :, at] = found.load[:, rows, None]
         if whole:
             break
@@ -310,14 +309,6 @@ def _exchanging(span_s: Floats, links_s: Floats) -> Exchanging:
     """Exchanges of a span from their seconds on outer tiers, shape (T, ...)."""
     loads = np.minimum(links_s[1:] / np.maximum(links_s[0], 1e-30), 1.0)
     return Exchanging(span_s=span_s, active_s=links_s[0], loads=loads)
-
-
-def _expected_stall_s(pricing: Pricing) -> float:
-    """Seconds that a receive takes longer on average over runs where stages allocate what they receive."""
-    overlap, nodes = pricing.constants.overlap, pricing.island.nodes
-    if not pricing.job.software.allocating_receives or nodes == 1:
-        return 0.0
-    return overlap.receive_stall_s * -math.expm1(-((nodes / overlap.stall_nodes) ** 3))
 
 
 def _sliced_s(pricing: Pricing, table: StrategyTable, contents: Contents, work: StageWork) -> Floats:

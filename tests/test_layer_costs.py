@@ -151,13 +151,21 @@ def test_shards_cut_one_by_one_cost_the_host_time_for_each_tensor_and_rank() -> 
     assert gained == pytest.approx(8 * tensors * slice_s, rel=0.1)
 
 
-def test_receives_that_allocate_stall_when_the_memory_is_full() -> None:
+@pytest.mark.parametrize(
+    ("pp", "dp", "polls"), [(1, 8, 0), (2, 4, 2 * 16 + 2), (4, 2, 4 * 32 + 6), (8, 1, 4 * 64 + 14)]
+)
+def test_polls_lengthen_every_exchange_between_stages(pp: int, dp: int, polls: int) -> None:
+    layout = layout_of(pp=pp, dp=dp)
+    plain, polled = (price_layout([pricing(polled_exchanges=on)], layout).step for on in (False, True))
+    assert polled.total_s == pytest.approx(plain.total_s + polls * pricing().constants.overlap.poll_s)
+    assert ("polls" in dict(polled.details)) is (polls > 0)
+
+
+def test_runs_known_only_with_polls_where_the_memory_is_full() -> None:
     roomy, full = layout_of(pp=8, dp=1), layout_of(pp=2, dp=4, micro_batch=4)
-    for layout, stalls in ((roomy, False), (full, True)):
-        plain, waiting = (price_layout([pricing(allocating_receives=on)], layout).step for on in (False, True))
-        details = dict(waiting.details)
-        assert ("memory_stall" in details) is stalls
-        assert waiting.total_s == pytest.approx(plain.total_s + details.get("memory_stall", 0.0))
+    for layout, polls in ((roomy, 0), (full, 2 * full.num_microbatches + 2)):
+        plain, waiting = (price_layout([pricing(polled_when_full=on)], layout).step for on in (False, True))
+        assert waiting.total_s == pytest.approx(plain.total_s + polls * pricing().constants.overlap.poll_s)
 
 
 def test_a_table_may_hold_more_recompute_choices_than_numpy_chooses_among() -> None:

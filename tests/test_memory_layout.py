@@ -243,6 +243,10 @@ def test_late_frees_stay_reserved():
     assert added(split, [[4, 4], [4, 4]]) == pytest.approx(2 * 4 * whole)
     assert added(split, [[16]], frees="unpiped") == pytest.approx(2 * 16 * whole)
     assert added(split, [[8], [8]], frees="unpiped") == 0.0
+    assert added(split, [[16]], frees="fill") == pytest.approx(2 * 16 * whole)
+    assert added(split, [[8], [8]], frees="fill") == 0.0  # the next stage takes both of the fill at once
+    assert added(split, [[4], [4], [4], [4]], frees="fill") == pytest.approx(2 * 2 * 4 * whole)
+    assert added(split, [[8]] * 8, layers=64, frees="fill") == pytest.approx(2 * ahead * whole)  # of 6 passes of 8
     assert added(Strategy(), [[16]]) == 0.0
 
 

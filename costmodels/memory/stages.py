@@ -5,16 +5,17 @@ from functools import cached_property
 
 import numpy as np
 
-from costmodels.job import LATE_UNPIPED, TrainingJob
+from costmodels.job import LATE_FILL, LATE_UNPIPED, TrainingJob
 from costmodels.memory.parts import ADDED, SIZES, ModelMemory
 from costmodels.memory.peak import StageSums
-from costmodels.pipeline.inflight import peak_activation_bytes
+from costmodels.pipeline.inflight import in_flight_total, peak_activation_bytes
 from costmodels.pipeline.schedules import positions
 from costmodels.positions import Contents, added_up
 from costmodels.table import Floats, Ints
 from costmodels.workload.model import ModelSpec
 
 _RECEIVE_BUFFERS = 2.0  # one for an activation, one for a gradient
+_UNHINDERED_PASSES = 2  # the next stage takes the first send at once; from the third pass on they wait for a send
 
 
 def stage_sums(model: ModelSpec, job: TrainingJob, memory: ModelMemory, contents: Contents) -> StageSums:
@@ -129,12 +130,19 @@ class _Held:
         return np.minimum(self.job.software.activation_offload_layers, self.layers) / np.maximum(self.layers, 1.0)
 
     def share_ahead(self, layers_ahead: float) -> Floats | float:
-        """Share of a stage's layers that the host queues before it waits: one pass of a chunk, up to a number."""
-        late, piped = self.job.software.late_frees, self.contents.spec.pp > 1
-        if not late or (piped and late == LATE_UNPIPED):
+        """Share of a stage's layers that the host queues before it waits, up to a number of layers.
+
+        Without a pipeline, one pass. With one, a pass of a chunk where the host waits after each, and where it does not
+        all forward passes of the fill that stand behind a send which the next stage has not taken yet.
+        """
+        late, spec = self.job.software.late_frees, self.contents.spec
+        if not late or (spec.pp > 1 and late == LATE_UNPIPED):
             return 0.0
+        passes = np.ones(spec.pp)
+        if spec.pp > 1 and late == LATE_FILL:
+            passes = np.maximum(0, in_flight_total(spec) - _UNHINDERED_PASSES)
         of_pass = self.placed[..., : self.memory.kinds].sum(axis=(3, 4)).max(axis=2)
-        return np.asarray(np.minimum(of_pass, layers_ahead) / np.maximum(self.layers, 1.0))
+        return np.asarray(np.minimum(passes * of_pass, layers_ahead) / np.maximum(self.layers, 1.0))
 
     def activations(self, kept: Floats) -> Floats:
         """What all micro-batches in flight keep, of ``kept`` (R, pp, vpp) by each; shape (R, pp)."""

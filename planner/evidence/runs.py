@@ -163,6 +163,7 @@ def _precision(run: MeasuredRun, software: Software) -> Precision:
 
 def _words(run: MeasuredRun) -> RunText:
     renamed = {"version": "source_version", "dispatcher": "moe_dispatcher", "routing": "token_routing"}
+    renamed["gpus"] = "n_gpus"
     words = {field.name: run.text(renamed.get(field.name, field.name)) for field in fields(RunText)}
     words["source"] = f"{words['source']} {run.id}"  # ids carry the name of the study
     return RunText(**words)
