@@ -1,9 +1,11 @@
 """``plan fewest`` and ``plan compare``: sizes of machines, one degree over its values, and what surrounds a layout."""
 
+import io
 import json
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from costmodels.compute.traffic import HOST_ADAM_PER_S, host_optimizer_step_s
@@ -20,8 +22,9 @@ from planner.cli import app
 from planner.infeasible.refused_savings import refused_savings
 from planner.layouts.explicit import ExplicitLayout, layout_of
 from planner.layouts.logits import logits_of
-from planner.planning import estimate
+from planner.planning import estimate, plan
 from planner.question import Question, request_of
+from planner.report.compare_text import fewest_to_json, print_fewest
 from planner.report.json_report import layout_to_json
 
 RUN = CliRunner()
@@ -45,6 +48,31 @@ def test_fewest_is_the_first_size_that_fits():
     assert found.below.decides == "states"
     assert found.below.states_bytes == pytest.approx(18 * 8.03e9, rel=1e-3)
     assert found.below.states[0][0] == "optimizer"
+
+
+def test_the_safe_size_is_the_first_whose_own_search_finds_room_to_spare():
+    pinned = ("tp=8", "cp=1", "micro_batch=1")
+    request = asked("llama31_405b", global_batch=64, seq=4096, recompute="full", fixed=pinned)
+    found = fewest(request)
+    verdicts = []
+    for nodes in (12, 13, 14):
+        island = replace(request.cluster.islands[0], nodes=nodes)
+        best = plan(replace(request, top=1, cluster=replace(request.cluster, islands=(island,)))).layouts[0]
+        verdicts.append(best.cost.heaviest.verdict)
+    assert verdicts == [Verdict.RISKY, Verdict.RISKY, Verdict.FITS]
+    assert (found.first.request.cluster.gpus, found.safe.request.cluster.gpus) == (96, 112)
+
+
+def test_a_time_limit_that_ends_the_look_at_sizes_is_said():
+    request = asked("llama31_405b", global_batch=64, seq=4096, time_limit_s=0.0)
+    found = fewest(request)
+    assert (found.first, found.safe) == (None, None)
+    assert found.cut_at_gpus == 1
+    console = Console(file=io.StringIO(), width=100)
+    print_fewest(console, request, [(found, found)])
+    assert console.file.getvalue().count("the time limit ended the search at 1 GPU") == 2
+    assert fewest_to_json(request, [(found, found)])["machines"][0]["cut_at_gpus"] == 1
+    assert fewest(asked(global_batch=8)).cut_at_gpus == 0
 
 
 def test_fewer_gpus_do_with_the_optimizer_in_host_memory():

@@ -135,6 +135,7 @@ VIOLATION = {"rule": str, "message": str, "values": Free(object), "found": str, 
 ESTIMATE = {**HEADING, "request": REQUEST, "layout": LAYOUT, "legal": bool, "violations": [VIOLATION]}
 SIZE = {
     "gpus": int,
+    "cut_at_gpus": int,
     "first": Maybe(LAYOUT),
     "safe": Maybe(LAYOUT),
     "below": Maybe(

@@ -18,6 +18,8 @@ from planner.search.uniform import UniformSearch
 
 MOST_OVER_STATES: Final = 8.0
 """Sizes are tried up to this many times the memory that the states alone take."""
+FIRST_SHARE: Final = 0.5
+"""Of the time that is left, for the search on the first size that holds a job: a safe one is still to be found."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,13 +77,15 @@ class Fewest:
 
     ``first`` is the smallest size on which anything fits, ``safe`` the smallest on which a layout fits with room for
     what allocators waste; None where there is none within :data:`MOST_OVER_STATES` or in the time. ``below`` is the
-    size before ``first``; None where ``first`` is a single accelerator.
+    size before ``first``; None where ``first`` is a single accelerator. ``cut_at_gpus`` is the largest size that was
+    looked at when the time limit ended the search; 0 where it did not.
     """
 
     request: PlanRequest
     first: Size | None
     safe: Size | None
     below: TooFew | None
+    cut_at_gpus: int = 0
 
 
 def fewest(request: PlanRequest, constants: Constants | None = None) -> Fewest:
@@ -113,7 +117,9 @@ def fewest(request: PlanRequest, constants: Constants | None = None) -> Fewest:
                 host_lacks=True,
             )
             continue
-        found = _fastest(asked, constants, deadline)
+        now = time.monotonic()
+        until = deadline if first else now + FIRST_SHARE * max(0.0, deadline - now)
+        found = _fastest(asked, constants, until, safely=first is not None)
         if found is not None and _host_holds(asked, found):
             size = Size(request=asked, ranked=found)
             first = first or size
@@ -122,7 +128,7 @@ def fewest(request: PlanRequest, constants: Constants | None = None) -> Fewest:
         elif first is None:
             below = replace(_too_few(asked, constants), host_lacks=found is not None)
         if time.monotonic() > deadline:
-            break
+            return Fewest(request=request, first=first, safe=None, below=below, cut_at_gpus=machine.gpus)
     return Fewest(request=request, first=first, safe=None, below=below)
 
 
@@ -151,14 +157,17 @@ def _host_holds(request: PlanRequest, ranked: RankedLayout) -> bool:
     return not there or host_bytes_of_node(request, ranked) <= there
 
 
-def _fastest(request: PlanRequest, constants: Constants | None, deadline: float) -> RankedLayout | None:
-    """The fastest layout on a machine of one size, where any fits; the quick look comes first."""
+def _fastest(
+    request: PlanRequest, constants: Constants | None, deadline: float, *, safely: bool
+) -> RankedLayout | None:
+    """The fastest layout on a machine of one size, where any fits (``safely``: with room); the quick look is first."""
     if not _offloaded(request) and states_bytes(request) > _usable_bytes(request):
         return None
-    limited = replace(request, time_limit_s=max(0.1, deadline - time.monotonic()))
-    if not UniformSearch(limited, pricings_of(limited, constants)[0], any_will_do=True).run().best:
+    search = UniformSearch(request, pricings_of(request, constants)[0], any_will_do=True, deadline=deadline)
+    accepted = (Verdict.FITS,) if safely else (Verdict.FITS, Verdict.RISKY)
+    if not search.run(accepted).best:
         return None
-    layouts = plan(request, constants).layouts
+    layouts = plan(replace(request, time_limit_s=max(0.1, deadline - time.monotonic())), constants).layouts
     return layouts[0] if layouts else None
 
 

@@ -43,12 +43,14 @@ def print_fewest(console: Console, request: PlanRequest, found: Sequence[tuple[F
         for size in sizes:
             table.add_row(_node(plain), *_cells(size.ranked))
         if not sizes:
-            table.add_row(_node(plain), "", "nothing fits")
+            table.add_row(_node(plain), "", _nothing(plain))
+    cut = [plain for plain, _ in found if plain.first and plain.cut_at_gpus]
     show(
         console,
         job_line(request, machine=False),
         section("The fewest GPUs that hold it", table),
         Text("  states: weights, gradients and optimizer of the fullest GPU", style="dim"),
+        *(Text(f"  {_node(plain)}: {_cut(plain)} for a size that holds it safely", style="dim") for plain in cut),
         section("What decides it", labelled([(_node(plain), _decides(plain.below)) for plain, _ in found])),
         section(
             "With the optimizer's states in host memory",
@@ -59,6 +61,14 @@ def print_fewest(console: Console, request: PlanRequest, found: Sequence[tuple[F
 
 def _node(found: Fewest) -> str:
     return found.request.cluster.islands[0].node.name
+
+
+def _nothing(found: Fewest) -> str:
+    return _cut(found) if found.cut_at_gpus else "nothing fits"
+
+
+def _cut(found: Fewest) -> str:
+    return f"the time limit ended the search at {count(found.cut_at_gpus, 'GPU')}"
 
 
 def _cells(ranked: RankedLayout) -> tuple[str | Text, ...]:
@@ -95,7 +105,7 @@ def _decides(below: TooFew | None) -> str:
 
 def _in_host(found: Fewest) -> str:
     if found.first is None:
-        return "nothing fits"
+        return _nothing(found)
     ranked = found.first.ranked
     use, node = ranked.cost.heaviest, found.first.request.cluster.islands[0].node
     host = gib(host_bytes_of_node(found.first.request, ranked))
@@ -125,6 +135,7 @@ def _fewest_json(found: Fewest) -> Json:
         for name, size in (("first", found.first), ("safe", found.safe))
     } | {
         "gpus": 0 if found.first is None else found.first.ranked.layout.gpus,
+        "cut_at_gpus": found.cut_at_gpus,
         "below": None
         if below is None
         else {

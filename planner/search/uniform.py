@@ -6,6 +6,7 @@ is left exceeds the time of the worst layout still wanted. What is left is prune
 """
 
 import time
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -73,11 +74,18 @@ class UniformSearch:
         self.deadline = time.monotonic() + request.time_limit_s if deadline is None else deadline
         self._gpu_seconds_per_sample: float | None = None
 
-    def run(self) -> Tally:
-        """Search for what fits safely, and if there is nothing for what fits with risk; returns what was found."""
-        self._search(Verdict.FITS)
-        if not self.tally.best:
-            self._search(Verdict.RISKY)
+    def run(self, accepted: Sequence[Verdict] = (Verdict.FITS, Verdict.RISKY)) -> Tally:
+        """Search for what fits safely, and if there is nothing for what fits with risk; returns what was found.
+
+        Parameters
+        ----------
+        accepted : sequence of Verdict
+            What may fit, in this order, until something is found.
+        """
+        for verdict in accepted:
+            self._search(verdict)
+            if self.tally.best:
+                break
         return self.tally
 
     def _search(self, accepted: Verdict) -> None:
