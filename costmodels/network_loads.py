@@ -21,10 +21,11 @@ import numpy as np
 from costmodels.collectives.route import route_of
 from costmodels.layout import Layout
 from costmodels.mesh import Axis, PlacedGroup, group_of, place
-from costmodels.pricing import Pricing, rank_blocks
+from costmodels.pricing import Pricing, in_rank_order
 from costmodels.table import Ints, StrategyTable, table_of
 from hardware.cluster import Cluster, Island
 from hardware.sharing import adapters_of, binding_link
+from hardware.tiers import RankBlocks
 from hardware.topology import Vertex, cluster_graph
 
 MOST_GPUS: Final = 4_096
@@ -89,6 +90,32 @@ def on_graph(pricing: Pricing, layout: Layout) -> Pricing:
     return replace(pricing, speeds=speeds) if speeds else pricing
 
 
+def seated(pricing: Pricing, layout: Layout, order: tuple[int, ...]) -> Pricing:
+    """Return a pricing in which any rank can have any place: its groups lie, and its flows run, where they really are.
+
+    Parameters
+    ----------
+    pricing : Pricing
+        Of the layout's island, with the nodes of its blocks of places.
+    layout : Layout
+        All on this island, its ranks counted as in the order ``tp-cp-ep-dp-pp``.
+    order : tuple of int
+        Rank of every place.
+    """
+    place_of_rank = np.argsort(np.array(order))
+    per_node = pricing.island.node.gpus
+    sizes = [size for size in range(per_node, 0, -1) if per_node % size == 0 and len(order) % size == 0]
+    unit = next(size for size in sizes if _moves_whole(place_of_rank.reshape(-1, size)))
+    places = tuple((place_of_rank[::unit] // unit).tolist())
+    return on_graph(replace(pricing, blocks=RankBlocks(ranks=unit, places=places), speeds=()), layout)
+
+
+def _moves_whole(places: Ints) -> bool:
+    """Whether each row of places is one aligned run."""
+    size = places.shape[1]
+    return bool((places == places[:, :1] // size * size + np.arange(size)).all())
+
+
 def uneven_flows(pricing: Pricing, layout: Layout) -> tuple[FlowSpeed, ...]:
     """Find the exchanges of a layout whose pace on the topology graph is not what the tiers say.
 
@@ -106,8 +133,9 @@ def uneven_flows(pricing: Pricing, layout: Layout) -> tuple[FlowSpeed, ...]:
     strategies = {
         replace(run.strategy, recompute=layout.first.recompute) for stage in layout.stages for run in stage.strategies
     }
-    placed = replace(pricing, blocks=rank_blocks(layout))
-    uneven = any(tier.domain_of for tier in placed.tiers[1:]) or layout.gpus < pricing.island.gpus
+    placed = in_rank_order((pricing,), layout)[0]
+    unlike = any(tier.domain_of for tier in placed.tiers[1:]) or layout.gpus < pricing.island.gpus
+    uneven = unlike or pricing.blocks is not None
     if not uneven or len(placed.tiers) < 2 or len(strategies) > 1 or layout.gpus > MOST_GPUS:
         return ()
     return tuple(one for one in flow_speeds(placed, layout) if abs(one.speed - 1.0) > WORTH)

@@ -15,30 +15,36 @@ UNUSED = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Ranks on the accelerators of one island, as launchers that start equally many ranks on each node can have them.
+    """Ranks on the accelerators of one island, equally many on each node.
 
     Attributes
     ----------
     nodes : tuple of int
-        Node of every block: block b holds the ranks from ``b g`` on, g the accelerators of a node.
+        Node of every block: block b holds the places from ``b g`` on, g the accelerators of a node.
     gpus : tuple of tuple of int
-        Per block, the accelerator of every local rank.
+        Per block, the accelerator of every place.
+    order : tuple of int
+        Rank of every place; empty: place r is that of rank r, as launchers have it that start consecutive ranks on a
+        node.
     """
 
     nodes: tuple[int, ...]
     gpus: tuple[tuple[int, ...], ...]
+    order: tuple[int, ...] = ()
 
     @property
     def is_identity(self) -> bool:
         """Whether rank r runs on accelerator ``r % g`` of node ``r // g``."""
-        in_order = self.nodes == tuple(range(len(self.nodes)))
+        in_order = not self.order and self.nodes == tuple(range(len(self.nodes)))
         return in_order and all(gpus == tuple(range(len(gpus))) for gpus in self.gpus)
 
-    def slot(self, rank: int) -> tuple[int, int]:
-        """Node and accelerator of a rank."""
-        per_node = len(self.gpus[0])
-        block, local = divmod(rank, per_node)
-        return self.nodes[block], self.gpus[block][local]
+    @property
+    def slots(self) -> tuple[tuple[int, int], ...]:
+        """Node and accelerator of every rank."""
+        places = [(node, gpu) for node, gpus in zip(self.nodes, self.gpus, strict=True) for gpu in gpus]
+        if not self.order:
+            return tuple(places)
+        return tuple(slot for _, slot in sorted(zip(self.order, places, strict=True)))
 
 
 def identity(ranks: int, per_node: int) -> Placement:
@@ -68,15 +74,15 @@ def stages_of_blocks(stage_of_rank: Ints, per_node: int) -> list[tuple[int, ...]
     return [tuple(stage_of_rank[first : first + per_node].tolist()) for first in range(0, len(stage_of_rank), per_node)]
 
 
-def stage_map(placement: Placement, stage_of_rank: Ints, island: Island) -> Ints:
+def stage_map(placement: Placement, stage_of_place: Ints, island: Island) -> Ints:
     """Stage of every accelerator of the nodes of an island.
 
     Parameters
     ----------
     placement : Placement
         Of the ranks.
-    stage_of_rank : array of int
-        Stage of every rank, shape (ranks,).
+    stage_of_place : array of int
+        Stage of the rank of every place, shape (ranks,).
     island : Island
         The nodes.
 
@@ -87,6 +93,6 @@ def stage_map(placement: Placement, stage_of_rank: Ints, island: Island) -> Ints
     """
     found = np.full((island.nodes, island.node.gpus), UNUSED, dtype=np.int64)
     nodes = np.repeat(placement.nodes, [len(gpus) for gpus in placement.gpus])
-    gpus = np.fromiter(chain.from_iterable(placement.gpus), dtype=np.int64, count=len(stage_of_rank))
-    found[nodes, gpus] = stage_of_rank
+    gpus = np.fromiter(chain.from_iterable(placement.gpus), dtype=np.int64, count=len(stage_of_place))
+    found[nodes, gpus] = stage_of_place
     return found

@@ -73,7 +73,7 @@ def price_layout_with_heat(
     LayoutCost
         Its power names every accelerator in use.
     """
-    problem = heat_problem(pricings, layout)
+    problem = heat_problem(pricings, layout, order=placement.order if placement else ())
     maps = identity_maps(problem) if placement is None else placed_maps(problem, [placement])
     return placed_cost(problem, settle(problem, maps), 0)
 

@@ -21,3 +21,16 @@ class Framework(StrEnum):
     DEEPSPEED = "deepspeed"
     GALVATRON = "galvatron"
     NONE = "none"
+
+
+class Launcher(StrEnum):
+    """What starts the processes of a job: which ranks can be on one node."""
+
+    TORCHRUN = "torchrun"
+    SRUN = "srun"
+    MPIRUN = "mpirun"
+
+    @property
+    def scatters(self) -> bool:
+        """Whether any rank can start on any node, or only consecutive ranks together."""
+        return self is not Launcher.TORCHRUN

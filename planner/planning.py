@@ -29,6 +29,8 @@ from planner.placement import (
     placed_as_given,
     rank_orders,
     rank_places,
+    scatter,
+    scatter_best,
 )
 from planner.placement.order import places_in_order
 from planner.placement.slow_devices import SlowDevice, slow_devices, without_slow_nodes
@@ -107,6 +109,8 @@ def plan(request: PlanRequest, constants: Constants | None = None) -> PlanReport
         if _covered(request, tally, found, placed) or late(until_s):
             break
         wanted *= 2
+    if by_device(request):
+        placed = scatter_best(request, pricings, placed, deadline)
     if late(until_s):
         tally.cut[RANKS_CUT] += sum(layout not in placed or placed[layout].cut for layout in cool)
     ranked = _ranked(request, pricings, one_order_each(request, placed))
@@ -278,7 +282,7 @@ def estimate(
     if placement is not None:
         return as_ranked(request, pricings, placed_as_given(pricings, layout, placement))
     if by_device(request):
-        return as_ranked(request, pricings, place_layout(request, pricings, layout))
+        return as_ranked(request, pricings, scatter(request, pricings, place_layout(request, pricings, layout)))
     return as_ranked(request, pricings, place_nodes(pricings, layout, price_layout(pricings, layout)))
 
 

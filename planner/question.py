@@ -23,9 +23,9 @@ from planner.evidence.profile_use import check_profile
 from planner.layouts.recompute_words import parse_recompute_words
 from planner.nearest import nearest
 from planner.profile import read_profile
-from planner.request import Framework, Objective, PlanRequest, parse_fixed
+from planner.request import Framework, Launcher, Objective, PlanRequest, parse_fixed
 
-_Choice = TypeVar("_Choice", Framework, Objective)
+_Choice = TypeVar("_Choice", Framework, Launcher, Objective)
 
 MOST_SEQUENCES: Final = 1_000_000_000
 MOST_WATTS: Final = 100_000.0  # of one accelerator whose own limit is not known
@@ -79,6 +79,7 @@ class Question:
     time_limit_s: float = 60.0
     power_cap_w: float = 0.0
     thermal: bool = False
+    launcher: str = "torchrun"
     profile: str = ""
     telemetry: tuple[str, ...] = ()
 
@@ -189,6 +190,7 @@ def request_of(question: Question) -> PlanRequest:
         top=question.top,
         time_limit_s=question.time_limit_s,
         thermal=question.thermal,
+        launcher=_member(Launcher, question.launcher, "launcher"),
         profile=profile,
         words=words_of(question),
     )
@@ -258,6 +260,7 @@ def question_of(request: PlanRequest) -> Question:
         time_limit_s=request.time_limit_s,
         power_cap_w=request.job.power_cap_w,
         thermal=request.thermal,
+        launcher=request.launcher.value,
         profile=typed.get("profile", ""),
         telemetry=tuple(path for name, path in request.words if name == "telemetry"),
     )
@@ -317,6 +320,7 @@ def question_from(values: Mapping[str, object], where: str) -> Question:
         time_limit_s=read.number("time_limit_s", default=60.0),
         power_cap_w=read.number("power_cap_w", default=0.0),
         thermal=read.flag("thermal", default=False),
+        launcher=read.text("launcher", default="torchrun"),
         profile=read.text("profile", default=""),
         telemetry=read.texts("telemetry"),
     )

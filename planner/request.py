@@ -9,10 +9,10 @@ from costmodels.job import TrainingJob
 from costmodels.workload.model import ModelSpec
 from hardware.cluster import Cluster
 from hardware.errors import InputError
-from planner.choices import Framework, Objective
+from planner.choices import Framework, Launcher, Objective
 from planner.profile import MachineProfile
 
-__all__ = ["DEGREES", "MOST_OF_A_DEGREE", "Framework", "Objective", "PlanRequest", "parse_fixed", "pins"]
+__all__ = ["DEGREES", "MOST_OF_A_DEGREE", "Framework", "Launcher", "Objective", "PlanRequest", "parse_fixed", "pins"]
 
 DEGREES: Final = ("tp", "pp", "cp", "ep", "etp", "dp", "vpp", "zero", "micro_batch")
 MOST_OF_A_DEGREE: Final = 1_000_000_000  # as many as the sequences of the largest global batch
@@ -35,6 +35,8 @@ class PlanRequest:
         Wall-clock limit of the search; what is found by then is returned with its gap.
     thermal : bool
         Place ranks by coolness and price heat.
+    launcher : Launcher
+        What starts the processes; limits where ranks can be.
     profile : MachineProfile or None
         Of the machine; None: the published constants.
     """
@@ -49,6 +51,7 @@ class PlanRequest:
     top: int = 10
     time_limit_s: float = 60.0
     thermal: bool = False
+    launcher: Launcher = Launcher.TORCHRUN
     profile: MachineProfile | None = None
     words: tuple[tuple[str, str], ...] = field(default=(), compare=False)  # what the user typed, for the report
 

@@ -28,13 +28,13 @@ OPTIONS = {
     "": {"--version", "--help"},
     "search": {
         "--global-batch", "--seq", "--precision", "--framework", "--objective", "--micro-batch", "--recompute", "--fix",
-        "--top", "--time-limit", "--power-cap", "--thermal", "--profile", "--json", "--html", "--trace",
+        "--top", "--time-limit", "--power-cap", "--thermal", "--launcher", "--profile", "--json", "--html", "--trace",
         "--telemetry", "--from", "--rank",
     },
     "estimate": {
         "--global-batch", "--seq", "--precision", "--framework", "--tp", "--pp", "--cp", "--vpp", "--ep", "--etp",
         "--dp", "--zero", "--micro-batch", "--layers-per-stage", "--sequence-parallel", "--no-sequence-parallel",
-        "--schedule", "--recompute", "--power-cap", "--thermal", "--placement", "--profile", "--json",
+        "--schedule", "--recompute", "--power-cap", "--thermal", "--launcher", "--placement", "--profile", "--json",
     },
     "fewest": {
         "--global-batch", "--seq", "--precision", "--framework", "--recompute", "--fix", "--time-limit", "--json",
@@ -45,7 +45,7 @@ OPTIONS = {
     },
     "explain": {"--rank", "--measured-s", "--measured", "--row"},
     "traffic": {"--rank", "--scaling", "--json"},
-    "export": {"--rank", "--to", "--framework-version", "--hosts", "--output"},
+    "export": {"--rank", "--to", "--framework-version", "--hosts", "--launcher", "--output"},
     "check": {"--framework", "--framework-version", "--world-size", "--args-file", "--model", "--cluster", "--json"},
     "sweep": {"--output", "--workers", "--scheduler", "--resume"},
     "validate": {"--profile", "--json"},

@@ -86,10 +86,10 @@ def test_identity_and_slots() -> None:
     assert placed.nodes == (0, 1)
     assert placed.gpus == ((0, 1, 2, 3), (0, 1))
     assert placed.is_identity
-    assert placed.slot(5) == (1, 1)
+    assert placed.slots[5] == (1, 1)
     other = Placement(nodes=(1, 0), gpus=((3, 2, 1, 0), (0, 1, 2, 3)))
     assert not other.is_identity
-    assert other.slot(0) == (1, 3)
+    assert other.slots[0] == (1, 3)
 
 
 @given(stages=st.lists(st.integers(0, 3), min_size=1, max_size=4))

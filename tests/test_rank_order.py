@@ -110,7 +110,9 @@ def test_nodes_and_ranks_in_other_orders_at_once() -> None:
 
 def test_exported_ranks_and_stages_follow_the_order() -> None:
     layout = grid_layout(Strategy(tp=2, cp=2, dp=2, etp=1, ep=4), 3)
-    nodes = tuple(NodeRow(node_rank=n, host=f"n{n}", gpus=tuple(range(8))) for n in range(3))
+    nodes = tuple(
+        NodeRow(node_rank=n, host=f"n{n}", ranks=tuple(range(8 * n, 8 * n + 8)), gpus=tuple(range(8))) for n in range(3)
+    )
     rows = rank_rows(layout, nodes)
     for row in rows:
         assert row.rank == row.tp + 2 * (row.cp + 2 * (row.pp + 3 * row.dp))

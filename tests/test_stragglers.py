@@ -117,8 +117,10 @@ def test_a_layout_runs_where_its_report_placed_it() -> None:
     placement = placement_of(replace(running, placement=swapped), request)
     assert placement is not None
     assert placement.nodes == (1, 0)
-    split = (*swapped[:4], *swapped[8:], *swapped[4:8])
-    with pytest.raises(InputError, match="whole nodes"):
+    split = tuple(
+        replace(place, host=f"node{place.rank // 4 % 2}", gpu=place.rank // 8 * 4 + place.rank % 4) for place in swapped
+    )
+    with pytest.raises(InputError, match="not consecutive"):
         placement_of(replace(running, placement=split), request)
 
 

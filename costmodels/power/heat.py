@@ -16,6 +16,7 @@ from costmodels.explicit_step import PricedStep, priced_step
 from costmodels.layer_costs import DEVICE_WORKS, power_seconds
 from costmodels.layer_costs import Work as LayerWork
 from costmodels.layout import Layout
+from costmodels.network_loads import seated
 from costmodels.placement import UNUSED, Placement, ranks_of_stages, stage_map
 from costmodels.power.accelerator import PowerModel, StepLoad, Work, power_model, step_load, time_factor
 from costmodels.power.thermal import Slots, ThermalModel, ThermalState, steady_state, temperatures_c, thermal_model
@@ -106,14 +107,25 @@ class Settled:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HeatProblem:
-    """A layout at the clock that the power limit leaves, and what its islands need for heat."""
+    """A layout at the clock that the power limit leaves, and what its islands need for heat.
+
+    ``order`` is that of :class:`costmodels.placement.Placement`: exchanges are priced with each rank in its place.
+    """
 
     step: PricedStep
     layout: Layout
     heats: tuple[IslandHeat, ...]
+    order: tuple[int, ...] = ()
+
+    def stages_of_places(self, island: int) -> Ints:
+        """Stage of the rank of every place of an island, shape (ranks,)."""
+        stages = ranks_of_stages(self.layout, island)
+        return stages[np.array(self.order)] if self.order else stages
 
 
-def heat_problem(pricings: Sequence[Pricing], layout: Layout, like: HeatProblem | None = None) -> HeatProblem:
+def heat_problem(
+    pricings: Sequence[Pricing], layout: Layout, like: HeatProblem | None = None, order: tuple[int, ...] = ()
+) -> HeatProblem:
     """Price a layout without heat and gather what heat needs, one :class:`IslandHeat` per island used.
 
     Parameters
@@ -121,15 +133,21 @@ def heat_problem(pricings: Sequence[Pricing], layout: Layout, like: HeatProblem 
     pricings, layout
         As in :func:`costmodels.explicit_step.priced_step`, which raises what is wrong.
     like : HeatProblem, optional
-        Of a layout with the same strategies on the same islands.
+        Of a layout with the same strategies on the same islands, its ranks in the same order.
+    order : tuple of int
+        Rank of every place, of a layout on one island; empty: in order.
 
     Returns
     -------
     HeatProblem
     """
+    if order:
+        (island,) = {stage.island for stage in layout.stages}
+        there = seated(pricings[island], layout, order)
+        pricings = [there if number == island else pricing for number, pricing in enumerate(pricings)]
     step = priced_step(pricings, layout, like.step if like else None)
     heats = tuple(_island_heat(step, layout, island) for island in step.islands)
-    return HeatProblem(step=step, layout=layout, heats=heats)
+    return HeatProblem(step=step, layout=layout, heats=heats, order=order)
 
 
 def _island_heat(step: PricedStep, layout: Layout, number: int) -> IslandHeat:
@@ -202,12 +220,12 @@ def device_arrays(pricing: Pricing) -> tuple[Floats, Floats, Floats]:
 
 
 def identity_maps(problem: HeatProblem) -> tuple[Ints, ...]:
-    """Stage of every accelerator with the ranks in order, per island used, shape (1, nodes, G)."""
+    """Stage of every accelerator with the places in order, per island used, shape (1, nodes, G)."""
     maps = []
     for heat in problem.heats:
         island = problem.step.pricings[heat.island].island
         flat = np.full(island.gpus, UNUSED, dtype=np.int64)
-        stages = ranks_of_stages(problem.layout, heat.island)
+        stages = problem.stages_of_places(heat.island)
         held = min(len(flat), len(stages))  # measured runs on unlike machines may not say which of them holds what
         flat[:held] = stages[:held]
         maps.append(flat.reshape(1, island.nodes, island.node.gpus))
@@ -215,9 +233,12 @@ def identity_maps(problem: HeatProblem) -> tuple[Ints, ...]:
 
 
 def placed_maps(problem: HeatProblem, placements: Sequence[Placement]) -> tuple[Ints]:
-    """Stage of every accelerator under placements of a layout on one island, shape (R, nodes, G)."""
+    """Stage of every accelerator under placements of a layout on one island, shape (R, nodes, G).
+
+    Their ranks have the places that the problem says.
+    """
     (heat,) = problem.heats
-    stages = ranks_of_stages(problem.layout, heat.island)
+    stages = problem.stages_of_places(heat.island)
     island = problem.step.pricings[heat.island].island
     return (np.stack([stage_map(placement, stages, island) for placement in placements]),)
 

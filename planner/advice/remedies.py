@@ -92,7 +92,7 @@ def _saved_placement(report: PlanReport, ranked: RankedLayout) -> Placement | No
         return None
     if not ranked.placement:
         return identity(layout.gpus, cluster.islands[layout.stages[0].island].node.gpus)
-    return placement_of(ranked.placement, cluster, layout, "placement")
+    return placement_of(ranked.placement, cluster, layout, "placement", report.request.launcher)
 
 
 def remedies(request: PlanRequest, layout: Layout, cost: LayoutCost, constants: Constants | None = None) -> Remedies:

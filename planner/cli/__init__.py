@@ -29,6 +29,8 @@ from planner.cli.options import (
     GlobalBatch,
     GlobalBatchOrNone,
     JsonOut,
+    LauncherName,
+    LauncherOrAsPlanned,
     LayersPerStage,
     MicroBatch,
     MicroBatchOrAuto,
@@ -110,6 +112,7 @@ def search(  # noqa: PLR0913, PLR0917 - the flags are the command line's contrac
     time_limit: TimeLimit = 60.0,
     power_cap: PowerCap = 0.0,
     thermal: Thermal = False,
+    launcher: LauncherName = choices.Launcher.TORCHRUN,
     profile: ProfileFile = "",
     telemetry: TelemetryFiles = None,
     start: StartFile = None,
@@ -146,6 +149,7 @@ def search(  # noqa: PLR0913, PLR0917 - the flags are the command line's contrac
             time_limit_s=time_limit,
             power_cap_w=power_cap,
             thermal=thermal,
+            launcher=launcher.value,
             profile=profile,
             telemetry=tuple(map(str, telemetry or ())),
         )
@@ -200,6 +204,7 @@ def estimate(  # noqa: PLR0913, PLR0917 - the flags are the command line's contr
     recompute: SomeRecompute = "none",
     power_cap: PowerCap = 0.0,
     thermal: Thermal = False,
+    launcher: LauncherName = choices.Launcher.TORCHRUN,
     placement: PlacementGiven = "best",
     profile: ProfileFile = "",
     json_out: JsonOut = None,
@@ -220,6 +225,7 @@ def estimate(  # noqa: PLR0913, PLR0917 - the flags are the command line's contr
             recompute=recompute,
             power_cap_w=power_cap,
             thermal=thermal,
+            launcher=launcher.value,
             profile=profile,
         )
         explicit = commands.ExplicitLayout(
@@ -291,7 +297,7 @@ def traffic(
 
 
 @app.command()
-def export(
+def export(  # noqa: PLR0913, PLR0917 - the flags are the command line's contract
     report: Report,
     to: Annotated[ExportName, typer.Option("--to", help="Format.")],
     rank: Rank = 1,
@@ -301,6 +307,7 @@ def export(
     hosts: Annotated[
         str | None, typer.Option("--hosts", help="Host names in order, a,b,c; default: node0,node1,...")
     ] = None,
+    launcher: LauncherOrAsPlanned = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="New folder to write; default: print the arguments.")
     ] = None,
@@ -311,7 +318,9 @@ def export(
         from planner import commands  # noqa: PLC0415
 
         names = tuple(name.strip() for name in (hosts or "").split(",") if name.strip())
-        target = commands.Target(format=to.value, version=framework_version, hosts=names)
+        target = commands.Target(
+            format=to.value, version=framework_version, hosts=names, launcher=launcher.value if launcher else ""
+        )
         return commands.export(report, rank, target, output)
 
     leave(run)

@@ -76,6 +76,13 @@ PowerCap = Annotated[
     float, typer.Option("--power-cap", help="Power limit per GPU in watts; 0: the part's own.", min=0.0)
 ]
 Thermal = Annotated[bool, typer.Option("--thermal", help="Price heat and place ranks by coolness.")]
+LauncherName = Annotated[
+    choices.Launcher,
+    typer.Option("--launcher", help="What starts the ranks: srun and mpirun put any of them on any node."),
+]
+LauncherOrAsPlanned = Annotated[
+    choices.Launcher | None, typer.Option("--launcher", help="What starts the ranks; default: as the search was asked.")
+]
 PlacementGiven = Annotated[
     str,
     typer.Option("--placement", help="best (by heat), in-order, or a JSON file with the places of the ranks."),

@@ -14,7 +14,8 @@ from costmodels.price import placed_cost, price_layout_with_heat
 from costmodels.pricing import Pricing
 from costmodels.results import LayoutCost
 from hardware.errors import InputError
-from planner.placement import place_with_splits
+from planner.placement import place_with_splits, scatter
+from planner.placement import placement_of as placed_as_told
 from planner.placement.joint import SAME
 from planner.plan_report import RankedLayout
 from planner.planning import as_ranked, pricings_of
@@ -74,7 +75,7 @@ def rebalance(request: PlanRequest, running: RankedLayout) -> Rebalance:
             allowed="the cluster that the layout runs on",
         )
     now = _as_it_runs(request, pricings, running)
-    found = place_with_splits(request, pricings, layout)
+    found = scatter(request, pricings, place_with_splits(request, pricings, layout), split=True)
     saved_s = now.step.total_s - found.cost.step.total_s
     gains = saved_s > SAME * now.step.total_s
     lost = goodput(request.model, request.job, request.cluster, layout.gpus)
@@ -118,29 +119,17 @@ def placement_of(ranked: RankedLayout, request: PlanRequest) -> Placement | None
     ranked : RankedLayout
         Its places name hosts ``node0``, ``node1``, ... over all islands.
     request : PlanRequest
-        For the accelerators of a node.
+        Says the nodes, and which ranks its launcher can have on one.
 
     Raises
     ------
     InputError
-        Ranks of a node that are not consecutive, or hosts that are no nodes of the cluster.
+        Ranks of a node that its launcher cannot start there, or hosts that are no nodes of the cluster.
     """
     if not ranked.placement:
         return None
-    number = ranked.layout.stages[0].island
-    island = request.cluster.islands[number]
-    start = sum(other.nodes for other in request.cluster.islands[:number])
-    per_node = island.node.gpus
-    blocks = [ranked.placement[first : first + per_node] for first in range(0, len(ranked.placement), per_node)]
-    hosts = [{place.host for place in block} for block in blocks]
-    nodes = tuple(_node(next(iter(host))) - start for host in hosts)
-    outside = min(nodes) < 0 or max(nodes) >= island.nodes
-    if outside or any(len(host) > 1 for host in hosts) or len(set(nodes)) < len(nodes):
-        raise InputError(
-            "the layout's placement is not one of whole nodes of the cluster",
-            allowed=f"{per_node} consecutive ranks on each of node{start} to node{start + island.nodes - 1}",
-        )
-    return Placement(nodes=nodes, gpus=tuple(tuple(place.gpu for place in block) for block in blocks))
+    where = "the layout's placement"
+    return placed_as_told(ranked.placement, request.cluster, ranked.layout, where, request.launcher)
 
 
 def _node(host: str) -> int:

@@ -62,7 +62,7 @@ def export_bridge(plan: Planned) -> Export:
     known = resolve_version(Framework.BRIDGE, plan.version)
     words = override_words(plan, Framework.BRIDGE)
     check_rules(plan, Framework.BRIDGE, known)
-    nodes = node_rows(plan.site, plan.placement)
+    nodes = node_rows(plan.site, plan.placement, plan.launcher)
     core = export_megatron(replace(plan, version=CORE[Framework.BRIDGE]))
     return Export(
         framework=Framework.BRIDGE,

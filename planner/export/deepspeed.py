@@ -71,7 +71,7 @@ def export_deepspeed(plan: Planned) -> Export:
     full = whole_or_no_recompute(layout, "DeepSpeed")
     config = json.dumps(ds_config(job, layout, grid, full=full), indent=2) + "\n"
     arguments = (*_degree_arguments(model, layout, grid), *_batch_arguments(job, layout, full=full))
-    nodes = node_rows(plan.site, plan.placement)
+    nodes = node_rows(plan.site, plan.placement, plan.launcher)
     read = layout_of(parse_deepspeed(config, arguments, world=layout.gpus), facts_of(model))
     if not same_launch(read, layout, experts=has_experts(model)):
         raise InputError("the files do not read back as the plan", allowed="report this as an error of the exporter")

@@ -9,13 +9,14 @@ from costmodels.layout import Layout
 from hardware.errors import InputError
 from planner.export.launch import Export
 from planner.export.layout_json import write_layout
-from planner.export.script import launch_script, nodes_table, page, ranks_table
+from planner.export.script import launch_script, nodes_table, page, rank_files, ranks_table
 
 
 def export_files(export: Export, layout: Layout, title: str) -> dict[str, str]:
     """Names and texts of the files of an export."""
     return {
         "launch.sh": launch_script(export),
+        **rank_files(export),
         "arguments.txt": export.argument_text + "\n",
         "nodes.tsv": nodes_table(export),
         "ranks.tsv": ranks_table(export),

@@ -67,7 +67,7 @@ def export_galvatron(plan: Planned) -> Export:
     config = json.dumps(galvatron_config(model, job, layout), indent=4) + "\n"
     facts = facts_of(model)
     arguments = _overrides(model, job, layout)
-    nodes = node_rows(plan.site, plan.placement)
+    nodes = node_rows(plan.site, plan.placement, plan.launcher)
     read = layout_of(parse_galvatron(config, arguments, world=layout.gpus), facts)
     if not same_launch(read, layout, experts=has_experts(model)):
         raise InputError("the files do not read back as the plan", allowed="report this as an error of the exporter")

@@ -12,7 +12,7 @@ from costmodels.workload.model import ModelSpec
 from hardware.cluster import Cluster
 from hardware.errors import InputError
 from planner.plan_report import RankPlace
-from planner.request import Framework
+from planner.request import Framework, Launcher
 
 _HOST: Final = re.compile(r"[A-Za-z0-9_](?:[\w.-]{0,252}[A-Za-z0-9_])?|[0-9A-Fa-f:]{2,45}(?:%[\w.-]{1,16})?", re.ASCII)
 _OVERRIDE: Final = re.compile(r"\+{0,2}[A-Za-z_][\w.-]*[=:]")
@@ -47,6 +47,8 @@ class Planned:
         Which GPU each rank gets; empty: in order.
     version : str, optional
         Of the framework; the newest known by default.
+    launcher : Launcher
+        What starts the processes.
     """
 
     model: ModelSpec
@@ -55,14 +57,16 @@ class Planned:
     site: Site
     placement: tuple[RankPlace, ...] = ()
     version: str | None = None
+    launcher: Launcher = Launcher.TORCHRUN
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeRow:
-    """One host: its node rank and the physical GPUs that its local ranks use, in local-rank order."""
+    """One host: its node rank, its ranks, and the physical GPUs that they use, in local-rank order."""
 
     node_rank: int
     host: str
+    ranks: tuple[int, ...]
     gpus: tuple[int, ...]
 
     @property
@@ -90,12 +94,13 @@ class RankRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """What torchrun starts.
+    """What torchrun starts, or the Python of every rank.
 
     Attributes
     ----------
     target : str
-        Words after torchrun's options, as a shell reads them; ``$TRAIN_SCRIPT`` is the user's, ``$here`` the folder.
+        Words after torchrun's options or ``python``, as a shell reads them; ``$TRAIN_SCRIPT`` is the user's, ``$here``
+        the folder.
     script : str
         What ``TRAIN_SCRIPT`` names, such as ``/path/to/Megatron-LM/pretrain_gpt.py``; empty when none is needed.
     user_words : str
@@ -128,9 +133,11 @@ class Export:
     notes : tuple of str
         What the user should know: settings left out, defaults that stand in.
     program : Program
-        What torchrun starts.
+        What is started.
     files : tuple of (str, str)
         Names and texts of files that the launch needs besides.
+    launcher : Launcher
+        What starts the processes.
     """
 
     framework: Framework
@@ -142,6 +149,7 @@ class Export:
     notes: tuple[str, ...] = ()
     program: Program = Program()
     files: tuple[tuple[str, str], ...] = ()
+    launcher: Launcher = Launcher.TORCHRUN
 
     @property
     def argument_text(self) -> str:
@@ -210,10 +218,13 @@ def _check_hosts(hosts: Sequence[str]) -> None:
         raise InputError(f"--hosts names {', '.join(twice)} twice", allowed="each host once")
 
 
-def node_rows(site: Site, placement: Sequence[RankPlace] = ()) -> tuple[NodeRow, ...]:
+def node_rows(
+    site: Site, placement: Sequence[RankPlace] = (), launcher: Launcher = Launcher.TORCHRUN
+) -> tuple[NodeRow, ...]:
     """Hosts in node-rank order with the GPUs of their local ranks.
 
-    torchrun gives consecutive ranks to a node, so a placement may permute nodes, and GPUs inside a node.
+    torchrun gives consecutive ranks to a node, so a placement may permute nodes, and GPUs inside a node; launchers that
+    take a list of hosts may have any ranks on a node.
 
     Parameters
     ----------
@@ -221,21 +232,25 @@ def node_rows(site: Site, placement: Sequence[RankPlace] = ()) -> tuple[NodeRow,
         The machines.
     placement : sequence of RankPlace, optional
         Where each rank runs; empty: rank r on GPU ``r % g`` of host ``r // g``.
+    launcher : Launcher
+        What starts the processes.
 
     Returns
     -------
     tuple of NodeRow
-        In node-rank order.
+        In node-rank order, which is that of their lowest ranks; local ranks are in the order of ranks.
 
     Raises
     ------
     InputError
-        A rank is missing, a GPU is used twice, or a node's ranks are not consecutive.
+        A rank is missing, a GPU is used twice, a node has more or fewer ranks than others, or its launcher keeps
+        consecutive ranks together and they are not.
     """
     per_node = site.gpus_per_node
     if not placement:
-        gpus = tuple(range(per_node))
-        return tuple(NodeRow(node_rank=index, host=host, gpus=gpus) for index, host in enumerate(site.hosts))
+        placement = [
+            RankPlace(rank=rank, host=site.hosts[rank // per_node], gpu=rank % per_node) for rank in range(site.gpus)
+        ]
     places = {place.rank: place for place in placement}
     if sorted(places) != list(range(site.gpus)) or len(places) != len(placement):
         raise InputError(
@@ -243,18 +258,29 @@ def node_rows(site: Site, placement: Sequence[RankPlace] = ()) -> tuple[NodeRow,
         )
     if len({(place.host, place.gpu) for place in placement}) != len(placement):
         raise InputError("the placement uses a GPU twice", allowed="each rank on a GPU of its own")
-    rows = []
-    for node in range(len(site.hosts)):
-        block = [places[node * per_node + local] for local in range(per_node)]
-        hosts = sorted({place.host for place in block})
+    by_host: dict[str, list[RankPlace]] = {}
+    for rank in range(site.gpus):
+        by_host.setdefault(places[rank].host, []).append(places[rank])
+    for node in range(0 if launcher.scatters else len(site.hosts)):
+        first, last = node * per_node, (node + 1) * per_node - 1
+        hosts = sorted({places[rank].host for rank in range(first, last + 1)})
         if len(hosts) > 1:
-            last = (node + 1) * per_node - 1
             raise InputError(
-                f"ranks {node * per_node} to {last} are placed on hosts {', '.join(hosts)}, torchrun keeps them on one",
-                allowed="a placement that permutes nodes, and GPUs inside nodes",
+                f"ranks {first} to {last} are placed on hosts {', '.join(hosts)}, torchrun keeps them on one",
+                allowed="a placement that permutes nodes, and GPUs inside nodes, or --launcher srun or mpirun",
             )
-        rows.append(NodeRow(node_rank=node, host=hosts[0], gpus=tuple(place.gpu for place in block)))
-    return tuple(rows)
+    uneven = next((host for host, ranks in by_host.items() if len(ranks) != per_node), None)
+    if uneven:
+        raise InputError(f"the placement has {len(by_host[uneven])} ranks on {uneven}", allowed=f"{per_node} on a host")
+    return tuple(
+        NodeRow(
+            node_rank=index,
+            host=host,
+            ranks=tuple(place.rank for place in ranks),
+            gpus=tuple(place.gpu for place in ranks),
+        )
+        for index, (host, ranks) in enumerate(by_host.items())
+    )
 
 
 def rank_rows(layout: Layout, nodes: Sequence[NodeRow]) -> tuple[RankRow, ...]:
@@ -276,19 +302,20 @@ def rank_rows(layout: Layout, nodes: Sequence[NodeRow]) -> tuple[RankRow, ...]:
     ----------
     Megatron-LM ``megatron/core/parallel_state.py``, orders tp-cp-ep-dp-pp and tp-cp-ep-pp-dp.
     """
-    grid, per_node = layout.first, len(nodes[0].gpus)
+    grid = layout.first
+    seats = {rank: (node, local) for node in nodes for local, rank in enumerate(node.ranks)}
     block = grid.tp * grid.cp if layout.rank_order is RankOrder.PP_INSIDE else grid.gpus
     rows = []
     for rank in range(layout.gpus):
         pp = rank // block % layout.pp
         inside = rank // (block * layout.pp) * block + rank % block
-        node, local = divmod(rank, per_node)
+        node, local = seats[rank]
         rows.append(
             RankRow(
                 rank=rank,
-                host=nodes[node].host,
+                host=node.host,
                 local_rank=local,
-                gpu=nodes[node].gpus[local],
+                gpu=node.gpus[local],
                 pp=pp,
                 dp=inside // (grid.tp * grid.cp),
                 cp=inside // grid.tp % grid.cp,

@@ -56,7 +56,7 @@ def export_megatron(plan: Planned) -> Export:
     known = resolve_version(Framework.MEGATRON, plan.version)
     check_sizes(plan)
     arguments = (*model_arguments(model, job.seq), *run_arguments(model, job, layout, known))
-    nodes = node_rows(plan.site, plan.placement)
+    nodes = node_rows(plan.site, plan.placement, plan.launcher)
     export = Export(
         framework=Framework.MEGATRON,
         version=known,

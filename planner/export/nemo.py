@@ -51,7 +51,7 @@ def export_nemo(plan: Planned) -> Export:
     known = resolve_version(Framework.NEMO, plan.version)
     words = override_words(plan, Framework.NEMO)
     check_rules(plan, Framework.NEMO, known)
-    nodes = node_rows(plan.site, plan.placement)
+    nodes = node_rows(plan.site, plan.placement, plan.launcher)
     machines = (f"trainer.num_nodes={len(nodes)}", f"trainer.devices={plan.site.gpus_per_node}")
     core = export_megatron(replace(plan, version=CORE[Framework.NEMO]))
     return Export(

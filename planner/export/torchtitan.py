@@ -77,7 +77,7 @@ def export_torchtitan(plan: Planned) -> Export:
     grid = one_grid(layout, "torchtitan")
     check_rules(plan, Framework.TORCHTITAN, known)
     arguments = launch_arguments(model, job, layout, grid)
-    nodes = node_rows(plan.site, plan.placement)
+    nodes = node_rows(plan.site, plan.placement, plan.launcher)
     export = Export(
         framework=Framework.TORCHTITAN,
         version=known,

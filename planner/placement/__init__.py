@@ -1,10 +1,11 @@
 """Which accelerator gets which rank, which node which stage, and how many layers each, by the pace heat leaves."""
 
-from planner.placement.choose import one_order_each, place_all
+from planner.placement.choose import one_order_each, place_all, scatter_best
 from planner.placement.joint import PlacedLayout, place_layout, place_with_splits, placed_as_given
 from planner.placement.nodes import node_orders, nodes_of, place_nodes
 from planner.placement.order import in_order, placement_of, rank_places
 from planner.placement.rank_orders import rank_orders
+from planner.placement.scattered import scatter
 
 __all__ = [
     "PlacedLayout",
@@ -20,4 +21,6 @@ __all__ = [
     "placement_of",
     "rank_orders",
     "rank_places",
+    "scatter",
+    "scatter_best",
 ]

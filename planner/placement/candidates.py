@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.placement import Placement, identity, ranks_of_stages, stages_of_blocks
+from costmodels.placement import Placement, identity, stages_of_blocks
 from costmodels.power.accelerator import busy_w
 from costmodels.power.heat import HeatProblem, IslandHeat
 from costmodels.power.thermal import temperatures_c
@@ -69,7 +69,7 @@ def board_of(problem: HeatProblem, number: int = 0) -> Board:
     """Look at a layout on the island ``number`` of those that it uses as what can be permuted there."""
     heat = problem.heats[number]
     island = problem.step.pricings[heat.island].island
-    blocks = tuple(stages_of_blocks(ranks_of_stages(problem.layout, heat.island), island.node.gpus))
+    blocks = tuple(stages_of_blocks(problem.stages_of_places(heat.island), island.node.gpus))
     kinds = tuple(int(kind) for kind in heat.kind)
     firsts = [kinds.index(kind) for kind in range(max(kinds) + 1)]
     busy_s = heat.load.busy_s(heat.sustained_clock)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from types import MappingProxyType
+from typing import Final
 
 from costmodels.layout import Layout, RankOrder
 from costmodels.pricing import Pricing
@@ -14,9 +15,12 @@ from planner.placement.joint import (
     placed_on_network,
     placed_roughly,
 )
+from planner.placement.scattered import scatter
 from planner.request import Objective, PlanRequest
 from planner.search.objective import objective_value
 from planner.search.spans import late
+
+MOST_SCATTERED: Final = 3  # layouts whose ranks are scattered over nodes, where the launcher can: the best
 
 
 def place_all(
@@ -70,6 +74,17 @@ def place_all(
         usual = in_usual_order(layout)
         best[usual] = min(best.get(usual, inf), objective_value(request, found.layout, found.cost))
     return placed
+
+
+def scatter_best(
+    request: PlanRequest, pricings: Sequence[Pricing], placed: Mapping[Layout, PlacedLayout], end_s: float
+) -> dict[Layout, PlacedLayout]:
+    """The layouts placed, the best of them with their ranks on any node where the launcher can and where it gains."""
+    if not request.launcher.scatters:
+        return dict(placed)
+    ahead = sorted(placed.items(), key=lambda item: objective_value(request, item[1].layout, item[1].cost))
+    better = {given: scatter(request, pricings, one, end_s, split=True) for given, one in ahead[:MOST_SCATTERED]}
+    return {given: better.get(given, one) for given, one in placed.items()}
 
 
 def in_usual_order(layout: Layout) -> Layout:

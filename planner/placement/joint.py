@@ -26,7 +26,7 @@ from costmodels.power.heat import (
     settle,
 )
 from costmodels.power.thermal import ThermalState
-from costmodels.price import memory_of, placed_cost
+from costmodels.price import memory_of, placed_cost, price_layout_with_heat
 from costmodels.pricing import Pricing
 from costmodels.results import LayoutCost, Verdict
 from costmodels.table import Floats
@@ -62,7 +62,7 @@ class PlacedLayout:
     in_order : LayoutCost or None
         With the ranks in order; None where no other placement was looked for.
     complete : bool
-        Whether all placements that a launcher can have were priced.
+        Whether all placements with consecutive ranks on every node were priced.
     cut : bool
         Whether the time ended before no better placement or split was found.
     """
@@ -92,8 +92,14 @@ class _Priced:
         return float(self.values[self.best])
 
 
-def place_layout(request: PlanRequest, pricings: Sequence[Pricing], layout: Layout, end_s: float = inf) -> PlacedLayout:
-    """Place the ranks of a layout as well as launchers allow.
+def place_layout(
+    request: PlanRequest,
+    pricings: Sequence[Pricing],
+    layout: Layout,
+    end_s: float = inf,
+    order: tuple[int, ...] = (),
+) -> PlacedLayout:
+    """Place the ranks of a layout on nodes, and on the accelerators of each.
 
     Parameters
     ----------
@@ -105,19 +111,21 @@ def place_layout(request: PlanRequest, pricings: Sequence[Pricing], layout: Layo
         Its layers per stage stay as they are.
     end_s : float
         Of ``time.monotonic``: after it ranks stay in order, or as well placed as they are.
+    order : tuple of int
+        Rank of every place, of a layout on one island; empty: consecutive ranks share a node.
 
     Returns
     -------
     PlacedLayout
         The identity placement where no other is better by more than the balance's tolerance.
     """
-    problem = heat_problem(pricings, layout)
+    problem = heat_problem(pricings, layout, order=order)
     if len(problem.heats) > 1 and layout.gpus <= MOST_GPUS and not late(end_s):
         return _over_islands(request, problem, end_s)
     if len(problem.heats) > 1 or layout.gpus > MOST_GPUS or late(end_s):
         cost = placed_cost(problem, settle(problem, identity_maps(problem)), 0)
         return PlacedLayout(layout=layout, cost=cost, cut=late(end_s))
-    return replace(_placed(request, _best(request, problem, end_s)), cut=late(end_s))
+    return replace(_placed(request, pricings, _best(request, problem, end_s)), cut=late(end_s))
 
 
 def _over_islands(request: PlanRequest, problem: HeatProblem, end_s: float) -> PlacedLayout:
@@ -167,12 +175,8 @@ def _slows(request: PlanRequest, heat: IslandHeat, state: ThermalState) -> bool:
 
 def placed_as_given(pricings: Sequence[Pricing], layout: Layout, placement: Placement) -> PlacedLayout:
     """Price a layout on one island with its ranks where the user wants them, and with its ranks in order."""
-    problem = heat_problem(pricings, layout)
-    (heat,) = problem.heats
-    in_order = identity(layout.gpus, pricings[heat.island].island.node.gpus)
-    settled = settle(problem, placed_maps(problem, (in_order, placement)))
-    costs = [placed_cost(problem, settled, row) for row in range(2)]
-    return PlacedLayout(layout=layout, cost=costs[1], placement=placement, in_order=costs[0])
+    in_order, cost = (price_layout_with_heat(pricings, layout, place) for place in (None, placement))
+    return PlacedLayout(layout=layout, cost=cost, placement=placement, in_order=in_order)
 
 
 def placed_roughly(request: PlanRequest, pricings: Sequence[Pricing], layouts: Sequence[Layout]) -> list[PlacedLayout]:
@@ -192,7 +196,7 @@ def placed_roughly(request: PlanRequest, pricings: Sequence[Pricing], layouts: S
         found.append((priced.value, number, problem, priced))
     best = sorted(found, key=lambda one: one[:2])[: request.top]
     return [
-        replace(_placed(request, priced), cut=True)
+        replace(_placed(request, pricings, priced), cut=True)
         if priced is not None
         else PlacedLayout(
             layout=problem.layout, cost=placed_cost(problem, settle(problem, identity_maps(problem)), 0), cut=True
@@ -202,7 +206,11 @@ def placed_roughly(request: PlanRequest, pricings: Sequence[Pricing], layouts: S
 
 
 def place_with_splits(
-    request: PlanRequest, pricings: Sequence[Pricing], layout: Layout, end_s: float = inf
+    request: PlanRequest,
+    pricings: Sequence[Pricing],
+    layout: Layout,
+    end_s: float = inf,
+    order: tuple[int, ...] = (),
 ) -> PlacedLayout:
     """Place the ranks of a layout and choose its layers per stage together.
 
@@ -214,30 +222,35 @@ def place_with_splits(
         Where to start from; the result is never worse than it, wherever its ranks are placed.
     end_s : float
         Of ``time.monotonic``: no other split or placement is priced after it.
+    order : tuple of int
+        As in :func:`place_layout`.
     """
-    problem = heat_problem(pricings, layout)
+    problem = heat_problem(pricings, layout, order=order)
     if len(problem.heats) > 1 or layout.gpus > MOST_GPUS or late(end_s):
-        return place_layout(request, pricings, layout, end_s)
+        return place_layout(request, pricings, layout, end_s, order)
     best = _best(request, problem, end_s)
     tried = {layout}
     while not late(end_s):
         others = [other for other in _splits(request, pricings, best) if other not in tried]
         tried.update(others)
-        found = [_best(request, heat_problem(pricings, other, problem), end_s) for other in others if not late(end_s)]
+        found = [
+            _best(request, heat_problem(pricings, other, problem, order), end_s) for other in others if not late(end_s)
+        ]
         better = min(found, key=lambda priced: priced.value, default=best)
         if better.value >= best.value * (1.0 - SAME):
             break
         best = better
-    return replace(_placed(request, best), cut=late(end_s))
+    return replace(_placed(request, pricings, best), cut=late(end_s))
 
 
-def _placed(request: PlanRequest, priced: _Priced) -> PlacedLayout:
+def _placed(request: PlanRequest, pricings: Sequence[Pricing], priced: _Priced) -> PlacedLayout:
     """The best of the placements with its price: on the network too, where the order of nodes matters there."""
     problem, order = priced.problem, priced.placements[priced.best].nodes
-    in_order = placed_cost(problem, priced.settled, 0)
-    best, cost = priced.best, in_order
+    first = placed_cost(problem, priced.settled, 0)
+    best, cost = priced.best, first
     if order != priced.placements[0].nodes and network_minds(problem.step.pricings[problem.heats[0].island].island):
-        moved = placed_on_network(problem.step.pricings, problem.layout, priced.placements[priced.best])
+        there = replace(priced.placements[priced.best], order=problem.order)
+        moved = placed_on_network(problem.step.pricings, problem.layout, there)
         if objective_value(request, problem.layout, moved) < priced.values[0]:
             cost = moved
         else:  # heat gains less than the network loses: nodes stay in order
@@ -251,9 +264,9 @@ def _placed(request: PlanRequest, priced: _Priced) -> PlacedLayout:
     return PlacedLayout(
         layout=problem.layout,
         cost=cost,
-        placement=priced.placements[best],
-        in_order=in_order,
-        complete=priced.complete,
+        placement=replace(priced.placements[best], order=problem.order),
+        in_order=price_layout_with_heat(pricings, problem.layout) if problem.order else first,
+        complete=priced.complete and not problem.order,
     )
 
 
@@ -270,7 +283,7 @@ def placed_on_network(pricings: Sequence[Pricing], layout: Layout, placement: Pl
     rest = [node for node in range(pricings[number].island.nodes) if node not in set(placement.nodes)]
     there = list(pricings)
     there[number] = replace(pricings[number], nodes=(*placement.nodes, *rest))
-    moved = heat_problem(there, layout)
+    moved = heat_problem(there, layout, order=placement.order)
     return placed_cost(moved, settle(moved, placed_maps(moved, (placement,))), 0)
 
 

@@ -7,6 +7,7 @@ from costmodels.layout import Layout
 from costmodels.placement import Placement
 from hardware.cluster import Cluster, Island
 from hardware.errors import InputError
+from planner.choices import Launcher
 from planner.placement.joint import PlacedLayout
 from planner.plan_report import InOrder, RankPlace
 
@@ -24,7 +25,9 @@ def in_order(placed: PlacedLayout) -> InOrder | None:
     )
 
 
-def placement_of(places: Sequence[RankPlace], cluster: Cluster, layout: Layout, where: str) -> Placement:
+def placement_of(
+    places: Sequence[RankPlace], cluster: Cluster, layout: Layout, where: str, launcher: Launcher = Launcher.TORCHRUN
+) -> Placement:
     """Return ranks on hosts as a placement.
 
     Parameters
@@ -37,11 +40,13 @@ def placement_of(places: Sequence[RankPlace], cluster: Cluster, layout: Layout, 
         On one island.
     where : str
         File, for messages.
+    launcher : Launcher
+        Says whether the ranks of a node must be consecutive.
 
     Raises
     ------
     InputError
-        A rank or an accelerator is missing or named twice, or the ranks of a node are not consecutive.
+        A rank or an accelerator is missing or named twice, or the launcher cannot have these ranks on one node.
     """
     number = layout.stages[0].island
     island = cluster.islands[number]
@@ -57,15 +62,26 @@ def placement_of(places: Sequence[RankPlace], cluster: Cluster, layout: Layout, 
             allowed=f"GPUs 0 to {island.node.gpus - 1} of {', '.join(list(nodes)[:4])}, ...",
             where=where,
         )
-    blocks = [ordered[start : start + island.node.gpus] for start in range(0, layout.gpus, island.node.gpus)]
-    hosts = [{place.host for place in block} for block in blocks]
-    if any(len(names) > 1 for names in hosts) or len({place for names in hosts for place in names}) < len(blocks):
-        raise InputError("ranks of a node are not consecutive", allowed="as torchrun starts them", where=where)
     if len({(place.host, place.gpu) for place in ordered}) < layout.gpus:
         raise InputError("a GPU has two ranks", allowed="each rank on a GPU of its own", where=where)
+    by_host: dict[str, list[RankPlace]] = {}
+    for place in ordered:
+        by_host.setdefault(place.host, []).append(place)
+    blocks = list(by_host.values())
+    ranks = tuple(place.rank for block in blocks for place in block)
+    scattered = ranks != tuple(range(layout.gpus)) or any(len(block) < island.node.gpus for block in blocks[:-1])
+    if scattered and not launcher.scatters:
+        raise InputError(
+            "ranks of a node are not consecutive",
+            allowed="as torchrun starts them, or a --launcher that starts any rank on any node: srun, mpirun",
+            where=where,
+        )
+    if scattered and any(len(block) < island.node.gpus for block in blocks):
+        raise InputError("ranks do not fill their nodes", allowed=f"{island.node.gpus} ranks on a node", where=where)
     return Placement(
         nodes=tuple(nodes[block[0].host] for block in blocks),
         gpus=tuple(tuple(place.gpu for place in block) for block in blocks),
+        order=ranks if scattered else (),
     )
 
 
@@ -89,11 +105,9 @@ def rank_places(placement: Placement, cluster: Cluster, island: int = 0) -> tupl
     if placement.is_identity and not island:
         return ()
     first = sum(other.nodes for other in cluster.islands[:island])
-    places: list[RankPlace] = []
-    for node, gpus in zip(placement.nodes, placement.gpus, strict=True):
-        for gpu in gpus:
-            places.append(RankPlace(rank=len(places), host=f"node{first + node}", gpu=gpu))
-    return tuple(places)
+    return tuple(
+        RankPlace(rank=rank, host=f"node{first + node}", gpu=gpu) for rank, (node, gpu) in enumerate(placement.slots)
+    )
 
 
 def places_in_order(

@@ -25,7 +25,7 @@ from planner.report.console import section, show
 from planner.report.layout_text import bullets
 from planner.report.target import Target
 from planner.report.words import layout_text
-from planner.request import PlanRequest
+from planner.request import Launcher, PlanRequest
 
 EXPORTERS: Mapping[str, Callable[[Planned], Export]] = MappingProxyType(
     {
@@ -78,6 +78,7 @@ def launch_of(request: PlanRequest, ranked: RankedLayout, target: Target) -> Lau
     hosts = target.hosts or (request.cluster.host_names if any(i.hosts for i in request.cluster.islands) else ())
     exporter = EXPORTERS.get(target.format)
     if exporter is not None:
+        launcher = Launcher(target.launcher) if target.launcher else request.launcher
         export = exporter(
             Planned(
                 model=request.model,
@@ -86,8 +87,10 @@ def launch_of(request: PlanRequest, ranked: RankedLayout, target: Target) -> Lau
                 site=site_of(request.cluster, ranked.layout.gpus, hosts),
                 placement=_on_hosts(_places(request, ranked), hosts),
                 version=target.version,
+                launcher=launcher,
             )
         )
+        export = replace(export, launcher=launcher)
         return LaunchFiles(
             title=title,
             text=export.argument_text + "\n",

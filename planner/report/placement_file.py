@@ -38,7 +38,7 @@ def given_placement(words: str, request: PlanRequest, layout: Layout) -> Placeme
     Raises
     ------
     InputError
-        The words are not known, the file cannot be read, or the placement is none that torchrun can start.
+        The words are not known, the file cannot be read, or the placement is none that the launcher can start.
     """
     if words == BEST:
         return None
@@ -48,7 +48,7 @@ def given_placement(words: str, request: PlanRequest, layout: Layout) -> Placeme
     path = Path(words)
     data = read_json_file(path, allowed=_ALLOWED, most_bytes=MOST_BYTES)
     places = tuple(_place(entry, words) for entry in _listed(data, words))
-    return placement_of(places, request.cluster, layout, words)
+    return placement_of(places, request.cluster, layout, words, request.launcher)
 
 
 def _listed(data: Mapping[str, object], where: str) -> list[Any]:

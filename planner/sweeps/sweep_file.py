@@ -17,6 +17,7 @@
     fixed = ["tp=4"]
     time_limit_s = 60
     thermal = false
+    launcher = "torchrun"                    # or srun, mpirun
     profile = "machine.toml"                 # of plan calibrate; default none
 
 A grid asks every combination, models slowest, then clusters, batches, sequences, precisions, frameworks, caps. Several
@@ -49,6 +50,7 @@ _GRID: Final = (
     "fixed",
     "time_limit_s",
     "thermal",
+    "launcher",
     "top",
     "profile",
 )
@@ -126,6 +128,7 @@ def _questions(read: Fields, folder: Path) -> list[Question]:
             fixed=read.texts("fixed"),
             time_limit_s=read.number("time_limit_s", default=60.0),
             thermal=read.flag("thermal", default=False),
+            launcher=read.text("launcher", default="torchrun"),
             top=read.whole("top", default=10, least=1),
             profile=_beside(read.text("profile", default=""), folder),
         )

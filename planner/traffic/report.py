@@ -9,7 +9,7 @@ import numpy as np
 from costmodels.goodput import goodput
 from costmodels.layer_costs import price_parts
 from costmodels.layout import Layout
-from costmodels.network_loads import FlowSpeed, on_graph, uneven_flows
+from costmodels.network_loads import FlowSpeed, on_graph, seated, uneven_flows
 from costmodels.positions import contents_of
 from costmodels.pricing import Constants, Pricing, in_rank_order
 from costmodels.results import LayoutCost
@@ -17,7 +17,7 @@ from costmodels.shared_links import pair_speeds
 from costmodels.step import StepTimes, price_steps
 from hardware.sharing import binding_link, nic_sharing
 from hardware.tiers import Tier
-from planner.placement.nodes import nodes_of
+from planner.placement import placement_of
 from planner.plan_report import RankedLayout
 from planner.planning import by_device, pricings_of
 from planner.request import PlanRequest
@@ -129,7 +129,7 @@ def traffic_of(request: PlanRequest, ranked: RankedLayout, constants: Constants 
     layout, cost = ranked.layout, ranked.cost
     pricings = pricings_of(request, constants)
     if len(pricings) == 1 and ranked.placement:
-        pricings = (replace(pricings[0], nodes=nodes_of(ranked, pricings[0].island.node.gpus)),)
+        pricings = (_placed(request, pricings[0], ranked),)
     uneven: tuple[FlowSpeed, ...] = ()
     if len(pricings) == 1 and not by_device(request):
         uneven, pricings = uneven_flows(pricings[0], layout), (on_graph(pricings[0], layout),)
@@ -149,6 +149,13 @@ def traffic_of(request: PlanRequest, ranked: RankedLayout, constants: Constants 
         adapters=nic_sharing(pricing.island.node) if len(pricing.tiers) > 1 else (),
         uneven=uneven,
     )
+
+
+def _placed(request: PlanRequest, pricing: Pricing, ranked: RankedLayout) -> Pricing:
+    """The pricing of an island that knows where the ranks of a placed layout are."""
+    placement = placement_of(ranked.placement, request.cluster, ranked.layout, "placement", request.launcher)
+    there = replace(pricing, nodes=placement.nodes)
+    return seated(there, ranked.layout, placement.order) if placement.order else there
 
 
 def _on_graph(link: Resource, uneven: Sequence[FlowSpeed]) -> Resource:

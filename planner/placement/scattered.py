@@ -1,0 +1,158 @@
+"""Orders of ranks over the places of nodes that only launchers can start which put any rank on any node.
+
+torchrun keeps consecutive ranks on a node. ``srun --distribution=arbitrary`` and ``mpirun --map-by seq`` take a list of
+hosts, one for each rank: then stages can share nodes, so that each takes the accelerators that suit it on all of them.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain, combinations
+from math import factorial, inf
+from typing import Final
+
+from costmodels.layout import Layout, RankOrder
+from costmodels.power.heat import HeatProblem, heat_problem, placed_maps, settle
+from costmodels.pricing import Pricing
+from planner.placement.candidates import board_of, first_placements
+from planner.placement.joint import ROUGH, PlacedLayout, place_layout, place_with_splits
+from planner.request import Objective, PlanRequest
+from planner.rules.proposal import grid_of
+from planner.search.objective import objective_value, objective_values
+from planner.search.spans import late
+
+MOST_ORDERS: Final = 128
+"""Orders of ranks of a layout that are looked at; where there are no more, all are."""
+MOST_PLACED: Final = 6  # of these orders that are placed as well as can be: the best at a glance
+SMALL: Final = 8  # accelerators of a layout all of whose orders are placed so
+MOST_SPLIT: Final = 2  # of these orders in which layers are split anew
+MOST_GLANCES: Final = 16  # placements that tell what an order is worth at a glance
+
+Order = tuple[int, ...]
+
+
+def scatter(
+    request: PlanRequest,
+    pricings: Sequence[Pricing],
+    placed: PlacedLayout,
+    end_s: float = inf,
+    *,
+    split: bool = False,
+) -> PlacedLayout:
+    """Place the ranks of a layout on any node, where the launcher of a request can.
+
+    Parameters
+    ----------
+    request : PlanRequest
+        Its objective decides what is best.
+    pricings : sequence of Pricing
+        One per island.
+    placed : PlacedLayout
+        With consecutive ranks on every node.
+    end_s : float
+        Of ``time.monotonic``: no other order is priced after it.
+    split : bool
+        Whether layers are split anew for the paces that an order leaves.
+
+    Returns
+    -------
+    PlacedLayout
+        As given where no other order of the ranks is better; never worse.
+    """
+    layout = placed.layout
+    if not request.launcher.scatters or len({stage.island for stage in layout.stages}) > 1:
+        return placed
+    least = objective_value(request, layout, placed.cost)
+    glances: list[tuple[float, Order]] = []
+    for order in scattered_orders(layout, pricings[layout.stages[0].island]):
+        if late(end_s):
+            break
+        problem = heat_problem(pricings, layout, order=order)
+        # Heat takes pace and gives none: what is slower without it is slower with it.
+        if request.objective is not Objective.TIME or float(problem.step.times.total_s[0]) < least:
+            glances.append((_glance(request, problem), order))
+    glances.sort(key=lambda glance: glance[0])
+    kept = len(glances) if layout.gpus <= SMALL else MOST_PLACED
+    found = [placed]
+    found += [place_layout(request, pricings, layout, end_s, order) for _, order in glances[:kept]]
+    if split:
+        near = sorted(found[1:], key=lambda one: objective_value(request, one.layout, one.cost))[:MOST_SPLIT]
+        orders = [one.placement.order for one in near if one.placement]
+        found += [place_with_splits(request, pricings, layout, end_s, order) for order in orders]
+    best = min(found, key=lambda one: objective_value(request, one.layout, one.cost))
+    return replace(best, cut=placed.cut or late(end_s))
+
+
+def _glance(request: PlanRequest, problem: HeatProblem) -> float:
+    """The least value of some placements of an order of ranks, roughly."""
+    settled = settle(problem, placed_maps(problem, first_placements(board_of(problem))[:MOST_GLANCES]), ROUGH)
+    return float(objective_values(request, problem.layout, settled.step_s, settled.mean_w()).min())
+
+
+def scattered_orders(layout: Layout, pricing: Pricing) -> tuple[Order, ...]:
+    """List the orders of ranks worth a price.
+
+    Parameters
+    ----------
+    layout : Layout
+        On one island. Its ranks move in units that stay together on a node: single ranks where all ways to share them
+        out are few, else tensor-parallel groups, else those with the context-parallel groups around them.
+    pricing : Pricing
+        Of the island.
+
+    Returns
+    -------
+    tuple of tuple of int
+        Rank of every place, in order on each node: which ranks share a node counts, not where on it they are, and not
+        which node it is; without the ranks in order. None for ranks that are counted in another order, for unlike
+        grids, for ranks that do not fill their nodes, and inside a fabric that is no switch or spans nodes.
+    """
+    per_node, inner, first = pricing.island.node.gpus, pricing.tiers[0], layout.first
+    grids = {grid_of(run.strategy) for stage in layout.stages for run in stage.strategies}
+    unlike = layout.rank_order is not RankOrder.DP_INSIDE or len(grids) > 1 or layout.gpus % per_node
+    if unlike or inner.links or inner.axes or inner.gpus != per_node:
+        return ()
+    units = [unit for unit in dict.fromkeys((1, first.tp, first.tp * first.cp)) if per_node % unit == 0]
+    for unit in units:
+        count, each = layout.gpus // unit, per_node // unit
+        if _ways(count, each) <= MOST_ORDERS:
+            every = (_ranks(chain.from_iterable(shares), unit) for shares in _shares(tuple(range(count)), each))
+            return tuple(every)[1:]  # the first is in order
+    own = tuple(range(layout.gpus))
+    turns = (_ranks(order, units[-1]) for order in _turns(layout, units[-1]))
+    return tuple(order for order in dict.fromkeys(turns) if order != own)[:MOST_ORDERS]
+
+
+def _ways(count: int, each: int) -> int:
+    """Ways to share ``count`` things out over nodes of ``each``, whichever node is which."""
+    nodes = count // each
+    return factorial(count) // (factorial(each) ** nodes * factorial(nodes)) if count <= 64 else MOST_ORDERS + 1
+
+
+def _shares(left: Sequence[int], each: int) -> Iterator[tuple[tuple[int, ...], ...]]:
+    """All of these ways, that in order first."""
+    if not left:
+        yield ()
+        return
+    for others in combinations(left[1:], each - 1):
+        rest = [one for one in left[1:] if one not in others]
+        yield from (((left[0], *others), *shares) for shares in _shares(rest, each))
+
+
+def _turns(layout: Layout, unit: int) -> Iterator[list[int]]:
+    """Stages that take turns, some units each; neighbours, or a stage of the first half with one of the second."""
+    per_stage, pp = layout.first.gpus // unit, layout.pp
+    half = (pp + 1) // 2
+    folded = [stage for pair in range(half) for stage in (pair, pair + half) if stage < pp]
+    mirrored = [stage for pair in range(half) for stage in dict.fromkeys((pair, pp - 1 - pair))]
+    for stages in (list(range(pp)), folded, mirrored):
+        for few in (few for few in range(1, per_stage + 1) if per_stage % few == 0):
+            yield [
+                stage * per_stage + chunk * few + place
+                for chunk in range(per_stage // few)
+                for stage in stages
+                for place in range(few)
+            ]
+
+
+def _ranks(units: Iterable[int], unit: int) -> Order:
+    return tuple(number * unit + rank for number in units for rank in range(unit))
