@@ -135,23 +135,20 @@ def search(  # noqa: PLR0913, PLR0917 - the flags are the command line's contrac
                 "MODEL, CLUSTER or --global-batch is missing",
                 allowed="plan search MODEL CLUSTER --global-batch N, or --from REPORT.json",
             )
+        limits: dict[str, Any] = {"top": top, "time_limit_s": time_limit, "power_cap_w": power_cap, "thermal": thermal}
+        names = {"framework": framework.value, "objective": objective.value, "launcher": launcher.value}
         question = commands.Question(
             model=model,
             cluster=cluster,
             global_batch=global_batch,
             seq=seq or 0,
             precision=precision,
-            framework=framework.value,
-            objective=objective.value,
             recompute=recompute,
             fixed=commands.pins(fix or [], micro_batch),
-            top=top,
-            time_limit_s=time_limit,
-            power_cap_w=power_cap,
-            thermal=thermal,
-            launcher=launcher.value,
             profile=profile,
             telemetry=tuple(map(str, telemetry or ())),
+            **limits,
+            **names,
         )
         return commands.search(question, outputs)
 
@@ -228,15 +225,18 @@ def estimate(  # noqa: PLR0913, PLR0917 - the flags are the command line's contr
             launcher=launcher.value,
             profile=profile,
         )
+        degrees: dict[str, Any] = {
+            "tp": tp,
+            "pp": pp,
+            "cp": cp,
+            "vpp": vpp,
+            "ep": ep,
+            "etp": etp,
+            "dp": dp,
+            "zero": zero,
+        }
         explicit = commands.ExplicitLayout(
-            tp=tp,
-            pp=pp,
-            cp=cp,
-            vpp=vpp,
-            ep=ep,
-            etp=etp,
-            dp=dp,
-            zero=zero,
+            **degrees,
             micro_batch=micro_batch,
             layers_per_stage=layers_per_stage,
             sequence_parallel=sequence_parallel,
