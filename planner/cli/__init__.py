@@ -136,7 +136,7 @@ def search(  # noqa: PLR0913, PLR0917 - the flags are the command line's contrac
                 allowed="plan search MODEL CLUSTER --global-batch N, or --from REPORT.json",
             )
         limits: dict[str, Any] = {"top": top, "time_limit_s": time_limit, "power_cap_w": power_cap, "thermal": thermal}
-        names = {"framework": framework.value, "objective": objective.value, "launcher": launcher.value}
+        names: dict[str, Any] = {"framework": framework.value, "objective": objective.value, "launcher": launcher.value}
         question = commands.Question(
             model=model,
             cluster=cluster,
@@ -212,31 +212,27 @@ def estimate(  # noqa: PLR0913, PLR0917 - the flags are the command line's contr
     def run() -> int:
         from planner import commands  # noqa: PLC0415
 
+        names: dict[str, Any] = {"precision": precision, "framework": framework.value, "launcher": launcher.value}
         question = commands.Question(
             model=model,
             cluster=cluster,
             global_batch=global_batch,
             seq=seq or 0,
-            precision=precision,
-            framework=framework.value,
             recompute=recompute,
             power_cap_w=power_cap,
             thermal=thermal,
-            launcher=launcher.value,
             profile=profile,
+            **names,
         )
-        degrees: dict[str, Any] = {
-            "tp": tp,
-            "pp": pp,
-            "cp": cp,
-            "vpp": vpp,
-            "ep": ep,
-            "etp": etp,
-            "dp": dp,
-            "zero": zero,
-        }
         explicit = commands.ExplicitLayout(
-            **degrees,
+            tp=tp,
+            pp=pp,
+            cp=cp,
+            vpp=vpp,
+            ep=ep,
+            etp=etp,
+            dp=dp,
+            zero=zero,
             micro_batch=micro_batch,
             layers_per_stage=layers_per_stage,
             sequence_parallel=sequence_parallel,

@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -261,14 +261,8 @@ def node_rows(
     by_host: dict[str, list[RankPlace]] = {}
     for rank in range(site.gpus):
         by_host.setdefault(places[rank].host, []).append(places[rank])
-    for node in range(0 if launcher.scatters else len(site.hosts)):
-        first, last = node * per_node, (node + 1) * per_node - 1
-        hosts = sorted({places[rank].host for rank in range(first, last + 1)})
-        if len(hosts) > 1:
-            raise InputError(
-                f"ranks {first} to {last} are placed on hosts {', '.join(hosts)}, torchrun keeps them on one",
-                allowed="a placement that permutes nodes, and GPUs inside nodes, or --launcher srun or mpirun",
-            )
+    if not launcher.scatters:
+        _check_consecutive(places, per_node)
     uneven = next((host for host, ranks in by_host.items() if len(ranks) != per_node), None)
     if uneven:
         raise InputError(f"the placement has {len(by_host[uneven])} ranks on {uneven}", allowed=f"{per_node} on a host")
@@ -281,6 +275,18 @@ def node_rows(
         )
         for index, (host, ranks) in enumerate(by_host.items())
     )
+
+
+def _check_consecutive(places: Mapping[int, RankPlace], per_node: int) -> None:
+    """Refuse a placement that tears ranks apart which torchrun starts on one node."""
+    for first in range(0, len(places), per_node):
+        last = first + per_node - 1
+        hosts = sorted({places[rank].host for rank in range(first, last + 1)})
+        if len(hosts) > 1:
+            raise InputError(
+                f"ranks {first} to {last} are placed on hosts {', '.join(hosts)}, torchrun keeps them on one",
+                allowed="a placement that permutes nodes, and GPUs inside nodes, or --launcher srun or mpirun",
+            )
 
 
 def rank_rows(layout: Layout, nodes: Sequence[NodeRow]) -> tuple[RankRow, ...]:
