@@ -213,16 +213,15 @@ def estimate(  # noqa: PLR0913, PLR0917 - the flags are the command line's contr
         from planner import commands  # noqa: PLC0415
 
         names: dict[str, Any] = {"precision": precision, "framework": framework.value, "launcher": launcher.value}
+        limits: dict[str, Any] = {"power_cap_w": power_cap, "thermal": thermal, "profile": profile}
         question = commands.Question(
             model=model,
             cluster=cluster,
             global_batch=global_batch,
             seq=seq or 0,
             recompute=recompute,
-            power_cap_w=power_cap,
-            thermal=thermal,
-            profile=profile,
             **names,
+            **limits,
         )
         explicit = commands.ExplicitLayout(
             tp=tp,
