@@ -119,6 +119,7 @@ class Layout:
     vocabulary_spread: bool = False  # embedding and head are split over all stages (arXiv 2411.05288)
     extra_in_flight: int = 0  # micro-batches that a stage holds beyond its schedule, such as for a spread vocabulary
     rank_order: RankOrder = RankOrder.DP_INSIDE
+    microbatch_group: int = 0  # micro-batches that pass a chunk before the next one (interleaved); 0: pp
 
     @property
     def pp(self) -> int:

@@ -97,7 +97,11 @@ def added_up(counts: Floats, sizes: Floats) -> Floats:
 def pipeline_spec(layout: Layout) -> PipelineSpec:
     """Schedule and sizes of a layout."""
     return PipelineSpec(
-        schedule=layout.schedule, pp=layout.pp, vpp=layout.vpp, num_microbatches=layout.num_microbatches
+        schedule=layout.schedule,
+        pp=layout.pp,
+        vpp=layout.vpp,
+        num_microbatches=layout.num_microbatches,
+        group_size=layout.microbatch_group,
     )
 
 

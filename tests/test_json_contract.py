@@ -64,7 +64,7 @@ LAYOUT = {
     "tp": int, "pp": int, "cp": int, "ep": int, "etp": int, "dp": int, "vpp": int, "zero": int, "shard_group": int,
     "micro_batch": int, "num_microbatches": int, "schedule": str, "sequence_parallel": bool, "gpus": int,
     "recompute": {"granularity": str, "modules": [str], "layers": int},
-    "layers_per_stage": [[int]], "rank_order": str,
+    "layers_per_stage": [[int]], "rank_order": str, "microbatch_group": int,
     "stages": [
         {
             "mesh": dict.fromkeys(("gpus", "island", "tp", "cp", "dp", "ep", "etp", "edp"), int),

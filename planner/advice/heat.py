@@ -73,7 +73,7 @@ def _with_micro_batch(layout: Layout, factor: float) -> Layout | None:
         return None
     if layout.schedule is Schedule.INTERLEAVED and count % layout.pp:
         return None
-    return replace(layout, micro_batch=int(micro_batch), num_microbatches=int(count))
+    return replace(layout, micro_batch=int(micro_batch), num_microbatches=int(count), microbatch_group=0)
 
 
 def _change(before: LayoutCost, layout: Layout, after: LayoutCost) -> MicroBatchChange:

@@ -150,7 +150,7 @@ def _batches(request: PlanRequest, layout: Layout) -> Iterator[tuple[str, Layout
     per_replica = layout.micro_batch * layout.num_microbatches
     for size in (layout.micro_batch // 2, layout.micro_batch * 2):
         if size and per_replica % size == 0 and _runs(layout.schedule, layout.pp, per_replica // size):
-            changed = replace(layout, micro_batch=size, num_microbatches=per_replica // size)
+            changed = replace(layout, micro_batch=size, num_microbatches=per_replica // size, microbatch_group=0)
             yield f"micro-batch {size}", changed
     del request
 

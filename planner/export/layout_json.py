@@ -31,6 +31,7 @@ def layout_to_dict(layout: Layout) -> dict[str, Any]:
         "micro_batch": layout.micro_batch,
         "num_microbatches": layout.num_microbatches,
         "rank_order": str(layout.rank_order),
+        "microbatch_group": layout.microbatch_group,
         "stages": [
             {
                 "island": stage.island,
@@ -99,6 +100,7 @@ def layout_from_dict(content: object, where: str = "layout") -> Layout:
         num_microbatches=_whole(table, "num_microbatches", where, least=1),
         schedule=_word(Schedule, table, "schedule", where),
         rank_order=_word(RankOrder, table, "rank_order", where) if "rank_order" in table else RankOrder.DP_INSIDE,
+        microbatch_group=_whole(table, "microbatch_group", where, least=0) if "microbatch_group" in table else 0,
     )
 
 

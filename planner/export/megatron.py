@@ -83,6 +83,7 @@ def run_arguments(model: ModelSpec, job: TrainingJob, layout: Layout, version: s
     return (
         *_grid_arguments(grid, layout, is_moe),
         *_split_arguments(model, layout, version),
+        *_group_arguments(layout),
         *("--micro-batch-size", str(layout.micro_batch), "--global-batch-size", str(job.global_batch)),
         *_precision_arguments(job, grid),
         *_sharding_arguments(job, grid, version),
@@ -114,6 +115,13 @@ def _grid_arguments(grid: Strategy, layout: Layout, is_moe: bool) -> list[str]:
     if layout.rank_order is RankOrder.PP_INSIDE:
         arguments.append("--use-tp-pp-dp-mapping")
     return arguments
+
+
+def _group_arguments(layout: Layout) -> list[str]:
+    """Micro-batches of a group of the interleaved schedule, where they are not as many as stages."""
+    group = layout.microbatch_group
+    grouped = layout.vpp > 1 and group not in (0, layout.pp)
+    return ["--microbatch-group-size-per-virtual-pipeline-stage", str(group)] if grouped else []
 
 
 def _split_arguments(model: ModelSpec, layout: Layout, version: str) -> list[str]:

@@ -28,7 +28,7 @@ from planner.export.plan_checks import (
     whole_or_no_recompute,
 )
 from planner.ingest.plain_layout import same_launch
-from planner.ingest.torchtitan import layout_of, parse_torchtitan
+from planner.ingest.torchtitan import layout_of, parse_torchtitan, round_group
 from planner.ingest.torchtitan_models import registry, same_sizes
 from planner.request import Framework
 from planner.rules.proposal import ModelFacts, facts_of
@@ -195,6 +195,12 @@ def _split_arguments(layout: Layout) -> list[str]:
         raise InputError(
             f"schedule {layout.schedule} with {layout.vpp} virtual stages",
             allowed="1f1b or gpipe; with virtual stages interleaved or zbv in torchtitan",
+        )
+    rounds = round_group(layout.schedule, layout.pp, layout.num_microbatches)
+    if layout.microbatch_group not in (rounds, rounds or layout.pp):
+        raise InputError(
+            f"groups of {layout.microbatch_group} micro-batches in the interleaved schedule",
+            allowed=f"groups of {rounds or layout.pp}, which torchtitan forms of {layout.num_microbatches}",
         )
     return [
         *("--parallelism.pipeline_parallel_schedule", schedule),

@@ -14,7 +14,7 @@ from hardware.errors import InputError
 from planner.ingest.layer_pattern import moe_pattern
 from planner.ingest.options import Arguments, Fault, megatron_options, read_arguments
 from planner.request import Framework
-from planner.rules.proposal import ModelFacts, Proposal, Split, Switches, rank_order_of
+from planner.rules.proposal import ModelFacts, Proposal, Split, Switches, group_of, rank_order_of
 from planner.rules.split import layers_built, virtual_degree
 from planner.rules.table import SPLIT_CHECK, Found, all_rules, resolve_version, version_key
 from planner.rules.verdict import Violation, accepted_at_launch, check
@@ -413,6 +413,7 @@ def layout_of(launch: Launch) -> Layout:
         num_microbatches=proposal.global_batch // (proposal.micro_batch * dp),
         schedule=Schedule.INTERLEAVED if proposal.vpp > 1 else Schedule.ONE_F_ONE_B,
         rank_order=rank_order_of(proposal, dp),
+        microbatch_group=group_of(proposal),
     )
 
 

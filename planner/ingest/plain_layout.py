@@ -52,13 +52,15 @@ def plain_layout(layout: Layout, *, experts: bool) -> Layout:
     -------
     Layout
         Islands forgotten (hosts say them), equal neighbours joined, sequence parallelism only with tp, sharding groups
-        of all ranks written as 0, no ZeRO where no two ranks hold the same parameters.
+        of all ranks written as 0, no ZeRO where no two ranks hold the same parameters, groups of as many micro-batches as stages written
+        as 0.
     """
     stages = []
     for stage in layout.stages:
         runs = [(plain_strategy(run.strategy, experts=experts), run.count) for run in stage.strategies]
         stages.append(Stage(layers_per_chunk=stage.layers_per_chunk, strategies=joined(runs)))
-    return replace(layout, stages=tuple(stages))
+    grouped = layout.vpp > 1 and layout.microbatch_group != layout.pp
+    return replace(layout, stages=tuple(stages), microbatch_group=layout.microbatch_group if grouped else 0)
 
 
 def same_launch(one: Layout, other: Layout, *, experts: bool) -> bool:

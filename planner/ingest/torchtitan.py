@@ -208,8 +208,22 @@ def stated_layout(launch: TitanLaunch, model: ModelFacts) -> StatedLayout:
         micro_batch=micro,
         num_microbatches=batch // (micro * strategy.dp),
         schedule=schedule,
+        microbatch_group=round_group(schedule, pp, batch // (micro * strategy.dp)),
     )
     return StatedLayout(layout=layout, global_batch=batch, seq=read.number(_T + "seq_len", 2048))
+
+
+def round_group(schedule: Schedule, pp: int, microbatches: int) -> int:
+    """Micro-batches of a round of PyTorch's interleaved schedule; 0 where they are as many as stages.
+
+    References
+    ----------
+    PyTorch ``ScheduleInterleaved1F1B``: as many rounds as the stages go into the micro-batches, all of one size.
+    """
+    if schedule is not Schedule.INTERLEAVED:
+        return 0
+    group = microbatches // max(1, microbatches // pp)
+    return group if group > pp else 0
 
 
 def _check_batch(batch: int, local: int, dp: int, micro: int, pp: int) -> None:

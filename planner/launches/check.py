@@ -24,7 +24,7 @@ from planner.planning import estimate
 from planner.question import LaunchQuestion, job_of
 from planner.request import Framework, PlanRequest
 from planner.rules.nearest import Neighbour, nearest_legal, spread
-from planner.rules.proposal import Proposal, rank_order_of
+from planner.rules.proposal import Proposal, group_of, rank_order_of
 from planner.rules.split import layers_built
 from planner.rules.table import resolve_version
 
@@ -238,7 +238,7 @@ def layout_of_proposal(proposal: Proposal) -> Layout:
         micro_batch=proposal.micro_batch,
         num_microbatches=max(1, proposal.global_batch // (proposal.micro_batch * dp)),
     )
-    return replace(layout, rank_order=rank_order_of(proposal, dp))
+    return replace(layout, rank_order=rank_order_of(proposal, dp), microbatch_group=group_of(proposal))
 
 
 def _recompute(proposal: Proposal) -> Recompute:

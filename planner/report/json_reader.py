@@ -167,6 +167,7 @@ def _layout(read: Fields) -> Layout:
         num_microbatches=read.whole("num_microbatches", least=1),
         schedule=_member(Schedule, read, "schedule"),
         rank_order=_member(RankOrder, read, "rank_order") if "rank_order" in read.values else RankOrder.DP_INSIDE,
+        microbatch_group=read.whole("microbatch_group") if "microbatch_group" in read.values else 0,
     )
 
 

@@ -212,6 +212,7 @@ def _degrees(layout: Layout, first: Strategy) -> Json:
         "num_microbatches": layout.num_microbatches,
         "schedule": layout.schedule.value,
         "rank_order": layout.rank_order.value,
+        "microbatch_group": layout.microbatch_group,
     }
 
 

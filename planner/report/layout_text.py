@@ -245,6 +245,7 @@ def _pipeline_words(ranked: RankedLayout) -> str:
     if layout.pp == 1:
         return f"one stage; {micro}"
     chunks = f", {layout.vpp} virtual chunks a stage" if layout.vpp > 1 else ""
+    chunks += f" in groups of {layout.microbatch_group} micro-batches" if layout.microbatch_group else ""
     bubble = percent(step.bubble_s / step.total_s)
     return f"{layout.pp} stages{chunks}, {layout.schedule}; {micro}; bubble {bubble} of the step"
 

@@ -250,9 +250,10 @@ def recompute_switches(recomputes: Iterable[Recompute]) -> dict[str, Any]:
     }
 
 
-def _order_switches(layout: Layout) -> dict[str, bool]:
+def _order_switches(layout: Layout) -> dict[str, Any]:
     """Switches of the order of ranks and of micro-batches."""
     return {
+        "microbatch_group": layout.microbatch_group,
         "pp_before_dp": layout.rank_order is RankOrder.PP_INSIDE,
         "gpipe": layout.schedule is Schedule.GPIPE,
     }
@@ -267,6 +268,12 @@ def rank_order_of(proposal: Proposal, dp: int) -> RankOrder:
     """Order of the ranks of a proposal with so many replicas; without stages or replicas there is but one."""
     turned = proposal.switches.pp_before_dp and proposal.pp > 1 and dp > 1
     return RankOrder.PP_INSIDE if turned else RankOrder.DP_INSIDE
+
+
+def group_of(proposal: Proposal) -> int:
+    """Micro-batches of a group of the interleaved schedule; 0 where they are as many as stages, or nothing interleaves."""
+    group = proposal.switches.microbatch_group
+    return group if proposal.vpp > 1 and proposal.pp > 1 and group != proposal.pp else 0
 
 
 def _experts_tp(grid: Strategy, layout: Layout, model: ModelFacts) -> int:
