@@ -32,6 +32,7 @@ from planner.rules.proposal import ModelFacts, Proposal, Split
 
 _BATCH: Final = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 _BALANCED: Final = "type:transformer"
+_WITH_ENDS: Final = ("type:transformer|embedding", "type:embedding|transformer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +70,14 @@ def key_table() -> Mapping[str, Any]:
 def balanced_layers(layers: int, stages: int) -> tuple[int, ...]:
     """Layers of each stage as DeepSpeed cuts them with ``type:transformer``: even, earlier stages take the rest."""
     return tuple(leading_positions(layers, stages).tolist())
+
+
+def balanced_with_ends(layers: int, stages: int) -> tuple[int, ...]:
+    """Layers of each stage with ``type:transformer|embedding``: embedding and tied head count as a layer each."""
+    counts = leading_positions(layers + 2, stages).tolist()
+    counts[0] -= 1
+    counts[-1] -= 1
+    return tuple(counts)
 
 
 def parse_deepspeed(text: str, arguments: Sequence[str] = (), *, world: int) -> DeepSpeedLaunch:
@@ -167,8 +176,9 @@ def stated_layout(launch: DeepSpeedLaunch, model: ModelFacts) -> StatedLayout:
     pp = read.number("--pipeline-model-parallel-size", int(section.get("stages", 1)))
     strategy = _strategy(launch, model, pp, section)
     batch, micro, steps = _batch(config, strategy.dp)
+    method = (read.text("--pp-partition-method") or str(section.get("partition", _BALANCED))).lower()
     layout = Layout(
-        stages=uniform_stages([(count,) for count in _split(model, pp, section)], strategy),
+        stages=uniform_stages([(count,) for count in _split(model, pp, method)], strategy),
         micro_batch=micro,
         num_microbatches=steps,
     )
@@ -222,6 +232,9 @@ def model_of(launch: DeepSpeedLaunch) -> ModelSpec | None:
     if not all(sizes):
         return None
     experts = read.number("--num-experts", 0)
+    if len(set(read.texts("--num-experts"))) > 1:
+        told = " ".join(read.texts("--num-experts"))
+        raise InputError(f"{told}: unlike numbers of experts in one model", allowed="one number", where="--num-experts")
     facts = Architecture(
         layers=sizes[0],
         hidden=sizes[1],
@@ -303,14 +316,15 @@ def _batch(config: Mapping[str, Any], dp: int) -> tuple[int, int, int]:
     return batch, micro, steps
 
 
-def _split(model: ModelFacts, pp: int, section: Mapping[str, Any]) -> tuple[int, ...]:
+def _split(model: ModelFacts, pp: int, method: str) -> tuple[int, ...]:
     if pp == 1:
         return (model.layers,)
-    method = str(section.get("partition", _BALANCED)).lower()
+    if method.strip("'\"") in _WITH_ENDS and pp <= model.layers + 2:
+        return balanced_with_ends(model.layers, pp)
     if method != _BALANCED:
         raise InputError(
             f"partition {method!r}: what it gives depends on the program's list of layers",
-            allowed=_BALANCED,
+            allowed=f"{_BALANCED}, or {_WITH_ENDS[0]}",
             where="pipeline",
         )
     return balanced_layers(model.layers, pp)

@@ -20,6 +20,7 @@ from planner.ingest.judged import JudgedLaunch, LaunchInput, fault_violations, u
 from planner.ingest.launch_text import LaunchText, without_unresolved
 from planner.ingest.megatron import Launch, LaunchVerdict, judge, layout_of, parse_megatron
 from planner.ingest.megatron_model import model_of
+from planner.ingest.open_ends import foreign_notes, own_options, refuse_gaps
 from planner.ingest.options import Arguments, Fault, megatron_options
 from planner.ingest.plain_layout import StatedLayout
 from planner.ingest.torchtitan_models import model_of_config
@@ -85,9 +86,13 @@ def judge_launch(given: LaunchInput) -> JudgedLaunch:
 def _megatron(given: LaunchInput) -> JudgedLaunch:
     text = given.text
     told = text.environment is not None and _CONNECTIONS in text.environment
+    refuse_gaps(text)
     own = given.model is not None and "--num-layers" not in {word.partition("=")[0] for word in text.arguments}
     options = megatron_options(given.version)
     words = without_unresolved(text, lambda name: name in options and options[name].values != "0")
+    if any(word.startswith("--deepspeed") for word in text.arguments):
+        raise InputError("options of DeepSpeed in a launch for Megatron-LM", allowed="--framework deepspeed")
+    words, foreign = own_options(words, given)
     launch = parse_megatron(
         words,
         world=given.world,
@@ -95,7 +100,7 @@ def _megatron(given: LaunchInput) -> JudgedLaunch:
         environment=text.environment if told else None,
         model=facts_of(given.model) if own and given.model else None,
     )
-    model, notes = given.model, [*text.notes]
+    model, notes = given.model, [*text.notes, *foreign_notes(text.program, foreign)]
     wide = launch.proposal.tp * launch.proposal.cp > 1 and not launch.proposal.switches.megatron_fsdp
     if text.environment is not None and not told and wide:
         notes.append(f"the script does not set {_CONNECTIONS}: it must be 1 with tp or cp up to Hopper")
@@ -107,7 +112,8 @@ def _megatron(given: LaunchInput) -> JudgedLaunch:
             f"the arguments build {launch.proposal.model.layers} layers, {model.name} has {model.layers}",
             allowed="arguments without --num-layers, or the model that they build",
         )
-    return _judged(given, launch, judge(launch), model, tuple(notes))
+    judged = _judged(given, launch, judge(launch), model, tuple(notes))
+    return replace(judged, unknown=(*judged.unknown, *(fault.argument for fault in foreign)))
 
 
 def _built_model(read: Arguments) -> tuple[ModelSpec | None, str]:
@@ -328,6 +334,7 @@ def _torchtitan(given: LaunchInput) -> JudgedLaunch:
 def _deepspeed(given: LaunchInput) -> JudgedLaunch:
     if not given.text.config:
         raise InputError("no DeepSpeed configuration", allowed="--args-file ds_config.json, or a script that names one")
+    refuse_gaps(given.text)
     launch = deepspeed.parse_deepspeed(
         given.text.config, without_unresolved(given.text, deepspeed.takes_value), world=given.world
     )

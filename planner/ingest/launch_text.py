@@ -7,8 +7,9 @@ the same; JSON stays whole, for the frameworks that are configured by it.
 import re
 import shlex
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -17,16 +18,19 @@ import yaml
 
 from hardware.errors import InputError
 from hardware.text_file import read_text_file
-from planner.ingest.shell_script import MOST_SCRIPT_BYTES, ShellCommand, ShellScript, read_script
+from planner.ingest.script_files import written_files
+from planner.ingest.shell_script import BLANK, MOST_SCRIPT_BYTES, ShellCommand, ShellScript, read_script
 
 MOST_YAML_EVENTS: Final = 20_000
 MOST_NESTING: Final = 20
+MOST_TESTS_TOLD: Final = 4
 _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_REDIRECTION: Final = re.compile(r"\d*[<>]")
+_SILENT: Final = ("echo", "printf", "cp", "mv", "cat", "ls", "cd", "source")
+_SHELLS: Final = ("bash", "sh", "sbatch")
 _DEEPSPEED_CONFIG: Final = ("--deepspeed_config", "--deepspeed-config")
 _PER_NODE: Final = ("--nproc_per_node", "--nproc-per-node", "--num_gpus", "--num-gpus")
 _NODES: Final = ("--nnodes", "--num_nodes", "--num-nodes", "-N")
-_SLURM_PER_NODE: Final = ("--ntasks-per-node", "--gpus-per-node", "--gres")
+_SLURM_PER_NODE: Final = ("--gpus-per-node", "--gres", "--ntasks-per-node")
 _LAUNCHERS: Final = ("torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic")
 _RECIPES: Final = ("--recipe", "--factory")
 _CONFIG_KEYS: Final = ("galvatron_config_path", "deepspeed_config")
@@ -50,6 +54,8 @@ class LaunchText:
         GPUs that the file itself starts; 0: it does not say.
     recipe : str
         Name behind ``--recipe`` or ``--factory``.
+    program : str
+        Python program or module that a script starts; empty where no script was given.
     notes : tuple of str
         What the reader should know: values that are not in the file.
     unresolved : tuple of str
@@ -61,6 +67,7 @@ class LaunchText:
     environment: Mapping[str, str] | None = None
     world: int = 0
     recipe: str = ""
+    program: str = ""
     notes: tuple[str, ...] = ()
     unresolved: tuple[str, ...] = ()
 
@@ -129,28 +136,38 @@ def _shell(text: str, path: Path) -> LaunchText:
             ) from None
         return LaunchText(arguments=tuple(words))
     script = read_script(text, str(path))
-    command, arguments = _training_command(script, str(path))
-    unresolved = [name for name in script.unresolved if any(name in word for word in command.words)]
+    command, program, arguments = _training_command(script, str(path))
+    unresolved = [name for name in command.unresolved if any(name in word for word in command.words)]
     named = [name for name in unresolved if name not in ("$@", "$*") and any(name in word for word in arguments)]
-    told = f"no value in {path.name}, so options that use it are not judged: {', '.join(named)}"
+    told = f"no value in {path.name}, so options that use it are not judged: {', '.join(named).replace(BLANK, ' ')}"
     return LaunchText(
         arguments=arguments,
         unresolved=tuple(unresolved),
-        config=_named_json(command.words, path),
+        config=_named_json(command, path, written_files(script, path.parent)),
+        program=program,
         environment=command.environment,
         world=_world(command.words, script),
-        notes=(told,) if named else (),
+        notes=(*([told] if named else []), *_undecided(script)),
     )
 
 
-def _training_command(script: ShellScript, where: str) -> tuple[ShellCommand, tuple[str, ...]]:
-    """The command with most arguments behind a Python program or module, and those arguments."""
-    found: list[tuple[int, ShellCommand, tuple[str, ...]]] = []
+def _undecided(script: ShellScript) -> list[str]:
+    """Say which branches are all read, because only the running shell decides between them."""
+    if not script.undecided:
+        return []
+    told = "; ".join(script.undecided[:MOST_TESTS_TOLD])
+    more = f" and {len(script.undecided) - MOST_TESTS_TOLD} more" if len(script.undecided) > MOST_TESTS_TOLD else ""
+    return [f"of the branches behind these tests all are read and the last assignment counts: {told}{more}"]
+
+
+def _training_command(script: ShellScript, where: str) -> tuple[ShellCommand, str, tuple[str, ...]]:
+    """The command with most arguments behind a Python program or module, that program, and those arguments."""
+    found: list[tuple[int, ShellCommand, str, tuple[str, ...]]] = []
     for command in script.commands:
         for inner in _nested(command, where):
-            arguments = _behind_program(inner.words)
-            if arguments is not None:
-                found.append((len(arguments), inner, arguments))
+            behind = _behind_program(inner.words)
+            if behind is not None:
+                found.append((len(behind[1]), inner, *behind))
     if not found:
         raise InputError(
             "no training command is found",
@@ -158,36 +175,69 @@ def _training_command(script: ShellScript, where: str) -> tuple[ShellCommand, tu
             "or a file of arguments alone",
             where=where,
         )
-    _, command, arguments = max(found, key=lambda item: item[0])
-    return command, arguments
+    return max(found, key=lambda item: item[0])[1:]
 
 
 def _nested(command: ShellCommand, where: str) -> Iterator[ShellCommand]:
-    """The command itself, or those inside ``bash -c "..."``."""
-    for index, word in enumerate(command.words[:-1]):
-        if word in ("-c", "-lc") and index and command.words[index - 1].rpartition("/")[2] in ("bash", "sh"):
-            for inner in read_script(command.words[index + 1], where).commands:
-                environment = MappingProxyType({**command.environment, **inner.environment})
-                yield ShellCommand(words=inner.words, environment=environment)
-            return
-    yield command
+    """The command itself, or those inside ``bash -c "..."`` or behind ``sbatch <<``."""
+    for index, word in enumerate(command.words):
+        if word.rpartition("/")[2] in ("bash", "sh"):
+            options = list(takewhile(lambda option: option.startswith("-"), command.words[index + 1 :]))
+            last = index + len(options) + 1
+            if options and options[-1].endswith("c") and last < len(command.words):
+                yield from _inside(command.words[last], command, where)
+                return
+    if command.words[0] == "eval":
+        yield from _inside(" ".join(command.words[1:]), command, where)
+    elif command.document and command.words[0].rpartition("/")[2] in _SHELLS:
+        yield from _inside(command.document, command, where)
+    else:
+        yield command
 
 
-def _behind_program(words: Sequence[str]) -> tuple[str, ...] | None:
+def _inside(text: str, command: ShellCommand, where: str) -> Iterator[ShellCommand]:
+    """Training commands of a script in a script, which knows what the outer one exports."""
+    for inner in read_script(text, where, command.environment).commands:
+        environment = MappingProxyType({**command.environment, **inner.environment})
+        unresolved = (*command.unresolved, *inner.unresolved)
+        yield from _nested(replace(inner, environment=environment, unresolved=unresolved), where)
+
+
+def _behind_program(words: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
+    """The training program and its arguments; what a script prints or copies starts nothing."""
+    if words[0].rpartition("/")[2] in _SILENT:
+        return None
     if "llm" in words and "pretrain" in words[words.index("llm") :]:  # nemo's command line
-        return _until_redirection(words[words.index("pretrain", words.index("llm")) + 1 :])
+        return "nemo", tuple(words[words.index("pretrain", words.index("llm")) + 1 :])
     for index, word in enumerate(words):
         module = word == "-m" and index + 1 < len(words) and not words[index + 1].startswith(_LAUNCHERS)
         started = index and words[0].rpartition("/")[2] in _STARTERS and not words[index - 1].startswith("-")
         named_later = word.startswith("$") and bool(started) and not word.endswith("]")
         if word.endswith(".py") or module or named_later:
-            return _until_redirection(words[index + (2 if module else 1) :])
+            return words[index + module], tuple(words[index + 1 + module :])
     return None
 
 
-def _until_redirection(words: Sequence[str]) -> tuple[str, ...]:
-    end = next((at for at, word in enumerate(words) if _REDIRECTION.match(word)), len(words))
-    return tuple(words[:end])
+def unresolved_options(text: LaunchText, names: Collection[str]) -> Mapping[str, str]:
+    """Options of ``names`` whose values the file does not hold, with those values, unless a later word gives one.
+
+    Parameters
+    ----------
+    text : LaunchText
+        As read.
+    names : collection of str
+        Options to look for.
+    """
+    found: dict[str, str] = {}
+    name = ""
+    for word in text.arguments:
+        value = word
+        if word.startswith("--"):
+            name, _, value = word.partition("=")
+        if value and name in names:
+            found.pop(name, None)
+            found |= {name: value.replace(BLANK, " ")} if any(gap in value for gap in text.unresolved) else {}
+    return MappingProxyType(found)
 
 
 def without_unresolved(text: LaunchText, takes_value: Callable[[str], bool]) -> tuple[str, ...]:
@@ -209,15 +259,32 @@ def without_unresolved(text: LaunchText, takes_value: Callable[[str], bool]) -> 
     return tuple(kept)
 
 
-def _named_json(words: Sequence[str], path: Path) -> str:
-    """Text of the JSON configuration that a command names, as written or beside the script."""
+def _named_json(command: ShellCommand, path: Path, written: Mapping[str, str]) -> str:
+    """Text of the JSON configuration that a command names: written by the script, or a file as named or beside it."""
+    words = command.words
     told = _option(words, _DEEPSPEED_CONFIG)
     told = told or next((word.partition("=")[2] for word in words if word.partition("=")[0].endswith(_CONFIG_KEYS)), "")
+    by_path = {str(Path(name)): text for name, text in written.items()}
+    if told and str(Path(told)) in by_path:
+        return _without_gaps(by_path[str(Path(told))], command, str(path))
     if told.endswith(".json"):
         for candidate in (Path(told), path.parent / told, path.parent / Path(told).name):
             if candidate.is_file():
                 return _text(candidate)
     return ""
+
+
+def _without_gaps(text: str, command: ShellCommand, where: str) -> str:
+    """A configuration that a script writes, unless it writes values into it that only a running shell knows."""
+    gaps = [name for name in command.unresolved if re.search(rf"{re.escape(name)}(?!\w)", text)]
+    if gaps:
+        told = ", ".join(dict.fromkeys(gaps)).replace(BLANK, " ")
+        raise InputError(
+            f"the configuration that it writes has values that are not in the file: {told}",
+            allowed="the configuration itself as --args-file, with the script's degrees behind --",
+            where=where,
+        )
+    return text
 
 
 def _option(words: Sequence[str], names: Sequence[str]) -> str:
@@ -230,11 +297,17 @@ def _option(words: Sequence[str], names: Sequence[str]) -> str:
 
 def _world(words: Sequence[str], script: ShellScript) -> int:
     """GPUs that the launcher's options, the batch system's lines or the script's variables state; 0: none do."""
-    per_node = _count(_option(words, _PER_NODE)) or _count(_option(script.directives, _SLURM_PER_NODE))
-    nodes = _count(_option(words, _NODES)) or _count(_option(script.directives, ("--nodes", "-N")))
+    per_node = _count(_option(words, _PER_NODE)) or _slurm_per_node(script)
+    stated = _option(words, _NODES)
+    nodes = _count(stated) or _count(_option(script.directives, ("--nodes", "-N")))
     if per_node:
-        return per_node * max(1, nodes)
+        return per_node * (nodes or (0 if stated else 1))  # a number of nodes that only the running shell knows
     return _count(script.variables.get("WORLD_SIZE", ""))
+
+
+def _slurm_per_node(script: ShellScript) -> int:
+    """GPUs of a node that the batch system's lines ask for; tasks where they name none."""
+    return next((found for name in _SLURM_PER_NODE if (found := _count(_option(script.directives, (name,))))), 0)
 
 
 def _count(text: str) -> int:
@@ -270,7 +343,17 @@ def _flag_words(flags: Mapping[Any, Any]) -> Iterator[str]:
             continue
         yield str(name)
         if value is not True:
-            yield from map(str, value if isinstance(value, list) else [value])
+            yield from map(str, value if isinstance(value, list) else _flag_values(value))
+
+
+def _flag_values(value: object) -> list[object]:
+    """Values of one flag: ``2 2`` and ``[2 2]`` are two, as the scripts that read this form take them apart."""
+    if not isinstance(value, str) or " " not in value.strip():
+        return [value]
+    try:
+        return [*shlex.split(re.sub(r"^\[(.*)\]$", r"\1", value.strip()))]
+    except ValueError:  # a quote that is not closed: one value
+        return [value]
 
 
 def _load_yaml(text: str, where: str) -> object:

@@ -120,6 +120,8 @@ def parse_megatron(
     faults = list(read.faults)
     if not read.has("--num-layers") and read.has("--encoder-num-layers"):
         read = replace(read, given={**read.given, "--num-layers": read.texts("--encoder-num-layers")})
+    if not read.has("--seq-length") and read.has("--encoder-seq-length"):
+        read = replace(read, given={**read.given, "--seq-length": read.texts("--encoder-seq-length")})
     required = _REQUIRED if model is None else _REQUIRED_OF_ANY_MODEL
     missing = [name for name in required if not read.has(name)]
     faults += [

@@ -160,6 +160,35 @@ def read_arguments(arguments: Sequence[str], options: Mapping[str, Option]) -> A
     return Arguments(given=MappingProxyType(given), faults=tuple(faults))
 
 
+def without_unknown(
+    arguments: Sequence[str], options: Mapping[str, Option]
+) -> tuple[tuple[str, ...], tuple[Fault, ...]]:
+    """Take the options off that a table does not have, with their values.
+
+    Parameters
+    ----------
+    arguments : sequence of str
+        As of :func:`read_arguments`.
+    options : mapping of str to Option
+        The parser's options.
+
+    Returns
+    -------
+    tuple
+        The arguments left, and what was taken off.
+    """
+    kept: list[str] = []
+    taken: list[Fault] = []
+    known = True
+    for token in arguments:
+        if token.startswith("--"):
+            known = token.partition("=")[0] in options
+            taken += [] if known else [_unknown(token.partition("=")[0], options)]
+        if known:
+            kept.append(token)
+    return tuple(kept), tuple(taken)
+
+
 def _following(arguments: Sequence[str], start: int) -> tuple[str, ...]:
     """Tokens from ``start`` up to the next option; a negative number is a value."""
     values = []

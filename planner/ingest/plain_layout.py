@@ -52,8 +52,8 @@ def plain_layout(layout: Layout, *, experts: bool) -> Layout:
     -------
     Layout
         Islands forgotten (hosts say them), equal neighbours joined, sequence parallelism only with tp, sharding groups
-        of all ranks written as 0, no ZeRO where no two ranks hold the same parameters, groups of as many micro-batches as stages written
-        as 0.
+        of all ranks written as 0, no ZeRO where no two ranks hold the same parameters, groups of as many
+        micro-batches as stages written as 0.
     """
     stages = []
     for stage in layout.stages:

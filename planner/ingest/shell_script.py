@@ -8,40 +8,62 @@ References
 POSIX.1-2017, Shell Command Language: quoting, parameter expansion, field splitting. Arrays and ``+=`` as in bash.
 """
 
-import ast
-import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
 from hardware.errors import InputError
+from planner.ingest.shell_conditions import Branch, condition, whole_number
 
 MOST_SCRIPT_BYTES: Final = 1 << 20
 MOST_VALUE: Final = 200_000
 """Characters that a variable may grow to; doubling assignments would fill the memory otherwise."""
 MOST_STATEMENTS: Final = 10_000
+BLANK: Final = "\u2420"
+"""Stands for a blank inside a text whose value is not known, which stays one word."""
 MOST_OPERAND: Final = 40
 """Characters of a variable that arithmetic looks at."""
 _NAME: Final = re.compile(r"[A-Za-z_]\w*")
 _ASSIGNED: Final = re.compile(r"([A-Za-z_]\w*)(\+?)=")
-_DEFAULTED: Final = re.compile(r"([A-Za-z_]\w*|\d)(?:\[[@*]\])?(?::?([-=?+])(.*))?", re.DOTALL)
+_DEFAULTED: Final = re.compile(r"([A-Za-z_]\w*|\d+)(?:\[[@*]\])?(?::?([-=?+])(.*))?", re.DOTALL)
+_REDIRECTION: Final = re.compile(r"\d*(<<<|>>|[<>])\|?")
+_PLACEHOLDER: Final = re.compile(r"<[^<>]+>")
+_HERE: Final = re.compile(r"<<(-?)[ \t]*(?:'(\w+)'|\"(\w+)\"|\\?(\w+))")
+_DOCUMENT: Final = ("document", "verbatim")
 _KEYWORDS: Final = ("if", "then", "else", "elif", "fi", "do", "done", "while", "for", "{", "}", "!", "time", "exec")
 _DECLARING: Final = ("export", "declare", "local", "readonly", "typeset")
-_OPERATORS: Final[Mapping[type, Callable[[int, int], int]]] = MappingProxyType(
-    {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
-)
 Pieces = tuple[tuple[str, str], ...]
-"""Parts of one word: ``plain`` ones are expanded and split, ``double`` ones expanded, ``single`` ones kept."""
+"""Parts of one word: ``plain`` ones are expanded and split, ``double`` ones expanded, ``single`` ones kept.
+
+A word of one ``document`` (expanded) or ``verbatim`` part is the text behind ``<<``.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShellCommand:
-    """One command of a script with its words expanded, and the environment that the script has set until then."""
+    """One command of a script with its words expanded, and the environment that the script has set until then.
+
+    Attributes
+    ----------
+    words : tuple of str
+        Without redirections.
+    environment : mapping of str to str
+        What the script has exported, and the command's own assignments.
+    document : str
+        The text behind ``<<``.
+    writes : tuple of str
+        Files that its output goes to.
+    unresolved : tuple of str
+        Variables and commands whose values the script does not hold, as far as it has been read.
+    """
 
     words: tuple[str, ...]
     environment: Mapping[str, str]
+    document: str = ""
+    writes: tuple[str, ...] = ()
+    unresolved: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,19 +73,20 @@ class ShellScript:
     Attributes
     ----------
     commands : tuple of ShellCommand
-        In order; control flow is not followed: every branch counts, the last assignment wins.
+        In order. Of an ``if`` the branch that runs counts, where its tests compare what the script holds; else every
+        branch does, and the last assignment wins. Loops are read once.
     variables : mapping of str to str
         Values at the end; arrays joined by blanks.
-    unresolved : tuple of str
-        Variables and commands whose values the script does not hold.
     directives : tuple of str
         Words of ``#SBATCH`` lines.
+    undecided : tuple of str
+        Tests behind ``if`` that depend on what the script does not hold.
     """
 
     commands: tuple[ShellCommand, ...]
     variables: Mapping[str, str]
-    unresolved: tuple[str, ...]
     directives: tuple[str, ...]
+    undecided: tuple[str, ...]
 
 
 @dataclass(kw_only=True)
@@ -71,9 +94,15 @@ class _State:
     values: dict[str, tuple[str, ...]] = field(default_factory=dict)
     exported: set[str] = field(default_factory=set)
     unresolved: list[str] = field(default_factory=list)
+    branches: list[Branch] = field(default_factory=list)
+    undecided: list[str] = field(default_factory=list)
+
+    def counts(self) -> bool:
+        """Whether a statement here runs, or may run."""
+        return all(branch.live for branch in self.branches)
 
 
-def read_script(text: str, where: str = "script") -> ShellScript:
+def read_script(text: str, where: str = "script", known: Mapping[str, str] = MappingProxyType({})) -> ShellScript:
     """Read a script.
 
     Parameters
@@ -82,6 +111,8 @@ def read_script(text: str, where: str = "script") -> ShellScript:
         The script.
     where : str
         File that errors name.
+    known : mapping of str to str
+        Variables that are set when it starts.
 
     Raises
     ------
@@ -90,7 +121,7 @@ def read_script(text: str, where: str = "script") -> ShellScript:
     """
     if len(text) > MOST_SCRIPT_BYTES:
         raise InputError(f"{len(text)} characters", allowed=f"up to {MOST_SCRIPT_BYTES}", where=where)
-    state, commands = _State(), []
+    state, commands = _State(values={name: (value,) for name, value in known.items()}), []
     try:
         for number, words in enumerate(statements(text, where)):
             if number >= MOST_STATEMENTS:
@@ -104,8 +135,8 @@ def read_script(text: str, where: str = "script") -> ShellScript:
     return ShellScript(
         commands=tuple(commands),
         variables=MappingProxyType({name: " ".join(values) for name, values in state.values.items()}),
-        unresolved=tuple(dict.fromkeys(state.unresolved)),
         directives=tuple(directives),
+        undecided=tuple(dict.fromkeys(state.undecided)),
     )
 
 
@@ -113,7 +144,12 @@ def _run(words: list[Pieces], state: _State, where: str) -> ShellCommand | None:
     """Take a statement's assignments over; return its command, if it has one."""
     index = 0
     while index < len(words) and _literal(words[index]) in _KEYWORDS:
+        _turn(_literal(words[index]), state)
         index += 1
+    if not state.counts():
+        return None
+    if state.branches and not state.branches[-1].begun:
+        state.branches[-1].tests.append(_test(words[:index], words[index:], state, where))
     declared = index < len(words) and _literal(words[index]) in _DECLARING
     index += declared
     own: dict[str, str] = {}
@@ -131,9 +167,64 @@ def _run(words: list[Pieces], state: _State, where: str) -> ShellCommand | None:
         index += 1
     if index >= len(words):
         return None
-    expanded = tuple(word for pieces in words[index:] for word in _expand(pieces, state, where))
     exported = {name: " ".join(state.values[name]) for name in state.exported if name in state.values}
-    return ShellCommand(words=expanded, environment=MappingProxyType({**exported, **own})) if expanded else None
+    return _command(words[index:], state, where, MappingProxyType({**exported, **own}))
+
+
+def _turn(keyword: str, state: _State) -> None:
+    """Follow an ``if`` to its next part."""
+    if keyword == "if":
+        state.branches.append(Branch(tests=[]))
+    elif not state.branches:
+        return
+    elif keyword == "then":
+        state.branches[-1].begin_arm()
+    elif keyword in ("elif", "else"):
+        state.branches[-1].next_arm(begun=keyword == "else")
+    elif keyword == "fi":
+        state.branches.pop()
+
+
+def _test(keywords: list[Pieces], words: list[Pieces], state: _State, where: str) -> bool | None:
+    """What a test behind ``if`` comes to; None when a value in it is not known."""
+    if any(_literal(keyword) == "!" for keyword in keywords):
+        return None
+    before = len(state.unresolved)
+    expanded = [word for pieces in words for word in _expand(pieces, state, where)]
+    unknown = any(name in word for name in set(state.unresolved) for word in expanded)
+    del state.unresolved[before:]
+    if unknown:
+        state.undecided.append(" ".join(expanded).replace(BLANK, " "))
+    return None if unknown else condition(expanded)
+
+
+def _command(words: list[Pieces], state: _State, where: str, environment: Mapping[str, str]) -> ShellCommand | None:
+    """A command with its words expanded; redirections are taken off, unless the word is a placeholder ``<...>``."""
+    expanded: list[str] = []
+    writes: list[str] = []
+    document, target = "", None
+    for pieces in words:
+        kind, text = pieces[0]
+        found = _REDIRECTION.match(text) if kind == "plain" and not _PLACEHOLDER.fullmatch(text) else None
+        if kind in _DOCUMENT:
+            document = "".join(_substituted(text, state, True)) if kind == "document" else text
+        elif target is not None or found is not None:
+            rest = pieces if found is None else ((kind, text[found.end() :]), *pieces[1:])
+            named = "".join(_expand(rest, state, where))
+            operator = target if found is None else found[1]
+            target = operator if not named else None
+            writes += [named] if named and operator in (">", ">>") else []
+        else:
+            expanded += _expand(pieces, state, where)
+    if not expanded:
+        return None
+    return ShellCommand(
+        words=tuple(expanded),
+        environment=environment,
+        document=document,
+        writes=tuple(writes),
+        unresolved=tuple(dict.fromkeys(state.unresolved)),
+    )
 
 
 def _literal(pieces: Pieces) -> str:
@@ -171,6 +262,9 @@ def statements(text: str, where: str = "script") -> Iterator[list[Pieces]]:
                 yield words
                 words = []
             index += 1
+        elif not pieces and text.startswith("<<", index) and (here := _HERE.match(text, index)):
+            words.append(((_here_kind(here), _here_text(text, here)),))
+            text, index = _without_here_text(text, here), here.end()
         elif char == "#" and not pieces:
             end = text.find("\n", index)
             index = len(text) if end < 0 else end
@@ -180,6 +274,30 @@ def statements(text: str, where: str = "script") -> Iterator[list[Pieces]]:
     words += [tuple(pieces)] if pieces else []
     if words:
         yield words
+
+
+def _here_kind(here: re.Match[str]) -> str:
+    return "document" if here[4] and not here[0].endswith("\\" + here[4]) else "verbatim"
+
+
+def _here_span(text: str, here: re.Match[str]) -> tuple[int, int, int]:
+    """Where the text behind ``<<WORD`` begins, ends, and where the line after its ``WORD`` begins."""
+    start = text.find("\n", here.end()) % (len(text) + 1) + 1
+    tabs = r"\t*" if here[1] else ""
+    closing = re.compile(rf"^{tabs}{here[2] or here[3] or here[4]}[ \t]*$", re.MULTILINE).search(text, start)
+    if closing is None:
+        return start, len(text), len(text)
+    return start, closing.start(), min(len(text), closing.end() + 1)
+
+
+def _here_text(text: str, here: re.Match[str]) -> str:
+    start, end, _ = _here_span(text, here)
+    return text[start:end]
+
+
+def _without_here_text(text: str, here: re.Match[str]) -> str:
+    start, _, rest = _here_span(text, here)
+    return text[:start] + text[rest:]
 
 
 def _joins(pieces: list[tuple[str, str]], kind: str) -> bool:
@@ -217,6 +335,8 @@ def _closing_quote(text: str, index: int, where: str) -> int:
     while index < len(text) and text[index] != '"':
         if text.startswith(("$(", "${"), index):
             index = _closing_bracket(text, index + 1, where) + 1
+        elif text[index] == "`" and "`" in text[index + 1 :]:
+            index = text.index("`", index + 1) + 1
         else:
             index += 2 if text[index] == "\\" else 1
     if index >= len(text):
@@ -300,17 +420,14 @@ def _value(text: str, index: int, state: _State) -> tuple[tuple[str, ...], int]:
     if text.startswith(("$(", "`"), index):
         end = text.find("`", index + 1) if text[index] == "`" else _closing_bracket(text, index + 1, "command")
         end = len(text) if end < 0 else end + 1
-        state.unresolved.append(text[index:end])
-        return (text[index:end],), end
+        return (_not_known(text[index:end], state),), end
     if text.startswith("${", index):
         end = _closing_bracket(text, index + 1, "expansion") + 1
         return _parameter(text[index + 2 : end - 1], state), end
     name = _NAME.match(text, index + 1)
     if name is None:
-        end = index + 2 if text[index + 1 : index + 2] in "@*#?0123456789" else index + 1
-        if end > index + 1:
-            state.unresolved.append(text[index:end])
-        return (text[index:end],), end
+        special = text[index + 1 : index + 2] in tuple("@*#?0123456789")
+        return (_not_known(text[index : index + 2], state) if special else "$",), index + 1 + special
     return _parameter(name[0], state), name.end()
 
 
@@ -324,8 +441,7 @@ def _parameter(body: str, state: _State) -> tuple[str, ...]:
         return (" ".join(_substituted(found[3].strip("'\""), state, True)),)
     if found and found[2] == "+":
         return ("",)
-    state.unresolved.append(f"${name}")
-    return (f"${name}",)
+    return (_not_known(f"${{{name}}}" if name.isdigit() and len(name) > 1 else f"${name}", state),)
 
 
 def _arithmetic(body: str, state: _State) -> str:
@@ -336,21 +452,12 @@ def _arithmetic(body: str, state: _State) -> str:
         value = " ".join(state.values.get(name[0], ()))
         return value if 0 < len(value) <= MOST_OPERAND else name[0]
 
-    filled = _NAME.sub(operand, plain)
-    try:
-        return str(_whole(ast.parse(filled.strip(), mode="eval").body))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last: nested beyond Python's own parser
-        state.unresolved.append(f"$(({body}))")
-        return f"$(({body}))"
+    found = whole_number(_NAME.sub(operand, plain))
+    return _not_known(f"$(({body}))", state) if found is None else str(found)
 
 
-def _whole(node: ast.expr) -> int:
-    if isinstance(node, ast.Constant) and type(node.value) is int and abs(node.value) < 10**12:
-        return node.value
-    if isinstance(node, ast.BinOp):
-        left, right = _whole(node.left), _whole(node.right)
-        if type(node.op) in _OPERATORS:
-            return _OPERATORS[type(node.op)](left, right)
-        if isinstance(node.op, ast.Div | ast.FloorDiv | ast.Mod) and right:
-            return left % right if isinstance(node.op, ast.Mod) else left // right
-    raise ValueError("not whole numbers joined by + - * / %")
+def _not_known(text: str, state: _State) -> str:
+    """Text of which the script does not hold the value, as one word; it is named."""
+    word = re.sub(r"\s", BLANK, text)
+    state.unresolved.append(word)
+    return word

@@ -37,6 +37,7 @@ CHECKED: Final = (
     Framework.GALVATRON,
 )
 FASTEST: Final = 3  # faster layouts that are named
+_OF_WORLD: Final = ("world-grid", "world-expert-grid", "batch", "deepspeed-launch")
 MOST_STEPS: Final = 3  # changes in a row that are tried
 
 
@@ -127,9 +128,25 @@ def read_launch(question: LaunchQuestion) -> JudgedLaunch:
         model=presets.model(question.model) if question.model else None,
     )
     try:
-        return judge_launch(given)
+        judged = judge_launch(given)
     except InputError as error:
         raise (error.within(str(question.file)) if question.file else error) from None
+    return judged if _stated_world(question, text, framework) else _on_assumed_world(judged)
+
+
+def _on_assumed_world(judged: JudgedLaunch) -> JudgedLaunch:
+    """The answer on a launch that does not say how many GPUs it has, unless that is what breaks it.
+
+    Raises
+    ------
+    InputError
+        One GPU does not hold its degrees.
+    """
+    if any(violation.rule in _OF_WORLD for violation in judged.violations):
+        raise InputError(
+            "the launch does not say how many GPUs it has", allowed="--world-size N, or --cluster PRESET:NODES"
+        )
+    return replace(judged, notes=(*judged.notes, "the launch does not say how many GPUs it has: one is assumed"))
 
 
 def _framework(name: str) -> Framework:
@@ -142,10 +159,14 @@ def _framework(name: str) -> Framework:
 
 def _world(question: LaunchQuestion, text: LaunchText, framework: Framework) -> int:
     """GPUs of the job: as the user says, as the launch says, as the cluster has."""
+    return _stated_world(question, text, framework) or 1
+
+
+def _stated_world(question: LaunchQuestion, text: LaunchText, framework: Framework) -> int:
     told = question.world or stated_world(text, framework)
     if told:
         return told
-    return find_cluster(question.cluster).gpus if question.cluster and not is_preset_alone(question.cluster) else 1
+    return find_cluster(question.cluster).gpus if question.cluster and not is_preset_alone(question.cluster) else 0
 
 
 def is_preset_alone(cluster: str) -> bool:

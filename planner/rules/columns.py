@@ -97,6 +97,7 @@ def with_derived(given: Mapping[str, Ints]) -> Columns:
     columns["remainder"] = columns["microbatches"] % np.maximum(one, columns["group"])
     columns["rounds"] = np.maximum(one, columns["microbatches"] // np.maximum(one, columns["pp"]))
     columns["positions"] = columns["pp"] * columns["vpp"]
+    columns["layers_and_ends"] = columns["layers"] + 2 * columns["ends_alone"]
     columns["two_cp"] = 2 * columns["cp"]
     columns["local_seq"] = columns["seq"] // np.maximum(one, columns["cp"])
     columns["tp_heads"] = columns["heads"] // np.maximum(one, columns["tp"])

@@ -107,6 +107,7 @@ class Switches:
     interleaved_one: bool = False  # one virtual stage counts as interleaved (core 0.13, when it is asked for)
     gpipe: bool = False  # all micro-batches forward, then all backward: they need not fill the stages
     microbatch_group: int = 0  # 0: the pipeline degree
+    ends_alone: bool = False  # embedding and head have stages of their own, which hold no layer
     recompute_full: bool = False
     recompute_selective: bool = False
     recompute_some: bool = False  # some layers recompute in full, others do not
@@ -254,6 +255,7 @@ def _order_switches(layout: Layout) -> dict[str, Any]:
     """Switches of the order of ranks and of micro-batches."""
     return {
         "microbatch_group": layout.microbatch_group,
+        "ends_alone": layout.pp > 2 and layout.stages[0].layers == layout.stages[-1].layers == 0,
         "pp_before_dp": layout.rank_order is RankOrder.PP_INSIDE,
         "gpipe": layout.schedule is Schedule.GPIPE,
     }
@@ -271,7 +273,7 @@ def rank_order_of(proposal: Proposal, dp: int) -> RankOrder:
 
 
 def group_of(proposal: Proposal) -> int:
-    """Micro-batches of a group of the interleaved schedule; 0 where they are as many as stages, or nothing interleaves."""
+    """Micro-batches of a group of the interleaved schedule; 0 where they are as many as stages, or none interleave."""
     group = proposal.switches.microbatch_group
     return group if proposal.vpp > 1 and proposal.pp > 1 and group != proposal.pp else 0
 

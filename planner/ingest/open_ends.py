@@ -1,0 +1,71 @@
+"""What a launch leaves open: values that its script does not hold, and options that its program may add.
+
+References
+----------
+Megatron-LM ``megatron/training/arguments.py``, ``parse_args``: a program may add options of its own to the parser.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from hardware.errors import InputError
+from planner.ingest.judged import LaunchInput
+from planner.ingest.launch_text import LaunchText, unresolved_options
+from planner.ingest.options import Fault, megatron_options, without_unknown
+
+_DECIDING: Final = frozenset(
+    f"--{name}"
+    for name in (
+        *("num-layers", "hidden-size", "num-attention-heads", "seq-length", "micro-batch-size", "global-batch-size"),
+        *("tensor-model-parallel-size", "pipeline-model-parallel-size", "context-parallel-size"),
+        *("expert-model-parallel-size", "expert-tensor-parallel-size", "num-experts", "moe-expert-parallel-size"),
+        *("ds-sequence-parallel-size", "num-layers-per-virtual-pipeline-stage"),
+        *("num-virtual-stages-per-pipeline-rank", "decoder-first-pipeline-num-layers"),
+        *("decoder-last-pipeline-num-layers", "max-position-embeddings", "ffn-hidden-size", "num-query-groups"),
+    )
+)
+"""Options without whose values nothing can be said of a launch."""
+_PROGRAMS: Final = frozenset(
+    f"{name}.py"
+    for name in (
+        *("pretrain_gpt", "pretrain_mamba", "pretrain_hybrid", "pretrain_bert", "pretrain_t5", "pretrain_ict"),
+        *("pretrain_retro", "pretrain_vision_classify", "train_rl"),
+    )
+)
+"""Programs of Megatron-LM that take the options of its parser alone."""
+
+
+def refuse_gaps(text: LaunchText) -> None:
+    """Refuse a script that does not hold what its layout depends on: nothing it builds could be told.
+
+    Raises
+    ------
+    InputError
+        Names the options and what their values wait for.
+    """
+    gaps = unresolved_options(text, _DECIDING)
+    if gaps:
+        told = ", ".join(f"{name} {value}" for name, value in gaps.items())
+        raise InputError(
+            f"values are not in the file: {told}",
+            allowed=f"them behind the file, such as -- {next(iter(gaps))} VALUE",
+        )
+
+
+def own_options(words: Sequence[str], given: LaunchInput) -> tuple[tuple[str, ...], tuple[Fault, ...]]:
+    """Arguments without options that another program than Megatron-LM's may add to the parser, and those."""
+    name = given.text.program.rpartition("/")[2]
+    if not name.endswith(".py") or name in _PROGRAMS:
+        return tuple(words), ()
+    return without_unknown(words, megatron_options(given.version))
+
+
+def foreign_notes(program: str, foreign: Sequence[Fault]) -> list[str]:
+    """Name the options that a program must add for its launch to start; nothing where there are none."""
+    if not foreign:
+        return []
+    name = program.rpartition("/")[2]
+    messages = dict.fromkeys(fault.message.removeprefix("option ") for fault in foreign)
+    told = ", ".join(message.replace(" is unknown to this version;", ":") for message in messages)
+    told = told.replace(" is unknown to this version", "")
+    return [f"{name} is not Megatron-LM's own program: it must add these options, which core does not know: {told}"]

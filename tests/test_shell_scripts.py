@@ -1,0 +1,210 @@
+"""Launch scripts as people write them: branches, texts behind ``<<``, templates, scripts in scripts, other programs."""
+
+import json
+
+import pytest
+
+from hardware.errors import InputError
+from planner.ingest.launch_text import read_launch_text
+from planner.ingest.script_files import written_files
+from planner.ingest.shell_conditions import condition
+from planner.ingest.shell_script import read_script
+from planner.launches.check import read_launch
+from planner.question import LaunchQuestion
+
+SIZES = "--num-layers 8 --hidden-size 1024 --num-attention-heads 16 --seq-length 2048 --max-position-embeddings 2048"
+BATCH = "--micro-batch-size 1 --global-batch-size 32 --bf16 --vocab-size 32000"
+
+
+def script(folder, text: str, name: str = "train.sh"):
+    file = folder / name
+    file.write_text(text)
+    return file
+
+
+def asked(folder, text: str, framework: str = "megatron", **changes):
+    return read_launch(LaunchQuestion(framework=framework, file=script(folder, text), **changes))
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (("[", "7b", "=", "7b", "]"), True),
+        (("[", "7b", "!=", "7b", "]"), False),
+        (("[", "16", "-gt", "8", "]"), True),
+        (("[", "2*4", "-le", "7", "]"), False),
+        (("[[", "7b", "==", "7*", "]]"), None),
+        (("[", "-z", "", "]"), True),
+        (("[", "-n", "", "]"), False),
+        (("[", "-f", "weights.pt", "]"), None),
+        (("[", "x", "-gt", "8", "]"), None),
+        (("grep", "-q", "x", "file"), None),
+    ],
+)
+def test_conditions(words, found):
+    assert condition(words) is found
+
+
+def test_of_a_branch_the_arm_that_runs_counts(tmp_path):
+    text = f"""
+SIZE=7b
+if [ $SIZE = 1b ]; then
+    TP=1
+elif [ "$SIZE" == "7b" ]; then
+    TP=2; EXTRA="--sequence-parallel"
+    if [ $TP -gt 4 ]; then EXTRA="--no-such-option"; fi
+else
+    TP=8
+fi
+torchrun --nproc_per_node 8 pretrain_gpt.py {SIZES} {BATCH} --tensor-model-parallel-size $TP $EXTRA
+"""
+    judged = asked(tmp_path, text)
+    assert judged.legal, judged.violations
+    assert (judged.proposal.tp, judged.proposal.sequence_parallel) == (2, True)
+    assert not any("branches" in note for note in judged.notes)
+
+
+def test_branches_that_depend_on_parameters_are_told(tmp_path):
+    text = f"""
+if [ $1 = fast ]; then TP=4; else TP=2; fi
+torchrun --nproc_per_node 8 pretrain_gpt.py {SIZES} {BATCH} --tensor-model-parallel-size $TP
+"""
+    judged = asked(tmp_path, text)
+    assert judged.proposal.tp == 2
+    assert any("the last assignment counts: [ $1 = fast ]" in note for note in judged.notes)
+
+
+def test_a_batch_job_behind_a_text_is_read_with_its_command_in_a_string(tmp_path):
+    text = f"""
+ARGS=({SIZES} {BATCH} --tensor-model-parallel-size 4)
+CMD="
+cd /code;
+python pretrain_gpt.py ${{ARGS[@]}}"
+sbatch <<EOF
+#!/bin/bash
+srun --mpi=pmix bash -x -c "${{CMD}}" 2>&1 | tee \\${{SLURM_JOB_ID}}.log
+EOF
+"""
+    judged = asked(tmp_path, text, world=8)
+    assert judged.legal, judged.violations
+    assert judged.proposal.tp == 4
+
+
+def test_printing_a_command_starts_nothing_and_the_launcher_counts_the_gpus(tmp_path):
+    text = f"""#!/bin/bash
+#SBATCH --nodes=4
+#SBATCH --ntasks-per-node=1
+#SBATCH --gres=gpu:8
+NNODES=$SLURM_NNODES
+export LAUNCHER="python -u -m torch.distributed.run --nproc_per_node 8 --nnodes $NNODES"
+export CMD="pretrain_gpt.py {SIZES} {BATCH}"
+echo $CMD
+srun bash -c "$LAUNCHER --node_rank \\$SLURM_PROCID $CMD" 2>&1 | tee log.txt
+"""
+    assert asked(tmp_path, text).world == 32
+
+
+def test_words_behind_eval_are_read_again(tmp_path):
+    text = f"""
+options=" --moe-layer-freq '([0]*1+[1]*7)' --num-experts 8 "
+run="torchrun --nproc_per_node 8 pretrain_gpt.py {SIZES} {BATCH} $options &> $(date "+%Y %m").log"
+eval ${{run}}
+"""
+    judged = asked(tmp_path, text)
+    assert judged.legal, judged.violations
+    assert judged.model.layers == 8
+
+
+def test_what_is_not_known_stays_one_word():
+    read = read_script('STEPS=$(( $TOKENS / $2 ))\nprogram --steps ${STEPS} --log $(date "+%H %M") --last ${10}\n')
+    words = read.commands[0].words
+    assert len(words) == 7
+    assert words[-1] == "${10}"
+
+
+DEEPSPEED = """
+config=./ds_$SLURM_JOB_ID.json
+ZERO=1
+cat <<EOT > $config
+{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": $ZERO}}
+EOT
+deepspeed --num_gpus 8 --num_nodes 1 pretrain_gpt.py --deepspeed --deepspeed_config $config --zero-stage 1 SIZES
+""".replace("SIZES", SIZES)
+
+
+def test_a_configuration_that_the_script_writes(tmp_path):
+    judged = asked(tmp_path, DEEPSPEED, "deepspeed")
+    assert judged.legal, judged.violations
+    assert (judged.layout.first.zero, judged.layout.num_microbatches) == (1, 4)
+    quoted = read_script(DEEPSPEED.replace("<<EOT", "<<'EOT'"))
+    assert '"stage": $ZERO}' in next(iter(written_files(quoted, tmp_path).values()))
+    with pytest.raises(InputError, match=r"values that are not in the file: \$3"):
+        asked(tmp_path, DEEPSPEED.replace("ZERO=1", "ZERO=$3"), "deepspeed")
+
+
+def test_a_configuration_made_of_a_template(tmp_path):
+    content = {"train_batch_size": "BATCH", "train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": 2}}
+    script(tmp_path, json.dumps(content).replace('"BATCH"', "BATCH"), "ds_template.json")
+    text = f"""
+GLOBAL=64
+sed "s/BATCH/${{GLOBAL}}/" ds_template.json | sed "s#MISSING#1#g" > made.json
+deepspeed --num_gpus 8 pretrain_gpt.py --deepspeed --deepspeed_config made.json {SIZES}
+"""
+    judged = asked(tmp_path, text, "deepspeed")
+    assert judged.legal, judged.violations
+    assert (judged.layout.first.zero, judged.layout.num_microbatches) == (2, 2)
+
+
+def test_a_deepspeed_launch_is_not_judged_as_one_of_megatron(tmp_path):
+    with pytest.raises(InputError, match="--framework deepspeed"):
+        asked(tmp_path, DEEPSPEED)
+
+
+@pytest.mark.parametrize(("pp", "split"), [(4, (2, 3, 3, 2)), (12, (0, *[1] * 10, 0))])
+def test_embeddings_may_count_as_layers_in_deepspeed(tmp_path, pp, split):
+    """Megatron-DeepSpeed's ``type:transformer|embedding``: 10 layers and two embeddings over 4 or 12 stages."""
+    text = DEEPSPEED.replace("--num-layers 8", "--num-layers 10").replace("--num_nodes 1", "--num_nodes 6")
+    text = text.replace('"train_batch_size": 64', '"train_batch_size": 48')
+    extra = f"--pipeline-model-parallel-size {pp} --pp-partition-method 'type:transformer|embedding' "
+    judged = asked(tmp_path, text.replace("--deepspeed ", f"--deepspeed {extra}"), "deepspeed")
+    assert judged.legal, judged.violations
+    assert tuple(stage.layers for stage in judged.layout.stages) == split
+    plain = asked(tmp_path, text.replace("--deepspeed ", "--deepspeed --pipeline-model-parallel-size 12 "), "deepspeed")
+    assert {violation.rule for violation in plain.violations} == {"deepspeed-layers-fill"}
+
+
+def test_values_that_only_the_caller_knows_are_asked_for(tmp_path):
+    text = f"torchrun --nproc_per_node 8 pretrain_gpt.py {SIZES} {BATCH} --tensor-model-parallel-size ${{12}}\n"
+    with pytest.raises(InputError, match=r"values are not in the file: --tensor-model-parallel-size \$\{12\}"):
+        asked(tmp_path, text)
+    judged = asked(tmp_path, text, arguments=("--tensor-model-parallel-size", "2"))
+    assert judged.proposal.tp == 2
+
+
+def test_gpus_that_are_not_stated_are_asked_for_where_they_decide(tmp_path):
+    text = f"python pretrain_gpt.py {SIZES} {BATCH}"
+    assert any("how many GPUs" in note for note in asked(tmp_path, text).notes)
+    with pytest.raises(InputError, match="does not say how many GPUs"):
+        asked(tmp_path, f"{text} --tensor-model-parallel-size 2")
+
+
+def test_options_of_another_program_are_named_and_the_rest_is_judged(tmp_path):
+    own = "--patch-tokenizer-type Own --extra-vocab-size 293"
+    judged = asked(tmp_path, f"torchrun --nproc_per_node 8 ../qwen/pretrain_qwen.py {SIZES} {own} {BATCH}")
+    assert judged.legal, judged.violations
+    assert judged.unknown == ("--patch-tokenizer-type", "--extra-vocab-size")
+    assert any("pretrain_qwen.py is not Megatron-LM's own program" in note for note in judged.notes)
+    assert not asked(tmp_path, f"torchrun --nproc_per_node 8 pretrain_gpt.py {SIZES} {own} {BATCH}").legal
+
+
+def test_redirections_are_no_arguments_and_placeholders_are_values(tmp_path):
+    text = f"DATA=<your_data>\npython pretrain_gpt.py --data-path $DATA {SIZES} 2> err.txt >out {BATCH}\n"
+    words = read_launch_text(script(tmp_path, text), ()).arguments
+    assert words[:2] == ("--data-path", "<your_data>")
+    assert words[-2:] == ("--vocab-size", "32000")
+
+
+def test_lists_of_values_in_a_yaml_of_flags(tmp_path):
+    text = "MODEL_ARGS:\n  --sizes: 2 4\n  --modules: '[moe_act mlp]'\n  --freq: ([0]*1+[1]*7)\n"
+    words = read_launch_text(script(tmp_path, text, "m.yaml"), ()).arguments
+    assert words == ("--sizes", "2", "4", "--modules", "moe_act", "mlp", "--freq", "([0]*1+[1]*7)")
