@@ -6,8 +6,6 @@ from typing import Final
 
 from costmodels.workload.kernels import Softmax
 
-LATE_UNPIPED: Final = "unpiped"
-"""Of ``Software.late_frees``: the host waits for the device wherever stages exchange something."""
 LATE_FILL: Final = "fill"
 """Of ``Software.late_frees``: the host queues the forward passes that fill a pipeline without waiting for any."""
 
@@ -68,6 +66,7 @@ class Software:
     )
     fused_loss: bool = False  # cross-entropy without a second copy of the logits
     loss_bytes_per_logit: float = 0.0  # at the peak of a loss of separate kernels; 0.0: the memory model's usual
+    split_loss_bytes_per_logit: float = 0.0  # the same where tp ranks hold a part of the columns each; 0.0: no other
     grouped_gemm: bool = True
     compiled: bool = False  # torch.compile or XLA fuses memory-bound ops
     dispatcher: Dispatcher = Dispatcher.ALLTOALL
@@ -85,7 +84,7 @@ class Software:
     polled_when_full: bool = False  # so did all its runs that filled the memory and had a pipeline
     gradient_copy_bytes: float = 0.0  # per parameter: buckets of plain replicas, beside the gradients that accumulate
     passing_gradient_bytes: float = 0.0  # per parameter: a micro-batch's gradients, added to the sum when it is done
-    late_frees: str = ""  # what collectives read stays reserved for: "passes", each of a chunk; "fill"; "unpiped"
+    late_frees: str = ""  # what collectives read stays reserved for: "passes", each of a chunk, or "fill"
     main_params_in_optimizer: bool = True
     optimizer_offload: bool = False
     state_offload: bool = False  # weights, gradients and optimizer all stay in host memory (FSDP's CPU offload)

@@ -24,6 +24,7 @@ from costmodels.pipeline.schedules import PipelineSpec, Schedule
 from costmodels.positions import Contents, part_counts
 from costmodels.precision import precision
 from costmodels.results import MemoryUse, Moment, Verdict
+from costmodels.software import software
 from costmodels.table import table_of
 from costmodels.workload.architecture import Architecture
 from hardware.cluster import Accelerator, PeakRates
@@ -241,8 +242,6 @@ def test_late_frees_stay_reserved():
     assert added(replace(split, sequence_parallel=False), [[16]]) == 0.0
     assert added(split, [[8], [8]]) == pytest.approx(2 * 8 * whole)  # the host waits after each pass of a stage
     assert added(split, [[4, 4], [4, 4]]) == pytest.approx(2 * 4 * whole)
-    assert added(split, [[16]], frees="unpiped") == pytest.approx(2 * 16 * whole)
-    assert added(split, [[8], [8]], frees="unpiped") == 0.0
     assert added(split, [[16]], frees="fill") == pytest.approx(2 * 16 * whole)
     assert added(split, [[8], [8]], frees="fill") == 0.0  # the next stage takes both of the fill at once
     assert added(split, [[4], [4], [4], [4]], frees="fill") == pytest.approx(2 * 2 * 4 * whole)
@@ -257,6 +256,18 @@ def test_bytes_of_a_loss_of_separate_kernels():
         for s in (NOW, replace(NOW, loss_bytes_per_logit=8.0))
     )
     assert usual - less == pytest.approx((default_memory().loss_bytes_per_logit - 8.0) * 32000 * 8192)
+
+
+@pytest.mark.parametrize(("tp", "more", "columns"), [(1, 0.0, 32000), (4, 4.0, 8064)])
+def test_bytes_of_a_loss_over_split_columns(tp, more, columns):
+    """DTensor's holds four fp32 tensors of its columns at once, the same loss on whole columns three."""
+    strategy = Strategy(tp=tp)
+    usual, split = (
+        parts(stage_memory(plan([[16]], strategy), LLAMA, job(s, seq=8192), BIG)[0])["logits"]
+        for s in (NOW, replace(NOW, split_loss_bytes_per_logit=16.0))
+    )
+    assert split - usual == pytest.approx(more * columns * 8192)
+    assert software("torchtitan").split_loss_bytes_per_logit == 16.0
 
 
 def test_states_in_host_memory_leave_what_is_gathered():

@@ -126,6 +126,15 @@ def test_products_in_eight_bits_are_not_kept_by_selective_recompute_per_op():
     assert set(again) - set(kept) == {"mlp"}
 
 
+def test_every_second_layer_runs_again_in_torchtitan_by_layer():
+    titan = {"framework": "torchtitan", "hardware": "H100", "pp": "1", "fsdp": "1", "recompute": "selective (layer)"}
+    (stage,) = asked(**titan).layout.stages
+    assert [(run.count, run.strategy.recompute) for run in stage.strategies] == [
+        (16, FULL_RECOMPUTE),
+        (16, NO_RECOMPUTE),
+    ]
+
+
 def test_activation_offload_stated_as_alpha():
     software = asked(notes="activation offload alpha=0.5").job.software
     assert software.activation_offload_layers == 4

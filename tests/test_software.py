@@ -48,7 +48,7 @@ TABLES = tomllib.loads(Path(costmodels.software.__file__).with_suffix(".toml").r
         (RunText(framework="nanotron v0.5"), "nanotron"),
         (RunText(framework="nanotron v0.5", gpus="512", tp="4", pp="8"), "nanotron"),
         (RunText(framework="nanotron v0.5", source="ultrascale-0001", gpus="256", tp="4", pp="8"), "nanotron"),
-        (RunText(framework="nanotron v0.5", source="ultrascale-0001", gpus="512", tp="4", pp="1"), "nanotron"),
+        (RunText(framework="nanotron v0.5", source="ultrascale-0001", gpus="512", tp="32", pp="1"), "nanotron"),
         (RunText(framework="nanotron v0.5", source="ultrascale-0001", gpus="512", tp="4", pp="8"), "nanotron-polling"),
         (RunText(framework="nanotron v0.5", source="ultrascale-0001", gpus="64", tp="32", pp="16"), "nanotron-polling"),
         (RunText(framework="InternEvo"), "internevo"),

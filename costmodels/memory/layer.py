@@ -350,11 +350,13 @@ def _loss_kept_per_logit(scope: Scope) -> float:
     return scope.job.precision.activation_bytes if scope.job.software.fused_loss else _FP32_BYTES
 
 
-def _loss_bytes_at_peak(scope: Scope) -> float:
-    """Bytes per logit while the loss runs: the logits and what the loss makes of them."""
-    if scope.job.software.fused_loss:
-        return scope.constants.fused_loss_bytes_per_logit
-    return scope.job.software.loss_bytes_per_logit or scope.constants.loss_bytes_per_logit
+def _loss_bytes_at_peak(scope: Scope) -> Floats:
+    """Bytes per logit while the loss runs: the logits and what the loss makes of them; shape (S,)."""
+    software, tp = scope.job.software, scope.table.tp
+    if software.fused_loss:
+        return np.full(tp.shape, scope.constants.fused_loss_bytes_per_logit)
+    whole = software.loss_bytes_per_logit or scope.constants.loss_bytes_per_logit
+    return np.where(tp > 1, software.split_loss_bytes_per_logit or whole, whole)
 
 
 def _loss_working(scope: Scope, shares: TokenShares) -> Floats:
@@ -363,7 +365,7 @@ def _loss_working(scope: Scope, shares: TokenShares) -> Floats:
     if not model.vocab:
         return np.zeros_like(shares.tokens)
     width = scope.job.precision.activation_bytes
-    working = max(0.0, _loss_bytes_at_peak(scope) - _loss_kept_per_logit(scope)) * _loss_columns(scope)
+    working = np.maximum(0.0, _loss_bytes_at_peak(scope) - _loss_kept_per_logit(scope)) * _loss_columns(scope)
     if not software.parallel_loss:
         columns = _loss_columns(scope)
         working = working + np.where(shares.tp > 1, constants.gathered_logit_bytes * columns, 0.0)

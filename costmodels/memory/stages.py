@@ -5,7 +5,7 @@ from functools import cached_property
 
 import numpy as np
 
-from costmodels.job import LATE_FILL, LATE_UNPIPED, TrainingJob
+from costmodels.job import LATE_FILL, TrainingJob
 from costmodels.memory.parts import ADDED, SIZES, ModelMemory
 from costmodels.memory.peak import StageSums
 from costmodels.pipeline.inflight import in_flight_total, peak_activation_bytes
@@ -136,7 +136,7 @@ class _Held:
         all forward passes of the fill that stand behind a send which the next stage has not taken yet.
         """
         late, spec = self.job.software.late_frees, self.contents.spec
-        if not late or (spec.pp > 1 and late == LATE_UNPIPED):
+        if not late:
             return 0.0
         passes = np.ones(spec.pp)
         if spec.pp > 1 and late == LATE_FILL:

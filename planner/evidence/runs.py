@@ -63,6 +63,8 @@ SHARDED_OPTIMIZER_FRAMEWORKS: Final = ("nemo", "bridge")
 """Their launchers shard the optimizer unless told otherwise (``distributed_fused_adam`` and its successors)."""
 TITAN_SELECTIVE_FP8: Final = replace(TITAN_SELECTIVE, modules=(*TITAN_SELECTIVE.modules, "mlp"))
 """Scaled products are not among the ops that it keeps (its ``_save_list`` names ``aten.mm``): all run again."""
+TITAN_LAYERS_APART: Final = 2
+"""Of ``selective_ac_option`` in torchtitan's ``train_configs`` of 2024: every so many layers one runs again."""
 CORE_ATTENTION: Final = Recompute(granularity=Granularity.SELECTIVE, modules=("core_attn",))
 ADAM_BYTES: Final = 8.0  # per parameter: both moments in fp32
 EIGHT_BIT_ADAM_BYTES: Final = 2.0
@@ -321,11 +323,14 @@ def mixed_recompute(words: str, chunks: Sequence[tuple[int, ...]]) -> tuple[tupl
 def whole_layers(
     run: MeasuredRun, software: Software, chunks: Sequence[tuple[int, ...]]
 ) -> tuple[tuple[int, Recompute], ...]:
-    """Layers of each stage that recompute in full, from the hardware utilisation that a run states beside its MFU.
+    """Layers of each stage that recompute in full where selective checkpointing wraps every n-th.
 
-    FSDP's selective checkpointing wraps every n-th layer; a layer that runs again adds a third to its operations.
-    Empty where the run states no such pair, or names the modules that it recomputes.
+    torchtitan's tables call it "selective (layer)", of every second. FSDP's runs give it away by the hardware
+    utilisation that they state beside their MFU: a layer that runs again adds a third to its operations. Empty where
+    neither is so.
     """
+    if software.framework == "torchtitan" and run.text("recompute").lower().startswith("selective (layer"):
+        return tuple((sum(counts) // TITAN_LAYERS_APART, NO_RECOMPUTE) for counts in chunks)
     used = re.search(r"\bHFU ([\d.]+)", run.text("notes"))
     mfu = (run.number("mfu") or 0.0) / PERCENT
     plain = run.text("recompute").strip().lower() == "selective"
