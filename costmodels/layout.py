@@ -120,6 +120,7 @@ class Layout:
     extra_in_flight: int = 0  # micro-batches that a stage holds beyond its schedule, such as for a spread vocabulary
     rank_order: RankOrder = RankOrder.DP_INSIDE
     microbatch_group: int = 0  # micro-batches that pass a chunk before the next one (interleaved); 0: pp
+    optimizer_on_host: tuple[float, ...] = ()  # share of each stage's optimizer states in host memory; (): none
 
     @property
     def pp(self) -> int:

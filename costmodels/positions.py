@@ -30,6 +30,8 @@ class Contents:
         Island of every stage.
     extra_in_flight : int
         Micro-batches that every stage holds beyond what the schedule says.
+    optimizer_on_host : tuple of float
+        Share of each stage's optimizer states that the host holds; empty: none.
     reshard_s : ndarray or None
         Seconds per micro-batch and direction in which activations move between unlike strategies, shape (R, P).
     alone : bool
@@ -41,6 +43,7 @@ class Contents:
     counts: Floats
     islands: tuple[int, ...]
     extra_in_flight: int = 0
+    optimizer_on_host: tuple[float, ...] = ()
     reshard_s: Floats | None = None
     alone: bool = False
 
@@ -181,6 +184,7 @@ def contents_of(layout: Layout, model: ModelSpec) -> tuple[Contents, StrategyTab
         counts=counts,
         islands=tuple(stage.island for stage in layout.stages),
         extra_in_flight=max(0, min(layout.extra_in_flight, layout.num_microbatches - layout.pp)),
+        optimizer_on_host=layout.optimizer_on_host,
     )
     return contents, table
 

@@ -225,6 +225,16 @@ def test_slots_for_all_that_a_stage_keeps():
     assert slotted[3] == usual[3]
 
 
+def test_optimizer_states_in_host_memory_by_stage():
+    shares = (0.0, 0.25, 1.0, 0.5)
+    here = plan([[4], [4], [4], [4]], Strategy(dp=2))
+    uses = (stage_memory(layout, LLAMA, job(), BIG) for layout in (here, replace(here, optimizer_on_host=shares)))
+    for share, whole, moved in zip(shares, *uses, strict=True):
+        states = parts(whole)["optimizer"]
+        assert parts(moved)["optimizer"] == pytest.approx((1.0 - share) * states)
+        assert moved.host_bytes == pytest.approx(share * states)
+
+
 def test_late_frees_stay_reserved():
     """Whole outputs of two row-parallel products per layer, for as many layers as the host queues."""
     ahead = default_memory().layers_ahead

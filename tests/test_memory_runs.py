@@ -5,7 +5,14 @@ import pytest
 from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Granularity
 from costmodels.results import MemoryUse, Moment, Verdict
 from planner.evidence.measured import parse_run
-from planner.evidence.runs import CORE_ATTENTION, PricedRun, mixed_recompute, question_of, stated_layers
+from planner.evidence.runs import (
+    CORE_ATTENTION,
+    PricedRun,
+    mixed_recompute,
+    optimizer_on_host,
+    question_of,
+    stated_layers,
+)
 from planner.evidence.validate import stated_peak_bytes
 
 ROW = {
@@ -138,6 +145,12 @@ def test_every_second_layer_runs_again_in_torchtitan_by_layer():
 def test_activation_offload_stated_as_alpha():
     software = asked(notes="activation offload alpha=0.5").job.software
     assert software.activation_offload_layers == 4
+
+
+def test_optimizer_offload_stated_by_stage():
+    words = "offload(W,G,O,A)=[(0.0, 0.0, 0.125, 0.0), (0.0, 0.0, 0.875, 0.0)]; flash_attn=False"
+    assert optimizer_on_host(words, 2) == (0.125, 0.875)
+    assert optimizer_on_host(words, 4) == optimizer_on_host("", 2) == ()
 
 
 def test_optimizers_in_eight_bits():

@@ -41,13 +41,14 @@ def stage_sums(model: ModelSpec, job: TrainingJob, memory: ModelMemory, contents
     boundary = held.of_stage(memory.boundary)
     kept = held.kept_by_chunk()
     added = held.added()
+    moved = added["optimizer"] * np.array(contents.optimizer_on_host or 0.0)
     widest = held.sizes[:, :, len(ADDED) :].transpose(2, 0, 1, 3)  # working, gathered, once, kept
     working, gathered, once, of_layer = held.widest(widest, memory.blocks)
     return StageSums(
         weights=added["weights"],
         gradients=added["gradients"],
-        optimizer=added["optimizer"],
-        host=added["host"],
+        optimizer=added["optimizer"] - moved,
+        host=added["host"] + moved,
         activations=held.activations(kept),
         one_microbatch=kept[:, :, 0],
         working=working + np.where(held.offloaded > 0, of_layer, 0.0),  # activations of one layer on their way

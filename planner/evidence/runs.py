@@ -252,6 +252,7 @@ def _layout(run: MeasuredRun, grid: RunGrid, model: ModelSpec, software: Softwar
         schedule=schedule,
         vocabulary_spread="vocab-parallel" in words or "interlaced vocab" in words,
         extra_in_flight=_held_for_vocabulary(f"{words} {run.id}", grid.pp),
+        optimizer_on_host=optimizer_on_host(run.text("notes"), grid.pp),
     )
 
 
@@ -278,6 +279,16 @@ def placed_on_islands(layout: Layout, cluster: Cluster) -> Layout:
             return layout
         stages.append(replace(stage, island=island))
     return replace(layout, stages=tuple(stages))
+
+
+def optimizer_on_host(words: str, pp: int) -> tuple[float, ...]:
+    """Share of each stage's optimizer states in host memory, of ``offload(W,G,O,A)=[(0.0, 0.0, 0.5, 0.0), ...]``.
+
+    Mist states one such row per stage: weights, gradients, optimizer, activations. Empty where there is none.
+    """
+    rows = re.search(r"offload\(w,g,o,a\)=\[(.*?)\]", words.lower())
+    found = re.findall(r"\([\d.]+, [\d.]+, ([\d.]+), [\d.]+\)", rows.group(1)) if rows else []
+    return tuple(map(float, found)) if len(found) == pp else ()
 
 
 def _held_for_vocabulary(words: str, pp: int) -> int:
