@@ -54,9 +54,14 @@ def test_recompute_stated_by_stage():
     ]
 
 
-def test_shares_of_ops_take_the_scores_of_attention_first():
-    words = "recomputed ops per stage ['26/52', '52/52']"
-    assert mixed_recompute(words, [(4,), (4,)]) == ((2, CORE_ATTENTION), (4, CORE_ATTENTION))
+@pytest.mark.parametrize(
+    ("ops", "full", "scores", "none"),
+    [(0, 0, 0, 10), (10, 0, 6, 4), (20, 0, 7, 3), (40, 0, 10, 0), (67, 3, 7, 0), (130, 10, 0, 0)],
+)
+def test_ops_that_run_again_take_what_saves_most_first(ops, full, scores, none):
+    """Ten layers: dropout of the scores 3 of 5 bytes, three ops more the rest, then nine ops for a whole layer."""
+    (mix,) = mixed_recompute(f"recomputed ops per stage ['{ops}/130']", [(10,)])
+    assert mix == ((full, FULL_RECOMPUTE), (scores, CORE_ATTENTION), (none, NO_RECOMPUTE))
 
 
 STAGES = tuple(

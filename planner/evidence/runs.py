@@ -69,6 +69,12 @@ CORE_ATTENTION: Final = Recompute(granularity=Granularity.SELECTIVE, modules=("c
 ADAM_BYTES: Final = 8.0  # per parameter: both moments in fp32
 EIGHT_BIT_ADAM_BYTES: Final = 2.0
 """Per parameter: both moments of Adam in 8 bits, as bitsandbytes holds them (Dettmers et al., arXiv 2110.02861)."""
+Mix = tuple[tuple[int, Recompute], ...]
+"""Layers of a stage by what they recompute, in order."""
+_ACESO_OPS: Final = 13
+"""Ops of a layer in Aceso's GPT: two norms, four products, scores, softmax, context, activation, three dropouts."""
+_SCORE_OPS: Final = 4  # of those: scores, softmax, dropout and context
+_DROPPED_SHARE: Final = 0.6  # mask (1) and dropped matrix (2) of the bytes per score; the softmax's output has 2
 STATED_MODULES: Final = (("activation function", "mlp_act"), ("norm", "layernorm"))
 """Recompute modules by the words of a remark."""
 MOST_EXTRA_MODULES: Final = 8  # modules of a pipeline that are no layers
@@ -301,39 +307,43 @@ def _held_for_vocabulary(words: str, pp: int) -> int:
     return next((extra for name, extra in (("vocab-1", 2), ("vocab-2", 1)) if name in words), 0)
 
 
-def _stage(chunks: tuple[int, ...], mix: tuple[int, Recompute] | None, strategy: Strategy) -> Stage:
-    """One stage; ``mix``: its first layers that recompute in full, and what the others do; None: all alike."""
-    layers = sum(chunks)
-    runs = [StrategyRun(strategy=strategy, count=layers)]
+def _stage(chunks: tuple[int, ...], mix: Mix | None, strategy: Strategy) -> Stage:
+    """One stage; ``mix``: layers by what they recompute, in order; None: all alike."""
+    runs = [StrategyRun(strategy=strategy, count=sum(chunks))]
     if mix is not None:
-        full, others = mix
-        strategies = (replace(strategy, recompute=what) for what in (FULL_RECOMPUTE, others))
-        runs = [StrategyRun(strategy=s, count=n) for s, n in zip(strategies, (full, layers - full), strict=True) if n]
+        runs = [StrategyRun(strategy=replace(strategy, recompute=what), count=n) for n, what in mix if n]
     return Stage(layers_per_chunk=chunks, strategies=tuple(runs))
 
 
-def mixed_recompute(words: str, chunks: Sequence[tuple[int, ...]]) -> tuple[tuple[int, Recompute] | None, ...]:
-    """Layers of each stage that recompute in full, and what its others recompute; None where nothing is stated.
+def mixed_recompute(words: str, chunks: Sequence[tuple[int, ...]]) -> tuple[Mix | None, ...]:
+    """Layers of each stage by what they recompute; None where nothing is stated.
 
-    Layers stand as ``layers per stage: [2, 1] of [7, 8]``; shares of ops as ``recomputed ops per stage ['22/29',
-    '14/30']``. Ops are recomputed in the order of what they save: the scores of attention in all layers come first.
+    Layers that recompute in full stand as ``layers per stage: [2, 1] of [7, 8]``; ops as ``recomputed ops per stage
+    ['22/29', '14/30']``.
     """
     layers = [sum(counts) for counts in chunks]
     found = re.search(r"layers per stage: \[([\d, ]+)\]", words)
-    counts = _wholes(found.group(1)) if found else []
-    others = NO_RECOMPUTE
-    if not found:
-        others = CORE_ATTENTION
-        shares = [int(part) / max(1, int(ops)) for part, ops in re.findall(r"'([0-9]{1,9})/([0-9]{1,9})'", words)]
-        counts = [int(share * here) for share, here in zip(shares, layers, strict=False)]
-    if len(counts) != len(layers) or any(count > here for count, here in zip(counts, layers, strict=True)):
-        return (None,) * len(layers)
-    return tuple((count, others) for count in counts)
+    counts = _wholes(found.group(1)) if found else list(map(int, re.findall(r"'([0-9]{1,9})/[0-9]{1,9}'", words)))
+    mixes = tuple(map(_full_or_none if found else _mix_of_ops, counts, layers))
+    usable = len(counts) == len(layers) and all(count >= 0 for mix in mixes for count, _ in mix)
+    return mixes if usable else (None,) * len(layers)
 
 
-def whole_layers(
-    run: MeasuredRun, software: Software, chunks: Sequence[tuple[int, ...]]
-) -> tuple[tuple[int, Recompute], ...]:
+def _mix_of_ops(ops: int, layers: int) -> Mix:
+    """Layers of a stage by what they recompute, from how many of its ops do: those that save most come first.
+
+    The dropout of the scores, one op, saves three of the five bytes that a layer keeps per score (mask and output); the
+    other two go when the products around it and the softmax run again as well, three ops more. What is left over of the
+    stage's ops makes whole layers of 13. A layer that saves a part counts as a part of one that saves all.
+    """
+    full = min(layers, max(0, ops - _SCORE_OPS * layers) // (_ACESO_OPS - _SCORE_OPS))
+    dropped = _DROPPED_SHARE * min(layers, ops)
+    rest = (1.0 - _DROPPED_SHARE) * min(float(layers), max(0, ops - layers) / (_SCORE_OPS - 1))
+    scores = min(layers - full, round(dropped + rest))
+    return (full, FULL_RECOMPUTE), (scores, CORE_ATTENTION), (layers - full - scores, NO_RECOMPUTE)
+
+
+def whole_layers(run: MeasuredRun, software: Software, chunks: Sequence[tuple[int, ...]]) -> tuple[Mix, ...]:
     """Layers of each stage that recompute in full where selective checkpointing wraps every n-th.
 
     torchtitan's tables call it "selective (layer)", of every second. FSDP's runs give it away by the hardware
@@ -341,14 +351,19 @@ def whole_layers(
     neither is so.
     """
     if software.framework == "torchtitan" and run.text("recompute").lower().startswith("selective (layer"):
-        return tuple((sum(counts) // TITAN_LAYERS_APART, NO_RECOMPUTE) for counts in chunks)
+        return tuple(_full_or_none(sum(counts) // TITAN_LAYERS_APART, sum(counts)) for counts in chunks)
     used = re.search(r"\bHFU ([\d.]+)", run.text("notes"))
     mfu = (run.number("mfu") or 0.0) / PERCENT
     plain = run.text("recompute").strip().lower() == "selective"
     if not (used and mfu and plain and software.framework == "fsdp"):
         return ()
     share = min(1.0, max(0.0, FORWARD_PARTS * (float(used.group(1)) / mfu - 1.0)))
-    return tuple((round(share * sum(counts)), NO_RECOMPUTE) for counts in chunks)
+    return tuple(_full_or_none(round(share * sum(counts)), sum(counts)) for counts in chunks)
+
+
+def _full_or_none(full: int, layers: int) -> Mix:
+    """Some layers that recompute in full, and others nothing."""
+    return (full, FULL_RECOMPUTE), (layers - full, NO_RECOMPUTE)
 
 
 def _zero(run: MeasuredRun, software: Software) -> int:
