@@ -51,6 +51,7 @@ MOST_WANTED: Final = 320  # grids that a search with heat keeps
 PLACED_SHARE: Final = 0.85  # of the time until layouts are placed well; those left are placed roughly then
 LEAN_SHARE: Final = 0.2  # of the time for layouts without the nodes of slow devices
 THRIFTY_AMONG: Final = 4  # times as many of the fastest grids are looked at where the ranking is not by time
+ISLANDS_CUT: Final = "time limit (islands alone)"
 MIXED_SHAPES: Final = 6  # pipeline shapes that are solved with a strategy for every layer
 
 
@@ -130,14 +131,19 @@ def plan(request: PlanRequest, constants: Constants | None = None) -> PlanReport
 def _found(
     request: PlanRequest, pricings: Sequence[Pricing], deadline: float, wanted: int
 ) -> tuple[Tally, list[tuple[Layout, LayoutCost]]]:
-    """Search every island alone, and all of them together; prices know nothing of heat and of single devices."""
-    number = len(pricings) + (len(pricings) > 1)
-    parts = spans(time.monotonic(), deadline, number, placed=by_device(request), mixed=request.framework in PER_LAYER)
-    found = [_island_alone(request, pricings, number, parts[number], wanted) for number in range(len(pricings))]
-    priced = [pair for _, pairs in found for pair in pairs]
-    tally = found[0][0]
-    for other, _ in found[1:]:
+    """Search islands alone, and all of them together; prices know nothing of heat and of single devices."""
+    alone = _unlike(pricings)
+    count = len(alone) + (len(pricings) > 1)
+    parts = spans(time.monotonic(), deadline, count, placed=by_device(request), mixed=request.framework in PER_LAYER)
+    tally, priced = _island_alone(request, pricings, alone[0], parts[0], wanted)
+    for number, (island, part) in enumerate(zip(alone[1:], parts[1:], strict=False), start=1):
+        if late(deadline):
+            tally.pruned[ISLANDS_CUT] += len(alone) - number
+            tally.open_bound_s = 0.0  # nothing is known of them
+            break
+        other, more = _island_alone(request, pricings, island, part, wanted)
         tally.absorb(other)
+        priced += more
     if len(pricings) > 1:
         known = [cost.step.total_s for _, cost in priced]
         together = IslandSearch(request, pricings, known, parts[-1].end_s)
@@ -148,6 +154,14 @@ def _found(
         tally.pruned["time limit over all islands"] += together.unreached
         tally.open_bound_s = min(tally.open_bound_s, together.open_bound_s)
     return tally, priced
+
+
+def _unlike(pricings: Sequence[Pricing]) -> list[int]:
+    """Islands that are searched alone, the largest first: of those unlike in the names of nodes at most, one."""
+    first: dict[Island, int] = {}
+    for number, pricing in enumerate(pricings):
+        first.setdefault(replace(pricing.island, hosts=()), number)
+    return sorted(first.values(), key=lambda number: -pricings[number].island.gpus)
 
 
 def _covered(

@@ -165,6 +165,17 @@ def test_islands_of_unlike_sizes_hold_unlike_numbers_of_stages():
     assert all(first > second for first, second in counts)
 
 
+def test_alike_islands_are_searched_once():
+    request = replace(request_on(), fixed=(("pp", 1),))
+    fast, slow = request.cluster.islands
+    named = replace(slow, hosts=tuple(f"n{number}" for number in range(slow.nodes)))
+    three = replace(request, cluster=mixed(fast, slow, named))
+    found, usual = plan(three), plan(request)
+    assert found.search.solved == usual.search.solved
+    assert [one.cost.step.total_s for one in found.layouts] == [one.cost.step.total_s for one in usual.layouts]
+    assert {stage.island for one in found.layouts for stage in one.layout.stages} <= {0, 1}
+
+
 def test_a_pinned_pipeline_holds_over_islands():
     request = replace(request_on(), fixed=(("pp", 4),))
     found = IslandSearch(request, pricings_of(request), [], float("inf")).run()

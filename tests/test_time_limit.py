@@ -16,10 +16,10 @@ from hardware.cluster import Cluster, DeviceState, FabricTier
 from planner.devices.stragglers import stragglers
 from planner.layouts.explicit import ExplicitLayout, layout_of
 from planner.placement import PlacedLayout, place_all, place_layout, place_nodes, place_with_splits
-from planner.planning import plan, pricings_of
+from planner.planning import ISLANDS_CUT, plan, pricings_of
 from planner.report.json_reader import report_from_json
 from planner.report.json_report import report_to_json
-from planner.report.search_text import print_search
+from planner.report.search_text import print_search, proof_words
 from planner.request import PlanRequest
 from planner.search.islands import IslandSearch
 from planner.search.refine import best_of_grid
@@ -143,6 +143,18 @@ def test_islands_that_are_not_searched_prove_nothing() -> None:
     assert search.run() == []
     assert search.open_bound_s == 0.0
     assert not plan(replace(request, time_limit_s=0.0)).search.proven_optimal
+
+
+def test_of_many_islands_the_largest_is_searched_however_short_the_time_and_the_others_are_counted() -> None:
+    request = asked("llama32_1b", cluster="dgx-h100:1", global_batch=16)
+    (island,) = request.cluster.islands
+    sizes = tuple(replace(island, nodes=nodes) for nodes in (1, 2, 4, 3))
+    machine = Cluster(name="four", islands=sizes, inter_island_bytes_per_s=1e10, inter_island_latency_s=1e-5)
+    report = plan(replace(request, cluster=machine, time_limit_s=0.0))
+    assert {stage.island for one in report.layouts for stage in one.layout.stages} == {2}
+    assert dict(report.search.pruned)[ISLANDS_CUT] == 3
+    assert report.search.lower_bound_s == 0.0
+    assert "before every machine was looked at" in proof_words(report)
 
 
 def test_orders_of_nodes_end_with_the_time() -> None:

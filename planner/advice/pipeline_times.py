@@ -4,12 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodels.layer_costs import price_parts
+from costmodels.explicit_step import priced_step
 from costmodels.layout import Layout
 from costmodels.pipeline.schedules import PipelineSpec
-from costmodels.positions import contents_of
 from costmodels.pricing import Constants
-from costmodels.step import price_steps, stage_work
 from costmodels.table import Floats
 from planner.planning import pricings_of
 from planner.request import PlanRequest
@@ -48,17 +46,13 @@ def pipeline_times(request: PlanRequest, layout: Layout, constants: Constants | 
     -------
     PipelineTimes
     """
-    pricings = pricings_of(request, constants)
-    contents, table = contents_of(layout, request.model)
-    costs = [price_parts(pricing, table) for pricing in pricings]
-    work = stage_work(costs, contents)
-    forward, backward = work.forward_s.sum(axis=0), work.backward_s.sum(axis=0)
-    sent = float(price_steps(pricings, costs, contents).send_s[0])
+    step = priced_step(pricings_of(request, constants), layout)
+    forward, backward = step.work.forward_s.sum(axis=0), step.work.backward_s.sum(axis=0)
     splits = layout.schedule.splits_backward
     return PipelineTimes(
-        spec=contents.spec,
+        spec=step.contents.spec,
         forward_s=forward,
         backward_s=backward * (1.0 - WEIGHT_SHARE) if splits else backward,
         weight_s=np.asarray(backward * WEIGHT_SHARE) if splits else None,
-        send_s=sent / max(1, layout.pp),
+        send_s=float(step.times.send_s[0]) / max(1, layout.pp),
     )

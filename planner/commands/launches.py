@@ -14,7 +14,7 @@ def check(question: LaunchQuestion, json_out: str | None) -> int:
     outputs = Outputs(json=json_out)
     outputs.check(str(question.file or ""))
     report = check_launch(question)
-    outputs.write_json(check_to_json(report))
+    outputs.write_json(lambda: check_to_json(report))
     print_check(text_console(json_on_stdout=outputs.json_on_stdout), report)
     return DONE if report.judged.legal else INFEASIBLE
 
@@ -29,7 +29,7 @@ def port(question: PortQuestion, outputs: Outputs) -> int:
     recipe = recipe_in(question)
     with working(f"carrying {recipe.name} to {question.cluster}"):
         found = carried_to(recipe, question)
-    written = outputs.write_json(report_to_json(found.report) | {"port": port_to_json(found)})
+    written = outputs.write_json(lambda: report_to_json(found.report) | {"port": port_to_json(found)})
     console = text_console(json_on_stdout=outputs.json_on_stdout)
     show(console, *port_sections(found))
     print_search(console, found.report, outputs.json or "", written + outputs.write_views(found.report))

@@ -19,12 +19,12 @@ def catalog(kind: str, name: str | None, json_out: str | None) -> int:
     outputs.check(name or "")
     console = text_console(json_on_stdout=outputs.json_on_stdout)
     if name is None:
-        outputs.write_json(catalog_list(kind))
+        outputs.write_json(lambda: catalog_list(kind))
         if json_out is None:
             print_list(console, kind)
         return DONE
     entry = catalog_entry(kind, name)
-    outputs.write_json(entry)
+    outputs.write_json(lambda: entry)
     if json_out is None:
         print_entry(console, entry)
     return DONE

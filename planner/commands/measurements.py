@@ -20,7 +20,7 @@ def validate(paths: Sequence[Path], profile: str, json_out: str | None) -> int:
     outputs.check(*map(str, paths), profile)
     machine = read_profile(Path(profile)) if profile else None
     predictions = predict_runs(paths, profile=machine, progress=counted)
-    outputs.write_json(predictions_to_json(predictions, machine))
+    outputs.write_json(lambda: predictions_to_json(predictions, machine))
     print_predictions(text_console(json_on_stdout=outputs.json_on_stdout), predictions, machine)
     return DONE
 

@@ -11,6 +11,8 @@ from planner.report.files import check_places, write_whole
 from planner.report.json_text import json_text
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from planner.plan_report import PlanReport
 
 DONE: Final = 0
@@ -32,14 +34,14 @@ class Outputs:
         places = {"--json": json_file, "--html": self.html, "--trace": self.trace}
         check_places({option: path for option, path in places.items() if path is not None}, inputs)
 
-    def write_json(self, data: dict[str, object]) -> list[str]:
-        """Write JSON where it is wanted; return the file's name, if it is a file."""
+    def write_json(self, make: Callable[[], dict[str, object]]) -> list[str]:
+        """Make and write JSON where it is wanted: it may take a while; return the file's name, if it is a file."""
         if self.json is None:
             return []
         if self.json == STDOUT:
-            write_stdout(json_text(data))
+            write_stdout(json_text(make()))
             return []
-        write_whole(Path(self.json), json_text(data))
+        write_whole(Path(self.json), json_text(make()))
         return [self.json]
 
     @property

@@ -26,8 +26,8 @@ def search(question: Question, outputs: Outputs) -> int:
     with working(f"searching layouts of {request.model.name} on {request.cluster.name}"):
         report = plan(request)
         slow = stragglers(report) if any(island.devices for island in request.cluster.islands) else None
-    data = report_to_json(report) | ({"stragglers": asdict(slow)} if slow else {})
-    written = outputs.write_json(data) + outputs.write_views(report)
+    told = {"stragglers": asdict(slow)} if slow else {}
+    written = outputs.write_json(lambda: report_to_json(report) | told) + outputs.write_views(report)
     console = text_console(json_on_stdout=outputs.json_on_stdout)
     more = (straggler_section(slow),) if slow else ()
     print_search(console, report, outputs.json or "", written, more)
@@ -48,7 +48,7 @@ def estimate(question: Question, explicit: ExplicitLayout, outputs: Outputs, pla
     ranked = price(request, layout, placement=given_placement(placement, request, layout))
     broken = check_layout(ranked.layout, request.model, request.job, framework=request.framework)
     changes = remedies(request, layout, ranked.cost) if ranked.cost.heaviest.verdict is Verdict.OOM else None
-    written = outputs.write_json(estimate_to_json(ranked, request, broken))
+    written = outputs.write_json(lambda: estimate_to_json(ranked, request, broken))
     console = text_console(json_on_stdout=outputs.json_on_stdout)
     print_estimate(console, request, ranked, broken, changes, written)
     return DONE
@@ -66,7 +66,7 @@ def fewest(question: Question, clusters: Sequence[str], outputs: Outputs) -> int
     requests = [request_of(replace(question, cluster=name)) for name in kinds]
     with working("searching sizes"):
         found = [(fewest_of(request), fewest_of(in_host_memory(request))) for request in requests]
-    outputs.write_json(fewest_to_json(requests[0], found))
+    outputs.write_json(lambda: fewest_to_json(requests[0], found))
     print_fewest(text_console(json_on_stdout=outputs.json_on_stdout), requests[0], found)
     return DONE if any(plain.first is not None for plain, _ in found) else INFEASIBLE
 
@@ -80,7 +80,7 @@ def compare(question: Question, degree: str, outputs: Outputs) -> int:
     request = request_of(question)
     with working(f"searching with each {degree}"):
         rows = compare_by(request, degree)
-    outputs.write_json(compared_to_json(request, degree, rows))
+    outputs.write_json(lambda: compared_to_json(request, degree, rows))
     print_compared(text_console(json_on_stdout=outputs.json_on_stdout), request, degree, rows)
     return DONE if any(row.ranked is not None for row in rows) else INFEASIBLE
 

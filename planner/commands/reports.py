@@ -79,13 +79,15 @@ def traffic(path: Path, rank: int, *, scaling: bool, json_out: str | None) -> in
         found = traffic_of(report.request, report.layouts[rank - 1])
         networks = network_rankings(report.request, report.layouts)
         curves = scaling_of(report.request, name_of=layout_text) if scaling else None
-    data: dict[str, object] = {
-        **heading(),
-        "rank": rank,
-        "traffic": traffic_to_json(found),
-        "networks": networks_to_json(networks),
-    }
-    outputs.write_json(data if curves is None else {**data, "scaling": scaling_to_json(curves)})
+    outputs.write_json(
+        lambda: {
+            **heading(),
+            "rank": rank,
+            "traffic": traffic_to_json(found),
+            "networks": networks_to_json(networks),
+            **({} if curves is None else {"scaling": scaling_to_json(curves)}),
+        }
+    )
     print_traffic(text_console(json_on_stdout=outputs.json_on_stdout), report, rank, found, networks, curves)
     return DONE
 
@@ -125,6 +127,6 @@ def rebalance(path: Path, rank: int, telemetry: Sequence[str], outputs: Outputs)
         "restart_s": change.restart_s,
         "payback_steps": change.payback_steps,
     }
-    written = outputs.write_json(report_to_json(proposed) | {"rebalance": told}) + outputs.write_views(proposed)
+    written = outputs.write_json(lambda: report_to_json(proposed) | {"rebalance": told}) + outputs.write_views(proposed)
     print_rebalance(text_console(json_on_stdout=outputs.json_on_stdout), request, (running, change), written)
     return DONE

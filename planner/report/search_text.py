@@ -125,6 +125,8 @@ def proof_words(report: PlanReport) -> str:
         return f"Not proven best: bounds are on time, not on {objective}; the first is the best that was priced"
     if search.proven_optimal:
         return "Proven best: under the cost models no layout is faster than the first"
+    if search.lower_bound_s <= 0.0:
+        return "Not proven best: the time limit ended the search before every machine was looked at"
     return (
         f"Not proven best: a layout of {seconds(search.lower_bound_s)} cannot be ruled out, "
         f"so the first, {seconds(best.cost.step.total_s)}, is at most {percent(search.gap)} above the best"

@@ -6,15 +6,14 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.explicit_step import priced_step
 from costmodels.goodput import goodput
-from costmodels.layer_costs import price_parts
 from costmodels.layout import Layout
 from costmodels.network_loads import FlowSpeed, on_graph, seated, uneven_flows
-from costmodels.positions import contents_of
 from costmodels.pricing import Constants, Pricing, in_rank_order
 from costmodels.results import LayoutCost
 from costmodels.shared_links import pair_speeds
-from costmodels.step import StepTimes, price_steps
+from costmodels.step import price_steps
 from hardware.sharing import binding_link, nic_sharing
 from hardware.tiers import Tier
 from planner.placement import placement_of
@@ -247,7 +246,8 @@ def _link_name(tiers: Sequence[Tier], number: int, pricing: Pricing) -> str:
 
 def _sharing(pricings: Sequence[Pricing], layout: Layout, checkpoint: float) -> Sharing:
     """Price the layout with and without what transfers cost each other."""
-    together, alone = (_times(pricings, layout, alone=without) for without in (False, True))
+    step = priced_step(pricings, layout)
+    together, alone = step.times, price_steps(step.pricings, step.costs, replace(step.contents, alone=True))
     sends = float(together.send_s[0] / alone.send_s[0]) if alone.send_s[0] > 0.0 else 1.0
     waits = dict(together.breakdown(0).details)["shared"]
     return Sharing(
@@ -258,12 +258,6 @@ def _sharing(pricings: Sequence[Pricing], layout: Layout, checkpoint: float) -> 
         waits_s=waits,
         checkpoint=checkpoint,
     )
-
-
-def _times(pricings: Sequence[Pricing], layout: Layout, *, alone: bool) -> StepTimes:
-    contents, table = contents_of(layout, pricings[0].model)
-    costs = [price_parts(pricing, table) for pricing in pricings]
-    return price_steps(pricings, costs, replace(contents, alone=alone))
 
 
 def _beside_checkpoint(request: PlanRequest, layout: Layout, calls: Sequence[StepCall], pricing: Pricing) -> float:
