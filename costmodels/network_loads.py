@@ -23,8 +23,9 @@ from costmodels.layout import Layout
 from costmodels.mesh import Axis, PlacedGroup, group_of, place
 from costmodels.pricing import Pricing, in_rank_order
 from costmodels.table import Ints, StrategyTable, table_of
+from hardware.adapters import adapters_of
 from hardware.cluster import Cluster, Island
-from hardware.sharing import adapters_of, binding_link
+from hardware.sharing import binding_link
 from hardware.tiers import RankBlocks
 from hardware.topology import Vertex, cluster_graph
 
@@ -274,19 +275,32 @@ class Loads:
         size : float
             Bytes for one unit that the group exchanges.
         """
-        ends = [self.links.adapters[int(place[1])] for place in (source, target)]
+        self.pass_on([source], [target], size)
+
+    def pass_on(self, sources: list[Ints], targets: list[Ints], size: float) -> None:
+        """Add a flow between members of a group in two domains, spread over all adapters of these members.
+
+        Parameters
+        ----------
+        sources, targets : list of arrays of int, shape (2,)
+            Nodes and accelerators in them.
+        size : float
+            Bytes of all of them together for one unit that the group exchanges.
+        """
+        ends = [self._nics(places) for places in (sources, targets)]
         parts = max(map(len, ends))
         for part in range(parts):
-            nics = [
-                ("nic", 0, int(p[0]), own[part * len(own) // parts])
-                for p, own in zip((source, target), ends, strict=True)
-            ]
-            above = [list(self.links.above(nic)) for nic in nics]
+            above = [list(self.links.above(nics[part * len(nics) // parts])) for nics in ends]
             shared = set(above[0]) & set(above[1])
             self._add(self.up, [vertex for vertex in above[0] if vertex not in shared], size / parts)
             self._add(self.down, [vertex for vertex in above[1] if vertex not in shared], size / parts)
-        self._add(self.up, [("gpu", 0, *map(int, source))], size)
-        self._add(self.down, [("gpu", 0, *map(int, target))], size)
+        for ways, places in ((self.up, sources), (self.down, targets)):
+            self._add(ways, [("gpu", 0, *map(int, place)) for place in places], size / len(places))
+
+    def _nics(self, places: list[Ints]) -> list[Vertex]:
+        """Adapters of accelerators, each once."""
+        found = (("nic", 0, int(node), nic) for node, gpu in places for nic in self.links.adapters[int(gpu)])
+        return list(dict.fromkeys(found))
 
     def spread(self, members: Ints, inside: Ints) -> None:
         """Add an all-to-all: each of n members sends 1 / n to every one outside its own domain; ``inside`` (n,)."""
@@ -323,7 +337,7 @@ class Loads:
 
 
 def _ring(loads: Loads, groups: Ints, around: bool) -> None:
-    """Each domain passes (n - 1) / n on to the next one, its members side by side."""
+    """Each domain passes (n - 1) / n on to the next one, over all adapters of its members."""
     del around
     for members in groups:
         size = (len(members) - 1) / len(members)
@@ -332,10 +346,8 @@ def _ring(loads: Loads, groups: Ints, around: bool) -> None:
             domains.setdefault(loads.links.domain(member), []).append(member)
         rounds = list(domains.values())
         for here, there in pairwise([*rounds, rounds[0]]):
-            parts = max(len(here), len(there)) if here is not there else 0
-            for part in range(parts):
-                source, target = here[part * len(here) // parts], there[part * len(there) // parts]
-                loads.send(source, target, size / parts)
+            if here is not there:
+                loads.pass_on(here, there, size)
 
 
 def _pairs(loads: Loads, groups: Ints, around: bool) -> None:
@@ -366,8 +378,8 @@ def _tiers_s(pattern: Pattern, placed: PlacedGroup, pricing: Pricing) -> float:
             continue
         times.append(
             {
-                Pattern.RING: (size - 1) / size / (inside * crossing.tier.bytes_per_s),
-                Pattern.PAIRS: (size - inside) / size / crossing.tier.bytes_per_s,
+                Pattern.RING: (size - 1) / size / (inside * crossing.tier.bytes_per_s * float(crossing.even[0])),
+                Pattern.PAIRS: (size - inside) / size / crossing.pairs_bytes_per_s,
                 Pattern.NEIGHBOUR: network.link(crossing.tier).ring / float(crossing.neighbour_bytes_per_s[0]),
             }[pattern]
         )

@@ -168,7 +168,7 @@ def custom_island(
     if gpus_per_node:
         node = with_gpus(node, gpus_per_node, where)
     if scaleout_bytes_per_s_per_node is not None:
-        node = replace(node, nics=_scaled_nics(node.nics, scaleout_bytes_per_s_per_node, where))
+        node = replace(node, nics=_scaled_nics(node, scaleout_bytes_per_s_per_node, where))
     if intra_node:
         node = _with_intra_node(node, intra_node, where)
     island = Island(node=node, nodes=nodes, fabric=preset.fabric)
@@ -258,8 +258,12 @@ def _close_cluster(name: str) -> str:
     return f"{describe_names(name, known)} ({forms})"
 
 
-def _scaled_nics(nics: Nics, bytes_per_s: float, where: str) -> Nics:
-    """Return adapters that add up to ``bytes_per_s``: whole ones of the usual kind, else as many slower ones."""
+def _scaled_nics(node: NodeType, bytes_per_s: float, where: str) -> Nics:
+    """Return adapters that add up to ``bytes_per_s``: whole ones of the usual kind, else slower ones.
+
+    How many slower ones there are nobody says, so as many are taken as divide evenly among the accelerators.
+    """
+    nics, gpus = node.nics, node.gpus
     if not (math.isfinite(bytes_per_s) and bytes_per_s >= 0.0):
         raise InputError(f"scale-out rate {bytes_per_s}", allowed="0 or more bytes per second", where=where)
     if bytes_per_s == 0.0:
@@ -267,7 +271,8 @@ def _scaled_nics(nics: Nics, bytes_per_s: float, where: str) -> Nics:
     usual = nics.bytes_per_s
     count = max(1, round(bytes_per_s / usual))
     if not math.isclose(count * usual, bytes_per_s, rel_tol=1e-6):
-        count = max(1, min(nics.count, math.floor(bytes_per_s / SLOWEST_RDMA_BYTES_PER_S)))
+        most = max(1, min(nics.count, math.floor(bytes_per_s / SLOWEST_RDMA_BYTES_PER_S)))
+        count = next(number for number in range(most, 0, -1) if gpus % number == 0 or number % gpus == 0)
     each = bytes_per_s / count
     if each >= SLOWEST_RDMA_BYTES_PER_S:
         return replace(nics, count=count, bytes_per_s=each)

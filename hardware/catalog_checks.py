@@ -145,6 +145,7 @@ def check_node(node: NodeType, where: str) -> None:
         )
     _check_groups(node.host.numa, node.gpus, f"{where}: host.numa", whole=False)
     _check_groups(node.host.pcie_switches, node.gpus, f"{where}: host.pcie_switches", whole=False)
+    _check_nearest(node, f"{where}: host.nearest_nics")
     _check_groups(node.cooling.rows, node.gpus, f"{where}: cooling.rows", whole=True)
     cap, lowest = node.gpu_power_cap_w, node.accelerator.min_power_limit_w
     highest = node.accelerator.max_power_limit_w or node.accelerator.tdp_w
@@ -154,6 +155,19 @@ def check_node(node: NodeType, where: str) -> None:
             allowed=f"{lowest:g} to {highest:g} W",
             where=where,
         )
+
+
+def _check_nearest(node: NodeType, where: str) -> None:
+    """Refuse lists of nearest adapters that do not fit the node's accelerators and adapters."""
+    nearest, count = node.host.nearest_nics, node.nics.count
+    if nearest and len(nearest) != node.gpus:
+        raise InputError(f"{len(nearest)} lists", allowed=f"one for each of {node.gpus} GPUs, or none", where=where)
+    for gpu, nics in enumerate(nearest):
+        if not nics or not all(0 <= nic < count for nic in nics) or len(set(nics)) < len(nics):
+            what = f"GPU {gpu} has {list(nics)}, and nics.count is {count}"
+            raise InputError(
+                what, allowed=f"adapters of 0 to {count - 1}, each once; state both or neither", where=where
+            )
 
 
 def _check_accelerator(accelerator: Accelerator, where: str) -> None:

@@ -327,6 +327,7 @@ HOST: Final = (
     _number("pcie_gb_per_s_per_gpu", "pcie_bytes_per_s_per_gpu", _GB, "0", "1e5"),
     _groups("numa", "numa"),
     _groups("pcie_switches", "pcie_switches"),
+    _groups("nearest_nics", "nearest_nics"),
     _number("idle_w", "idle_w", _ONE, "0", "1e6"),
     _number("cpu_w", "cpu_w", _ONE, "0", "1e6"),
 )

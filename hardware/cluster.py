@@ -130,13 +130,15 @@ class Host:
     """What surrounds the accelerators of a node.
 
     ``numa`` and ``pcie_switches`` group the local GPU indices by socket and by the PCIe switch that they share with an
-    adapter; empty where not known (then every GPU has a root port of its own).
+    adapter; empty where not known (then every GPU has a root port of its own). ``nearest_nics`` lists for every GPU the
+    adapters, by number, that none is nearer than; empty where not known.
     """
 
     memory_bytes: float = 0.0
     pcie_bytes_per_s_per_gpu: float = 0.0
     numa: tuple[tuple[int, ...], ...] = ()
     pcie_switches: tuple[tuple[int, ...], ...] = ()
+    nearest_nics: tuple[tuple[int, ...], ...] = ()
     idle_w: float = 0.0
     cpu_w: float = 0.0
 

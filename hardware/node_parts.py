@@ -77,6 +77,7 @@ def _resized_host(host: Host, before: int, after: int) -> Host:
         host,
         numa=_kept(host.numa, before, after),
         pcie_switches=_kept(host.pcie_switches, before, after),
+        nearest_nics=() if after > before else host.nearest_nics[:after],
     )
 
 

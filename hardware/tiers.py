@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd
 
+from hardware.adapters import adapters_of, least_share, used_adapters
 from hardware.cluster import FabricShape, Island, LinkKind, NodeType, ScaleUp
 
 
@@ -18,7 +19,8 @@ class Tier:
     ``gpus`` is the number of accelerators in one domain of this tier; ``bytes_per_s`` the share of one accelerator
     (per direction) when all accelerators of the domain cross this tier together; ``pair_bytes_per_s`` what one
     accelerator reaches alone; ``adapter_bytes_per_s`` its share of the node's adapters, whatever is behind them, 0.0
-    inside of a node. ``links`` and ``axes`` are those of :class:`hardware.cluster.ScaleUp`. Ranks fill domains
+    inside of a node. ``links`` and ``axes`` are those of :class:`hardware.cluster.ScaleUp`. ``adapters`` are those of
+    each accelerator of a node, where some have less than an even share. Ranks fill domains
     in order, unless ``domain_of`` lists the domain of each ``block`` of consecutive ranks; ``gpus`` is the largest
     then. ``speeds`` of the outermost tier lists (axis, pattern, pace) where flows on the topology graph go at another
     pace than their shares of tiers say.
@@ -35,6 +37,7 @@ class Tier:
     in_network_reduction: bool = False
     links: tuple[tuple[int, int, int], ...] = ()
     axes: tuple[int, ...] = ()
+    adapters: tuple[tuple[int, ...], ...] = ()
     block: int = 0
     domain_of: tuple[int, ...] = ()
     speeds: tuple[tuple[str, str, float], ...] = ()
@@ -155,11 +158,12 @@ def _tiers_in_order(island: Island) -> tuple[Tier, ...]:
 def reachable_nic_bytes_per_s(node: NodeType) -> float:
     """Return what the accelerators of one node can send through its adapters together, one direction.
 
-    Three limits: the adapters; the accelerators' own links towards them (``Nics.gpu_bytes_per_s``), which bind when a
-    node has few accelerators; and, without GPUDirect RDMA, the detour through host memory. The detour costs nothing
-    where accelerator and adapter have root ports of their own, since each of their links still carries every byte once.
+    Three limits: the adapters that accelerators use; the accelerators' own links towards them, which bind when a node
+    has few accelerators (``Nics.gpu_bytes_per_s``); and, without GPUDirect RDMA, the detour through host memory. That
+    costs nothing where accelerator and adapter have root ports of their own: each of their links carries a byte once.
     Where both sit below one PCIe switch, every byte climbs and descends the switch's uplink, and received bytes do so
-    too: each direction of the uplink carries twice the adapter's rate.
+    too: each direction of the uplink carries twice the adapter's rate. An adapter that is nearest to accelerators below
+    no switch with it has a way of its own to memory, and so have they.
 
     Parameters
     ----------
@@ -177,14 +181,25 @@ def reachable_nic_bytes_per_s(node: NodeType) -> float:
     GPUDirect: 6 GB/s (NVIDIA/nccl issue 465, where NCCL's author states the same rule).
     """
     nics = node.nics
-    limits = [nics.node_bytes_per_s]
+    used = used_adapters(node)
+    limits = [nics.bytes_per_s * len(used)]
     if nics.gpu_bytes_per_s > 0.0:
         limits.append(node.gpus * nics.gpu_bytes_per_s)
     uplink = node.host.pcie_bytes_per_s_per_gpu
     if not nics.gpudirect and uplink > 0.0:
-        switches = len(node.host.pcie_switches)
-        limits.append(min(switches, nics.count) * uplink / 2.0 if switches else node.gpus * uplink)
+        shared, alone = _ways_to_memory(node, used)
+        limits.append((shared / 2.0 + alone) * uplink if shared else node.gpus * uplink)
     return min(limits)
+
+
+def _ways_to_memory(node: NodeType, used: tuple[int, ...]) -> tuple[int, int]:
+    """Switch uplinks that accelerators and adapters share, and adapters with a way to memory of their own."""
+    switches, nearest = node.host.pcie_switches, node.host.nearest_nics
+    if not nearest:
+        return min(len(switches), len(used)), 0
+    below = [{nic for gpu in group for nic in nearest[gpu]} & set(used) for group in switches]
+    beside = set().union(*below) if below else set()
+    return sum(map(bool, below)), len(set(used) - beside)
 
 
 def _fabric_tier(name: str, fabric: ScaleUp, gpus: int) -> Tier:
@@ -206,7 +221,8 @@ def _network_tier(node: NodeType, name: str, gpus: int, bytes_per_s: float, extr
     """Tier of the scale-out network; alone, an accelerator has its own share of the adapters or one adapter whole."""
     nics = node.nics
     reachable = reachable_nic_bytes_per_s(node)
-    per_nic = reachable / nics.count if nics.count else 0.0
+    used = len(used_adapters(node))
+    per_nic = reachable / used if used else 0.0
     if nics.gpu_bytes_per_s > 0.0:
         per_nic = min(per_nic, nics.gpu_bytes_per_s)
     return Tier(
@@ -219,4 +235,10 @@ def _network_tier(node: NodeType, name: str, gpus: int, bytes_per_s: float, extr
         adapter_bytes_per_s=reachable / node.gpus,
         latency_s=nics.latency_s + extra_latency_s,
         in_network_reduction=nics.in_network_reduction,
+        adapters=_uneven(adapters_of(node)),
     )
+
+
+def _uneven(adapters: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+    """Return adapters of accelerators where some groups of these have less than an even share; else nothing."""
+    return adapters if any(least_share(adapters, stride) < 1.0 - 1e-9 for stride in range(1, len(adapters) + 1)) else ()

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
+from hardware.adapters import used_adapters
 from hardware.cluster import Cluster, FabricShape, FabricTier, Island, NodeType, ScaleUp
 from hardware.errors import InputError
 from hardware.tiers import reachable_nic_bytes_per_s
@@ -194,16 +195,17 @@ def _island_edges(number: int, island: Island) -> Iterator[Edge]:
     if node.node_fabric is not None:
         yield from _fabric_edges(number, "bridge", gpus, node.node_fabric)
     template = list(_node_edges(node))
-    rate = reachable_nic_bytes_per_s(node) / max(node.nics.count, 1)
+    used = used_adapters(node)  # libraries leave those aside that are nearest to no accelerator
+    rate = reachable_nic_bytes_per_s(node) / max(len(used), 1)
     link = _link(node.nics.kind, rate, node.nics.latency_s / 2.0)  # one adapter at either end
-    leaf, count = _levels(island)[0], node.nics.count
-    rails = min(leaf.rails, count)
+    leaf = _levels(island)[0]
+    rails = min(leaf.rails, len(used))
     for place in range(island.nodes):
         for start, end, data in template:
             yield _placed(start, number, place), _placed(end, number, place), data
         group = leaf.group_of(place)
-        for nic in range(count):
-            home = ("rail", number, group, nic * rails // count) if rails > 1 else ("tier", number, 0, group)
+        for turn, nic in enumerate(used):
+            home = ("rail", number, group, turn * rails // len(used)) if rails > 1 else ("tier", number, 0, group)
             yield ("nic", number, place, nic), home, link
     if rails > 1:
         yield from _rail_edges(number, island, rails)
@@ -297,11 +299,20 @@ def _node_edges(node: NodeType) -> Iterator[Edge]:
     for k, group in enumerate(node.host.pcie_switches):
         yield ("pcie", k), root(group[0]), _link("pcie", pcie)
     yield from ((("numa", k), ("host",), _link("socket", math.inf)) for k in range(len(node.host.numa)))
-    places: list[Vertex] = [("pcie", k) for k in range(len(node.host.pcie_switches))]
-    places = places or [("numa", k) for k in range(len(node.host.numa))] or [("host",)]
-    for nic in range(node.nics.count):
-        place = places[nic * len(places) // node.nics.count]
-        yield place, ("nic", nic), _link("pcie", math.inf)
+    yield from ((place, ("nic", nic), _link("pcie", math.inf)) for nic, place in enumerate(_nic_places(node)))
+
+
+def _nic_places(node: NodeType) -> list[Vertex]:
+    """What each adapter hangs on: as the accelerators that it is nearest to, or spread evenly where nobody says."""
+    host, count = node.host, node.nics.count
+    if host.nearest_nics:
+        groups = [*((("pcie", k), group) for k, group in enumerate(host.pcie_switches)),
+                  *((("numa", k), group) for k, group in enumerate(host.numa))]  # fmt: skip
+        own = [(place, {nic for gpu in group for nic in host.nearest_nics[gpu]}) for place, group in groups]
+        return [next((place for place, nics in own if nic in nics), ("host",)) for nic in range(count)]
+    places: list[Vertex] = [("pcie", k) for k in range(len(host.pcie_switches))]
+    places = places or [("numa", k) for k in range(len(host.numa))] or [("host",)]
+    return [places[nic * len(places) // count] for nic in range(count)]
 
 
 def _levels(island: Island) -> list[FabricTier]:

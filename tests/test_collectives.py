@@ -19,8 +19,8 @@ from costmodels.collectives.rings import ring_count, worst_exchange_links
 from costmodels.contention import Flow, max_min_rates
 from costmodels.mesh import Group, PlacedGroup, place
 from hardware import catalog
+from hardware.adapters import adapters_of
 from hardware.cluster import FabricShape, FabricTier, LinkKind
-from hardware.sharing import adapters_of
 from hardware.tiers import Tier, island_tiers
 
 NETWORK = default_network()
@@ -298,7 +298,7 @@ def test_cards_behind_a_host_bridge_share_it() -> None:
     assert ring_bytes_per_s(tree, np.array([2, 8]), one).tolist() == [39e9, 25e9]
 
 
-@pytest.mark.parametrize("adapters", [1, 2, 4, 8])
+@pytest.mark.parametrize("adapters", [1, 2, 3, 4, 5, 6, 8])
 @pytest.mark.parametrize("stage", [1, 2, 4, 8])
 def test_only_the_last_stage_in_a_node_sends_outwards(adapters: int, stage: int) -> None:
     """Stages of a few accelerators on nodes of eight, all sending at once: max-min fair rates on the adapters."""

@@ -17,8 +17,8 @@ from costmodels.price import price_layout
 from costmodels.pricing import Pricing, rank_blocks
 from costmodels.table import table_of
 from hardware import catalog
+from hardware.adapters import adapters_of
 from hardware.cluster import Cluster, FabricTier, Island
-from hardware.sharing import adapters_of
 from hardware.tiers import island_tiers
 from hardware.topology import cluster_graph
 from planner import Question, request_of
@@ -75,6 +75,19 @@ def test_even_clusters_go_at_the_pace_of_the_tiers(
     for flow in flow_speeds(pricing_of(island, layout), layout):
         assert flow.speed == pytest.approx(1.0), flow
     assert on_graph(pricing_of(replace(island, fabric=()), layout), layout).speeds == ()
+
+
+@pytest.mark.parametrize("nearest", [((0, 1, 2),) * 8, ((0, 1, 2, 3),) * 4 + ((4,),) * 4, ((0,),) * 6 + ((1,),) * 2])
+@pytest.mark.parametrize(("tp", "pp"), [(8, 1), (8, 8), (1, 8)])
+def test_accelerators_that_share_adapters_unevenly_go_at_the_pace_of_the_tiers(
+    nearest: tuple[tuple[int, ...], ...], tp: int, pp: int
+) -> None:
+    """All nodes alike: what the fullest adapter carries is known without the graph."""
+    island = island_of((8,), adapters=5)
+    node = replace(island.node, host=replace(island.node.host, nearest_nics=nearest))
+    layout = layout_with(Strategy(tp=tp, dp=64 // tp // pp), pp)
+    for flow in flow_speeds(pricing_of(replace(island, node=node), layout), layout):
+        assert flow.speed == pytest.approx(1.0), flow
 
 
 Place = tuple[int, int]

@@ -10,8 +10,9 @@ from costmodels.collectives import all_to_all_s, default_network
 from costmodels.layout import Layout
 from costmodels.mesh import Group, place
 from hardware import catalog
+from hardware.adapters import adapters_of
 from hardware.cluster import FabricTier
-from hardware.sharing import adapters_of, binding_link, nic_sharing
+from hardware.sharing import binding_link, nic_sharing
 from hardware.tiers import island_tiers
 from hardware.topology import bisection_bytes_per_s
 from planner import Question, request_of

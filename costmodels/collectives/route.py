@@ -1,5 +1,6 @@
 """A group's way through the hierarchy: rates, capacities and steps that every algorithm needs."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,7 +8,8 @@ import numpy as np
 from costmodels.collectives.constants import NetworkConstants
 from costmodels.collectives.fabric import alltoall_bytes_per_s, ring_bytes_per_s
 from costmodels.mesh import PlacedGroup
-from costmodels.table import Floats
+from costmodels.table import Floats, Ints
+from hardware.adapters import least_of_senders, least_share
 from hardware.tiers import Tier
 
 
@@ -17,9 +19,9 @@ class Crossing:
 
     ``parts`` is the number of domains that the group leaves and enters, ``inside`` the members in one of them,
     ``bytes_per_s`` what one of these domains can send for the group, ``pairs_bytes_per_s`` what each member can to all
-    others, ``neighbour_bytes_per_s`` what its last member can when the others send inside, ``steps`` the neighbours
-    along a ring that this crossing joins, ``levels`` the depth of a binary tree over it. Where a group stays within one
-    domain ``parts`` is 1.
+    others, ``neighbour_bytes_per_s`` what its last member can when the others send inside, ``even`` what the group with
+    the fewest adapters has of an even share, ``steps`` the neighbours along a ring that this crossing joins, ``levels``
+    the depth of a binary tree over it. Where a group stays within one domain ``parts`` is 1.
     """
 
     tier: Tier
@@ -27,6 +29,7 @@ class Crossing:
     inside: Floats
     bytes_per_s: Floats
     pairs_bytes_per_s: float
+    even: Floats
     neighbour_bytes_per_s: Floats
     steps: Floats
     levels: Floats
@@ -49,6 +52,23 @@ class Route:
     crossings: tuple[Crossing, ...]
 
 
+def _shares(adapters: tuple[tuple[int, ...], ...], stride: Ints) -> Floats:
+    """Least share of the adapters over an even one for groups of each stride, shape (S,)."""
+    strides, index = np.unique(stride, return_inverse=True)
+    found: Floats = np.array([least_share(adapters, int(step)) for step in strides])[index.reshape(-1)]
+    return found
+
+
+def _of_senders(tier: Tier, stride: Ints) -> Floats:
+    """Rate of the slowest of a node's last ``stride`` accelerators towards the next node, shape (S,)."""
+    gpus = len(tier.adapters)
+    used = len({nic for own in tier.adapters for nic in own})
+    strides, index = np.unique(np.minimum(stride, gpus), return_inverse=True)
+    paces = np.array([least_of_senders(tier.adapters, int(step)) for step in strides])
+    found: Floats = paces[index.reshape(-1)] * (tier.adapter_bytes_per_s * gpus / used)
+    return found
+
+
 def route_of(group: PlacedGroup, tiers: tuple[Tier, ...], constants: NetworkConstants) -> Route:
     """Resolve a placed group against tiers and constants.
 
@@ -69,35 +89,6 @@ def route_of(group: PlacedGroup, tiers: tuple[Tier, ...], constants: NetworkCons
     """
     inner = constants.link(tiers[0])
     together = group.within(0)
-    crossings: list[Crossing] = []
-    own, speeds = np.full(group.size.shape, np.inf), (1.0, 1.0, 1.0)
-    for index in range(1, len(tiers)):
-        parts = group.parts(index - 1).astype(np.float64)
-        if not (parts > 1.0).any():  # nobody leaves a domain of this size, nor one of the next
-            break
-        tier, link = tiers[index], constants.link(tiers[index])
-        inside = group.within(index - 1).astype(np.float64)
-        outer = group.parts(index).astype(np.float64)
-        if tier.kind != tiers[index - 1].kind:  # the adapters: neighbours beside each other use the same ones
-            speeds = (group.ring_speed, group.pairs_speed, group.neighbour_speed)
-            senders = np.maximum(tiers[index - 1].gpus / inside, 1.0)
-            own = np.maximum(max(tier.bytes_per_s, tier.adapter_bytes_per_s), tier.pair_bytes_per_s / senders)
-        crossings.append(
-            Crossing(
-                tier=tier,
-                parts=parts,
-                inside=inside,
-                bytes_per_s=np.minimum(
-                    inside * tier.bytes_per_s * (link.ring * speeds[0]), constants.group_bytes_per_s
-                ),
-                pairs_bytes_per_s=tier.bytes_per_s * speeds[1],
-                neighbour_bytes_per_s=np.minimum(inside * tier.bytes_per_s, own) * (link.ring * speeds[2]),
-                steps=parts - outer,
-                levels=np.ceil(np.log2(parts / outer)),
-                hop_s=constants.hop_s(tier),
-                in_network_reduction=tier.in_network_reduction,
-            )
-        )
     return Route(
         size=group.size.astype(np.float64),
         inside=together.astype(np.float64),
@@ -107,5 +98,39 @@ def route_of(group: PlacedGroup, tiers: tuple[Tier, ...], constants: NetworkCons
         in_network_bytes_per_s=tiers[0].bytes_per_s * inner.in_network if tiers[0].in_network_reduction else 0.0,
         launch_s=inner.launch_s,
         hop_s=constants.hop_s(tiers[0]),
-        crossings=tuple(crossings),
+        crossings=tuple(_crossings(group, tiers, constants)),
     )
+
+
+def _crossings(group: PlacedGroup, tiers: tuple[Tier, ...], constants: NetworkConstants) -> Iterator[Crossing]:
+    """Crossings from the inside out, as far as any of the groups goes."""
+    own, speeds = np.full(group.size.shape, np.inf), (1.0, 1.0, 1.0)
+    for index in range(1, len(tiers)):
+        parts = group.parts(index - 1).astype(np.float64)
+        if not (parts > 1.0).any():  # nobody leaves a domain of this size, nor one of the next
+            return
+        tier, link = tiers[index], constants.link(tiers[index])
+        inside = group.within(index - 1).astype(np.float64)
+        outer = group.parts(index).astype(np.float64)
+        even, alone = np.ones(group.size.shape), 1.0
+        if tier.kind != tiers[index - 1].kind:  # the adapters: neighbours beside each other use the same ones
+            speeds = (group.ring_speed, group.pairs_speed, group.neighbour_speed)
+            senders = np.maximum(tiers[index - 1].gpus / inside, 1.0)
+            own = np.maximum(max(tier.bytes_per_s, tier.adapter_bytes_per_s), tier.pair_bytes_per_s / senders)
+            if tier.adapters:
+                even, alone = _shares(tier.adapters, group.stride), least_share(tier.adapters, len(tier.adapters))
+                own = _of_senders(tier, group.stride)
+        ring = inside * tier.bytes_per_s * even * (link.ring * speeds[0])
+        yield Crossing(
+            tier=tier,
+            parts=parts,
+            inside=inside,
+            bytes_per_s=np.minimum(ring, constants.group_bytes_per_s),
+            pairs_bytes_per_s=tier.bytes_per_s * alone * speeds[1],
+            neighbour_bytes_per_s=np.minimum(inside * tier.bytes_per_s, own) * (link.ring * speeds[2]),
+            even=even,
+            steps=parts - outer,
+            levels=np.ceil(np.log2(parts / outer)),
+            hop_s=constants.hop_s(tier),
+            in_network_reduction=tier.in_network_reduction,
+        )

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from hardware import catalog
+from hardware.adapters import used_adapters
 from hardware.catalog_build import NodePreset
 from hardware.cluster import Cluster, FabricShape, FabricTier, Host, Island, LinkKind, Nics, NodeType
 from hardware.errors import InputError
@@ -265,6 +266,10 @@ def _host(host: Host, facts: NodeFacts, order: Sequence[int], stated: list[str],
         host = replace(host, pcie_switches=renumbered(facts.pcie_switches))
         shared = [list(group) for group in host.pcie_switches]
         stated.append(f"host.pcie_switches = {shared}: GPUs that share a PCIe switch with an adapter")
+        nearest = tuple(facts.nearest_adapters[gpu] for gpu in order) if facts.nearest_adapters else ()
+        host = replace(host, nearest_nics=nearest)
+        if nearest:
+            stated.append(f"host.nearest_nics = {[list(nics) for nics in nearest]}: adapters nearest to each GPU")
     elif host.pcie_switches:
         assumed.append(f"host.pcie_switches = {[list(group) for group in host.pcie_switches]}")
     if facts.pcie_bytes_per_s:
@@ -287,6 +292,10 @@ def _nics(usual: Nics, facts: NodeFacts, count: int, stated: list[str], assumed:
         assumed.append(f"nics: {usual.count} x {usual.bytes_per_s / 1.25e8:g} Gb/s {usual.kind}, for none are listed")
         return usual
     stated.append(f"nics.count = {len(found)} ({_names(found)})")
+    near = sorted({nic for nics in facts.nearest_adapters for nic in nics})
+    found = tuple(found[nic] for nic in near) or found
+    if len(found) < len(facts.adapters):
+        stated.append(f"{len(facts.adapters) - len(found)} adapters are nearest to no GPU: libraries do not use them")
     kind = _kind(found, usual, stated, assumed)
     rates = [adapter.bytes_per_s for adapter in found if adapter.bytes_per_s]
     if len(rates) == len(found):
@@ -306,7 +315,8 @@ def _nics(usual: Nics, facts: NodeFacts, count: int, stated: list[str], assumed:
         assumed.append(f"nics.gpu_gb_per_s = {facts.gpu_bytes_per_s / 1e9:.1f}: payload of the GPUs' PCIe links")
     latency = catalog.TCP_LATENCY_S if kind is LinkKind.ETHERNET else usual.latency_s
     assumed.append(f"nics.latency_us = {latency * 1e6:g}")
-    return replace(usual, kind=kind, count=len(found), bytes_per_s=rate, gpudirect=gpudirect, latency_s=latency,
+    count = len(facts.adapters)
+    return replace(usual, kind=kind, count=count, bytes_per_s=rate, gpudirect=gpudirect, latency_s=latency,
                    in_network_reduction=usual.in_network_reduction and kind is usual.kind)  # fmt: skip
 
 
@@ -329,8 +339,10 @@ def _with_network_facts(node: NodeType, network: NetworkFacts, stated: list[str]
     nics = node.nics
     if network.adapters:
         stated.append(f"nics.count = {network.adapters} ({network.form})")
-        total = nics.node_bytes_per_s
+        total = nics.bytes_per_s * len(used_adapters(node))
         rate = min(nics.bytes_per_s, total / network.adapters) if total else nics.bytes_per_s
+        if network.adapters != nics.count:
+            node = replace(node, host=replace(node.host, nearest_nics=()))
         nics = replace(nics, count=network.adapters, bytes_per_s=network.bytes_per_s or rate)
         name = f"nics.gbit_per_s = {nics.bytes_per_s / 1.25e8:g}"
         (stated if network.bytes_per_s else assumed).append(name)

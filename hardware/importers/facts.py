@@ -1,12 +1,31 @@
 """What a file states about a machine, before anything is assumed. Zero, empty and ``None`` mean: not stated."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hardware.cluster import LinkKind
 
 Groups = tuple[tuple[int, ...], ...]
 Links = tuple[tuple[int, int, int], ...]
+
+
+def nearest_of(distances: Sequence[Sequence[tuple[float, float]]]) -> Groups:
+    """Return for each GPU the adapters that none is nearer than.
+
+    Parameters
+    ----------
+    distances : sequence of sequences
+        For each GPU and adapter what orders them, the lowest first.
+
+    Returns
+    -------
+    tuple of tuple of int
+        Empty without adapters, and where all are as near to all GPUs: then the file says nothing about them.
+    """
+    if len({distance for row in distances for distance in row}) < 2:
+        return ()
+    return tuple(tuple(nic for nic, distance in enumerate(row) if distance == min(row)) for row in distances)
 
 
 def links_of_each(gpus: int, links: Links) -> tuple[int, ...]:
@@ -36,6 +55,7 @@ class NodeFacts:
     as in hints that list PCI devices only. ``switch_links`` is how many links each GPU has to NVSwitches.
     ``accelerator`` is a name of the catalogue, ``accelerator_why`` what it is read from, ``accelerator_sure`` whether
     that names one part. ``adapters_known`` is False where the form lists none.
+    ``nearest_adapters`` lists for each GPU the adapters that none is nearer than; empty where all are as near to all.
     ``nameless`` holds, for files that list PCI devices without saying what they are, the devices (numbered) below each
     PCIe switch of each socket; ``gpus`` is 0 then. ``pcie_bytes_per_s`` is the way of a GPU to its host,
     ``gpu_bytes_per_s`` that towards the adapters.
@@ -53,6 +73,7 @@ class NodeFacts:
     switch_links: int = 0
     numa: Groups = ()
     pcie_switches: Groups = ()
+    nearest_adapters: Groups = ()
     adapters: tuple[Adapter, ...] = ()
     adapters_known: bool = False
     pcie_bytes_per_s: float = 0.0

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from hardware.importers.devices import RACK_ACCELERATOR, SUPERCHIP, by_link_count, kind_of_adapter
-from hardware.importers.facts import Adapter, Groups, Links, NodeFacts, links_of_each
+from hardware.importers.facts import Adapter, Groups, Links, NodeFacts, links_of_each, nearest_of
 from hardware.importers.source_text import SourceText
 
 MOST_DEVICES: Final = 256
@@ -21,6 +21,8 @@ _AFFINITY: Final = re.compile(r"(CPU Affinity|NUMA Affinity|GPU NUMA ID)")
 _LEGEND: Final = re.compile(r"\s*(NIC\d{1,4})\s*:\s*(\S+)")
 _SECOND: Final = re.compile(r"(X|NV\d{1,3}|PIX|PXB|PHB|NODE|SOC|SYS|GPU\d{1,4}|NIC\d{1,4}|mlx\d_\d{1,3})$")
 _BELOW_SWITCH: Final = ("PIX", "PXB")
+_DISTANCES: Final = ("PIX", "PXB", "PHB", "NODE", "SOC", "SYS", "N/A")
+"""From the nearest; ``SOC`` is what ``SYS`` was called."""
 
 
 def is_nvidia_matrix(source: SourceText) -> bool:
@@ -74,6 +76,7 @@ def read_nvidia_matrix(source: SourceText) -> NodeFacts:
         links_known=True,
         numa=_affinity_groups([rest[devices[place]] for place in gpus], tail),
         pcie_switches=_shared_switches([[rows[devices[i]][j] for j in others] for i in gpus]),
+        nearest_adapters=nearest_of([[_distance(rows[devices[i]][j]) for j in others] for i in gpus]),
         adapters=tuple(Adapter(name=name, kind=kind_of_adapter(name)) for name in adapters),
         adapters_known=True,
         notes=_far_adapters([[rows[devices[i]][j] for i in gpus] for j in others]),
@@ -207,9 +210,13 @@ def _shared_switches(cells: list[list[str]]) -> Groups:
     return tuple(tuple(group) for group in nearest.values())
 
 
+def _distance(code: str) -> tuple[float, float]:
+    return 0.0, float(_DISTANCES.index(code) if code in _DISTANCES else len(_DISTANCES))
+
+
 def _far_adapters(columns: list[list[str]]) -> tuple[str, ...]:
     far = [place for place, column in enumerate(columns) if not set(column) & set(_BELOW_SWITCH)]
     if not far or len(far) == len(columns):
         return ()
     some = ", ".join(f"NIC{place}" for place in far[:8])
-    return (f"{some}: below no PCIe switch with a GPU; they may serve storage or management, and are counted",)
+    return (f"{some}: below no PCIe switch with a GPU; they may serve storage or management",)

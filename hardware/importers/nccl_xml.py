@@ -8,7 +8,7 @@ from typing import Final
 
 from hardware.cluster import LinkKind
 from hardware.importers.devices import by_compute_capability, by_gcn, by_pci, kind_of_adapter
-from hardware.importers.facts import Adapter, Groups, Links, NodeFacts
+from hardware.importers.facts import Adapter, Groups, Links, NodeFacts, nearest_of
 from hardware.importers.source_text import SourceText
 from hardware.importers.xml_tree import Element, parse_xml
 
@@ -84,7 +84,7 @@ def _system_facts(source: SourceText, cpus: list[Element]) -> NodeFacts:
     part, why, sure = _accelerator([device.element for device in gpus])
     described = any(child.name == "gpu" for device in gpus for child in device.element.children)
     notes = [] if not absent else [f"NVLinks or XGMI links to {absent} GPUs that the file does not describe: left out"]
-    ports = [port for device in adapters for port in _ports(source, device.element, notes)]
+    owned = [(device, port) for device in adapters for port in _ports(source, device.element, notes)]
     amd = any(child.name == "xgmi" for device in gpus for child in device.element.walk())
     return NodeFacts(
         where=source.where,
@@ -99,7 +99,8 @@ def _system_facts(source: SourceText, cpus: list[Element]) -> NodeFacts:
         switch_links=switched,
         numa=_numa(cpus, gpus),
         pcie_switches=_shared_switches(gpus, adapters),
-        adapters=tuple(ports),
+        nearest_adapters=nearest_of([[_distance(gpu, *one) for one in owned] for gpu in gpus]),
+        adapters=tuple(port for _, port in owned),
         adapters_known=True,
         pcie_bytes_per_s=_pcie_bytes_per_s(gpus),
         gpu_bytes_per_s=_towards_adapters(gpus, adapters, notes, linked=bool(links) or switched > 0),
@@ -252,6 +253,19 @@ def _shared_switches(gpus: list[_Device], adapters: list[_Device]) -> Groups:
         if shared:
             groups.setdefault(id(shared[-1]), []).append(place)
     return tuple(tuple(group) for group in groups.values())
+
+
+def _distance(gpu: _Device, adapter: _Device, port: Adapter) -> tuple[float, float]:
+    """Order adapters as NCCL does: the fastest way first, then by one bridge, several, the processor, another one."""
+    ours, theirs = gpu.path[1:], adapter.path[1:]
+    if ours and theirs and ours[-1] is theirs[-1]:
+        return -port.bytes_per_s, 0.0
+    if any(bridge is other for bridge in ours for other in theirs):
+        return -port.bytes_per_s, 1.0
+    if gpu.path[0] is adapter.path[0]:
+        return -port.bytes_per_s, 2.0
+    across = _socket_bytes_per_s(gpu.path[0])
+    return -min(port.bytes_per_s, across or port.bytes_per_s), 3.0
 
 
 def _pcie_bytes_per_s(gpus: list[_Device]) -> float:
