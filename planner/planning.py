@@ -39,7 +39,7 @@ from planner.request import Framework, Objective, PlanRequest
 from planner.search.islands import IslandSearch
 from planner.search.objective import check_objective, objective_value
 from planner.search.refine import best_of_grid, layout_of
-from planner.search.spans import RANKS_CUT, Span, late, spans
+from planner.search.spans import RANKS_CUT, SPLITS_CUT, Span, late, spans
 from planner.search.stage_ilp import StageShape
 from planner.search.tally import Candidate, Tally
 from planner.search.two_level import PER_LAYER, candidate_shape, mixed_plans
@@ -135,13 +135,13 @@ def _found(
     alone = _unlike(pricings)
     count = len(alone) + (len(pricings) > 1)
     parts = spans(time.monotonic(), deadline, count, placed=by_device(request), mixed=request.framework in PER_LAYER)
-    tally, priced = _island_alone(request, pricings, alone[0], parts[0], wanted)
+    tally, priced = _island_alone(request, pricings, alone[0], parts[0], deadline, wanted)
     for number, (island, part) in enumerate(zip(alone[1:], parts[1:], strict=False), start=1):
         if late(deadline):
             tally.pruned[ISLANDS_CUT] += len(alone) - number
             tally.open_bound_s = 0.0  # nothing is known of them
             break
-        other, more = _island_alone(request, pricings, island, part, wanted)
+        other, more = _island_alone(request, pricings, island, part, deadline, wanted)
         tally.absorb(other)
         priced += more
     if len(pricings) > 1:
@@ -193,7 +193,9 @@ def _without_slow_nodes(
     pricings = pricings_of(lean, constants)
     mixed = request.framework in PER_LAYER
     parts = spans(time.monotonic(), deadline, len(pricings), placed=False, mixed=mixed)
-    return [pair for number, part in enumerate(parts) for pair in _island_alone(lean, pricings, number, part)[1]]
+    return [
+        pair for number, part in enumerate(parts) for pair in _island_alone(lean, pricings, number, part, deadline)[1]
+    ]
 
 
 def _in_best_orders(
@@ -325,14 +327,22 @@ def _places(request: PlanRequest, placed: PlacedLayout) -> tuple[RankPlace, ...]
 
 
 def _island_alone(
-    request: PlanRequest, pricings: Sequence[Pricing], island: int, span: Span, wanted: int = 0
+    request: PlanRequest, pricings: Sequence[Pricing], island: int, span: Span, until_s: float, wanted: int = 0
 ) -> tuple[Tally, list[tuple[Layout, LayoutCost]]]:
-    """Search one island by itself: its best grids with their best splits, and mixed strategies where allowed."""
+    """Search one island by itself: its best grids with their best splits, and mixed strategies where allowed.
+
+    Of the grids kept one at least is followed to the end, the others until ``until_s``.
+    """
     tally = UniformSearch(request, pricings[island], wanted=wanted, deadline=span.grids_s).run()
     chosen = sorted(tally.best.values(), key=lambda candidate: candidate.order)[: tally.wanted]
     if request.objective is not Objective.TIME:
         chosen = _thriftiest(request, pricings[island], chosen)
-    priced = [best_of_grid(request, pricings[island], tally, candidate.key, span.splits_s) for candidate in chosen]
+    priced = [best_of_grid(request, pricings[island], tally, chosen[0].key, span.splits_s)] if chosen else []
+    for number, candidate in enumerate(chosen[1:], start=1):
+        if late(until_s):
+            tally.cut[SPLITS_CUT] += len(chosen) - number
+            break
+        priced.append(best_of_grid(request, pricings[island], tally, candidate.key, span.splits_s))
     tally.open_bound_s = min(tally.open_bound_s, tally.threshold_s())  # of grids that were priced and not kept
     if request.framework in PER_LAYER:
         shapes = [candidate_shape(candidate) for candidate in chosen[:MIXED_SHAPES]]

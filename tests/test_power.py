@@ -189,6 +189,17 @@ def test_b200_at_1000_w_against_gb200_at_1200_w() -> None:
     assert rates[0] / rates[1] == pytest.approx(1387 / 1513, abs=0.03)
 
 
+def test_h100_at_400_w_keeps_what_the_same_silicon_reaches_on_a_board_of_400_w() -> None:
+    """Products: 488.5 TFLOPS on H100 NVL (132 multiprocessors, 400 W), 794.5 to 821.2 on three H100 SXM at 700 W.
+
+    github.com/stas00/ml-engineering compute/accelerator/benchmarks. Nothing of the SXM part was fitted below 690 W.
+    """
+    state = step_power(H100, {Work.GEMM: 1.0}, limit_w=np.array([400.0, 700.0]))
+    assert float(state.slowdown[1] / state.slowdown[0]) == pytest.approx(
+        488.5 / np.mean([794.5, 807.1, 821.2]), abs=0.03
+    )
+
+
 def with_caps(node_w: float = 0.0, rack_w: float = 0.0, cluster_w: float = 0.0) -> Cluster:
     machine = cluster("dgx-h100:4")
     (island,) = machine.islands

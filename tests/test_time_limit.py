@@ -62,6 +62,20 @@ def test_a_limit_that_does_not_bind_changes_nothing() -> None:
     assert not any("time limit" in reason for reason, _ in reports[0].search.pruned)
 
 
+@pytest.mark.parametrize("model", ["llama3_70b", "mixtral_8x22b"])
+def test_an_end_that_has_passed_costs_a_few_grids(model: str) -> None:
+    """Counted, not timed: a search without time left prices grids until one fits, and proves no more than it may."""
+    request = asked(model, cluster="dgx-h100:4", global_batch=256, seq=4096)
+    (pricing,) = pricings_of(request)
+    hurried = UniformSearch(request, pricing, deadline=-inf).run()
+    whole = UniformSearch(request, pricing, deadline=inf).run()
+    assert hurried.best
+    assert hurried.solved * 10 < whole.solved
+    assert hurried.open_bound_s <= whole.best_s() <= hurried.best_s()
+    left = {reason: count for reason, count in hurried.pruned.items() if "time limit" in reason}
+    assert set(left) >= {"time limit", "time limit of a variant"}
+
+
 def test_without_time_there_is_still_an_answer_and_what_was_cut() -> None:
     request = with_slow_devices(time_limit_s=0.0)
     report = plan(request)

@@ -33,6 +33,7 @@ from planner.search.tally import Tally
 
 FIRST_BLOCK: Final = 128
 BLOCK: Final = 512
+LATE_BLOCK: Final = 16  # when the time has ended before anything fits
 GRIDS_KEPT: Final = 10  # at least: which of them is best is decided when their splits are refined
 
 
@@ -50,7 +51,8 @@ class UniformSearch:
     wanted : int
         Grids to keep; 0: as many as the request wants layouts, and at least :data:`GRIDS_KEPT`.
     deadline : float, optional
-        Of ``time.monotonic``; default: the request's time limit from now on. A first block of grids is always priced.
+        Of ``time.monotonic``; default: the request's time limit from now on. After it grids of a first block are priced
+        until one fits.
     """
 
     def __init__(
@@ -141,15 +143,16 @@ class UniformSearch:
 
     def _best_first(self, frontier: Frontier) -> None:
         """Price blocks of grids in the order of their bounds, until the least bound left is too slow."""
-        size = FIRST_BLOCK
+        taken = 0
         while True:
-            limit = self.tally.threshold_s()
-            rows, known = frontier.take(size, limit)
+            size = LATE_BLOCK if late(self.deadline) else BLOCK if taken else FIRST_BLOCK
+            rows, known = frontier.take(size, self.tally.threshold_s())
             if not rows.size:
                 break
             self._evaluate(frontier.bounds.grids.take(rows), known)
-            size = BLOCK
-            if late(self.deadline) or (self.any_will_do and self.tally.best):
+            taken += len(rows)
+            enough = bool(self.tally.best) or taken >= FIRST_BLOCK
+            if (late(self.deadline) and enough) or (self.any_will_do and self.tally.best):
                 break
         ended = late(self.deadline)
         self.tally.pruned["memory lower bound"] += frontier.without_memory
@@ -185,14 +188,26 @@ class UniformSearch:
         )
         ends = lone_ends(request)
         groups = pipeline_groups(block.grids.take(alive), request.model.layers, pinned_virtual(request), ends)
-        for group in groups:
-            priced.group(Group(spec=group.spec, rows=alive[group.rows]))
+        self._price_groups(priced, [Group(spec=group.spec, rows=alive[group.rows]) for group in groups], bound)
         self._leave_open(bounds, bound, np.flatnonzero(asked & (table.pp > 1)))
+
+    def _price_groups(self, priced: PricedBlock, groups: list[Group], bound: Floats) -> None:
+        """Price groups of a block, until the time has ended and something fits; those of least bound first then."""
+        while groups:
+            if late(self.deadline):
+                if self.tally.best:
+                    break
+                groups.sort(key=lambda group: float(bound[group.rows].min()))
+            priced.group(groups.pop(0))
+        if groups:
+            left = np.unique(np.concatenate([group.rows for group in groups]))
+            self.tally.pruned["time limit of a variant"] += len(left)
+            self.tally.open_bound_s = min(self.tally.open_bound_s, float(bound[left].min()))
 
     def _leave_open(self, bounds: PricedBounds, bound: Floats, rows: Ints) -> None:
         """Note the least bound of rows whose layers may be split in ways that are not tried one by one."""
         best_s = self.tally.best_s()
-        near = rows[bound[rows] < best_s]
+        near = rows[bound[rows] < best_s] if not late(self.deadline) else rows[:0]
         bound[near] = np.maximum(bound[near], np.minimum(bounds.whole_layers_s(near, best_s), best_s))
         self.tally.open_bound_s = min(self.tally.open_bound_s, float(bound[rows].min(initial=np.inf)))
 
