@@ -25,6 +25,7 @@ from typing import Any
 
 import forks
 import harness
+from stand_ins import AbsentModules
 
 ABSENT = ("transformer_engine", "megatron.energon", "PIL", "tensorboard", "google", "diffusers", "modelopt")
 NOT_SIZES = (
@@ -52,7 +53,7 @@ def load() -> Any:
         except (ImportError, ValueError):
             found = None
         if found is None:
-            sys.meta_path.append(forks.absent(root))
+            sys.meta_path.append(AbsentModules(root))
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         from megatron.bridge.models.gpt_provider import GPTModelProvider
         from megatron.bridge.recipes.common import _pretrain_common
@@ -128,7 +129,7 @@ def judge(bridge: Any, case: dict[str, Any]) -> dict[str, Any]:
     shards = model.tensor_model_parallel_size * model.pipeline_model_parallel_size * model.context_parallel_size
     samples = config.train.micro_batch_size * (case["world_size"] // shards)
     if config.train.global_batch_size % samples:
-        raise harness.RefusedError("batch", f"{config.train.global_batch_size} % {samples}")
+        raise forks.RefusedError("batch", f"{config.train.global_batch_size} % {samples}")
     count = config.train.global_batch_size // samples
     harness.schedule_of(told, model, count)
     return {"layers": layers, "microbatches": count, "formats": formats_of(config)}
@@ -173,9 +174,7 @@ def named() -> dict[str, dict[str, str]]:
         found = made()
         fields = [field.name for field in dataclasses.fields(found) if field.name not in formats]
         values = {field: getattr(found, field) for field in fields if getattr(found, field) != getattr(default, field)}
-        told[name] = {
-            field: str(value).lower() if isinstance(value, bool) else str(value) for field, value in values.items()
-        }
+        told[name] = {field: _word(value) for field, value in values.items()}
     return told
 
 

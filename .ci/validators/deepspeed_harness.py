@@ -19,7 +19,6 @@ import warnings
 from typing import Any
 
 import forks
-import harness
 
 
 class _Watched(dict[str, Any]):
@@ -81,7 +80,7 @@ def judge(case: dict[str, Any]) -> dict[str, Any]:
     try:
         config = DeepSpeedConfig(given, mpu=mpu)
     except Exception as error:
-        raise harness.RefusedError("config", f"{type(error).__name__}: {error}") from None
+        raise forks.RefusedError("config", f"{type(error).__name__}: {error}") from None
     batch = [config.train_batch_size, config.train_micro_batch_size_per_gpu, config.gradient_accumulation_steps]
     return {
         "stage": int(config.zero_optimization_stage),

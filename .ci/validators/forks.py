@@ -7,12 +7,13 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import harness
 
+class RefusedError(Exception):
+    """A framework refused a case at a step."""
 
-def absent(root: str) -> Any:
-    """Finder that imports a package which is not installed as an empty shell."""
-    return harness._AbsentModules(root)
+    def __init__(self, step: str, error: str) -> None:
+        super().__init__(error)
+        self.step, self.error = step, error
 
 
 def answer_all(judge: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
@@ -42,11 +43,11 @@ def _answer(judge: Callable[[dict[str, Any]], dict[str, Any]], case: dict[str, A
     try:
         with contextlib.redirect_stdout(sys.stderr):
             return {"name": case["name"], "accepted": True, "step": "", "error": "", **judge(case)}
-    except harness.RefusedError as refusal:
+    except RefusedError as refusal:
         return _refusal(case, refusal.step, refusal.error)
     except BaseException as error:
         return _refusal(case, "harness", repr(error))
 
 
 def _refusal(case: dict[str, Any], step: str, error: str) -> dict[str, Any]:
-    return {"name": case["name"], "accepted": False, "step": step, "error": error}
+    return {"name": case["name"], "accepted": False, "step": step, "error": error, "layers": None}

@@ -16,12 +16,9 @@ needs a GPU; the answer names the step ``schedule``. With ``--build`` feed-forwa
 import argparse
 import contextlib
 import copy
-import importlib.abc
-import importlib.machinery
 import importlib.util
 import inspect
 import io
-import json
 import logging
 import os
 import sys
@@ -31,69 +28,11 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import forks
+from stand_ins import Absent, AbsentModules
+
 CAPABILITY = {"ampere": (8, 0), "hopper": (9, 0), "blackwell": (10, 0)}
 TRANSFORMER_ENGINE = "2.12.0"
-
-
-class _Absent:
-    """Stands for any object of a module that is not installed: callable, and a decorator that changes nothing."""
-
-    def __init__(self, name: str) -> None:
-        self.__name__ = name
-
-    def __getattr__(self, name: str) -> "_Absent":
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _Absent(name)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        plain = len(args) == 1 and not kwargs and isinstance(args[0], (types.FunctionType, type))
-        return args[0] if plain else self
-
-    def __getitem__(self, _key: object) -> "_Absent":
-        return self
-
-    def __mro_entries__(self, _bases: object) -> tuple[type, ...]:
-        return (object,)
-
-
-class _AbsentModules(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Imports modules that are not installed as empty shells."""
-
-    def __init__(self, root: str) -> None:
-        self.root = root
-
-    def find_spec(self, name: str, _path: object, _target: object = None) -> importlib.machinery.ModuleSpec | None:
-        if name == self.root or name.startswith(self.root + "."):
-            return importlib.machinery.ModuleSpec(name, self, is_package=True)
-        return None
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        module = types.ModuleType(spec.name)
-        vars(module).update(__path__=[], __version__="3.0.0", __getattr__=_attribute)
-        return module
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        pass
-
-
-def _attribute(name: str) -> Any:
-    if name.startswith("__"):
-        raise AttributeError(name)
-    is_class = name[:1].isupper() or name in ("constexpr", "dtype")
-    return type(name, (), {"__init__": _accept_anything}) if is_class else _Absent(name)
-
-
-def _accept_anything(_self: object, *_args: object, **_kwargs: object) -> None:
-    """Initialise a stand-in class."""
-
-
-class RefusedError(Exception):
-    """Megatron refused the arguments at a step."""
-
-    def __init__(self, step: str, error: str) -> None:
-        super().__init__(error)
-        self.step, self.error = step, error
 
 
 def load(capability: str) -> Any:
@@ -108,7 +47,7 @@ def load(capability: str) -> Any:
     import torch.utils.flop_counter  # both look for triton: before the stand-in
 
     if importlib.util.find_spec("triton") is None:
-        sys.meta_path.append(_AbsentModules("triton"))
+        sys.meta_path.append(AbsentModules("triton"))
     shape = types.SimpleNamespace(major=CAPABILITY[capability][0], minor=CAPABILITY[capability][1], name="stand-in")
     torch.cuda.get_device_capability = lambda *_a, **_k: CAPABILITY[capability]
     torch.cuda.get_device_properties = lambda *_a, **_k: shape
@@ -143,7 +82,7 @@ def _pretend_transformer_engine() -> None:
             module._te_version = Version(TRANSFORMER_ENGINE)  # type: ignore[attr-defined]
         for kernel in kernels:
             if getattr(module, kernel, None) is None:
-                setattr(module, kernel, _Absent(kernel))
+                setattr(module, kernel, Absent(kernel))
 
 
 @contextlib.contextmanager
@@ -153,13 +92,13 @@ def step(name: str) -> Iterator[None]:
     try:
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
             yield
-    except RefusedError:
+    except forks.RefusedError:
         raise
     except SystemExit:
         lines = printed.getvalue().strip().splitlines()
-        raise RefusedError(name, lines[-1] if lines else "exit") from None
+        raise forks.RefusedError(name, lines[-1] if lines else "exit") from None
     except Exception as error:
-        raise RefusedError(name, f"{type(error).__name__}: {' '.join(str(error).split())}") from error
+        raise forks.RefusedError(name, f"{type(error).__name__}: {' '.join(str(error).split())}") from error
 
 
 def examine(arguments: Any, case: dict[str, Any], *, build: bool) -> dict[str, Any]:
@@ -182,7 +121,7 @@ def examine(arguments: Any, case: dict[str, Any], *, build: bool) -> dict[str, A
         answer["grid"] = _grid(args, world)
         if case.get("groups"):
             answer["groups"] = _all_groups(args, world)
-    except RefusedError as refused:
+    except forks.RefusedError as refused:
         answer.update(step=refused.step, error=refused.error)
     return answer
 
@@ -295,9 +234,11 @@ def schedule_of(args: Any, config: Any, count: int) -> int:
     group = getattr(config, "microbatch_group_size_per_vp_stage", None) or stages
     if args.virtual_pipeline_model_parallel_size:
         if not stages <= group <= count:
-            raise RefusedError("schedule", f"micro-batch group {group} is not from {stages} to {count}")
+            raise forks.RefusedError("schedule", f"micro-batch group {group} is not from {stages} to {count}")
         if 0 < count % group < stages:
-            raise RefusedError("schedule", f"{count} micro-batches leave {count % group} in the last group of {group}")
+            raise forks.RefusedError(
+                "schedule", f"{count} micro-batches leave {count % group} in the last group of {group}"
+            )
     return count
 
 
@@ -312,7 +253,7 @@ def _build_layer(config: Any) -> None:
     plain.gradient_accumulation_fusion = False
     plain.sequence_parallel = False
     torch.cuda.current_device = lambda: torch.device("meta")
-    torch.cuda.Event = torch.cuda.Stream = _Absent("event")
+    torch.cuda.Event = torch.cuda.Stream = Absent("event")
     widths = [] if _all_experts(config) else [config.ffn_hidden_size]
     if config.moe_shared_expert_intermediate_size:
         widths.append(config.moe_shared_expert_intermediate_size)
@@ -360,39 +301,6 @@ def _all_groups(args: Any, world: int) -> dict[str, list[list[int]]]:
     return {axis: sorted(ranks) for axis, ranks in groups.items()}
 
 
-def forked(arguments: Any, case: dict[str, Any], *, build: bool) -> dict[str, Any]:
-    """Examine a case in a child process and return its answer."""
-    receive, send = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(receive)
-        try:
-            answer = examine(arguments, case, build=build)
-        except BaseException as error:
-            answer = {
-                "name": case.get("name", ""),
-                "accepted": False,
-                "step": "harness",
-                "error": repr(error),
-                "layers": None,
-            }
-        with os.fdopen(send, "w") as stream:
-            json.dump(answer, stream)
-        os._exit(0)
-    os.close(send)
-    with os.fdopen(receive) as stream:
-        text = stream.read()
-    os.waitpid(child, 0)
-    crashed = {
-        "name": case.get("name", ""),
-        "accepted": False,
-        "step": "harness",
-        "error": "child died",
-        "layers": None,
-    }
-    return json.loads(text) if text else crashed
-
-
 def main() -> int:
     """Answer cases from standard input."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
@@ -407,9 +315,7 @@ def main() -> int:
 
         print(f"megatron-core {megatron.core.__version__}, torch {torch.__version__}, Python {sys.version.split()[0]}")
         return 0
-    for line in sys.stdin:
-        if line.strip():
-            print(json.dumps(forked(arguments, json.loads(line), build=options.build)), flush=True)
+    forks.answer_all(lambda case: examine(arguments, case, build=options.build))
     return 0
 
 

@@ -26,7 +26,7 @@ import warnings
 from typing import Any
 
 import forks
-import harness
+from stand_ins import AbsentModules
 
 
 def load() -> Any:
@@ -38,7 +38,7 @@ def load() -> Any:
         importlib.import_module(name)
 
     if importlib.util.find_spec("triton") is None:
-        sys.meta_path.append(forks.absent("triton"))
+        sys.meta_path.append(AbsentModules("triton"))
     from torchtitan.config import ConfigManager
 
     return ConfigManager
@@ -51,9 +51,9 @@ def read_config(manager: Any, words: list[str]) -> Any:
         with contextlib.redirect_stdout(text), contextlib.redirect_stderr(text):
             return manager().parse_args(words)
     except SystemExit:
-        raise harness.RefusedError("parse", " ".join(text.getvalue().split())[-600:]) from None
+        raise forks.RefusedError("parse", " ".join(text.getvalue().split())[-600:]) from None
     except Exception as error:
-        raise harness.RefusedError("parse", f"{type(error).__name__}: {error}") from None
+        raise forks.RefusedError("parse", f"{type(error).__name__}: {error}") from None
 
 
 def check_trainer(config: Any, dims: Any) -> None:
@@ -61,14 +61,14 @@ def check_trainer(config: Any, dims: Any) -> None:
     try:
         config.model_spec.model.update_from_config(config=config)
     except Exception as error:
-        raise harness.RefusedError("model", f"{type(error).__name__}: {error}") from None
+        raise forks.RefusedError("model", f"{type(error).__name__}: {error}") from None
     sequence = dims.tp if config.parallelism.enable_sequence_parallel else 1
     sequence *= 2 * dims.cp if dims.cp > 1 else 1
     if config.training.seq_len % sequence:
-        raise harness.RefusedError("trainer", f"sequence {config.training.seq_len} % {sequence}")
+        raise forks.RefusedError("trainer", f"sequence {config.training.seq_len} % {sequence}")
     local = config.training.local_batch_size * dims.dp_replicate * dims.dp_shard
     if config.training.global_batch_size % local:
-        raise harness.RefusedError("trainer", f"global batch {config.training.global_batch_size} % {local}")
+        raise forks.RefusedError("trainer", f"global batch {config.training.global_batch_size} % {local}")
 
 
 def skeleton(layers: int) -> Any:
@@ -108,7 +108,7 @@ def split(config: Any, dims: Any) -> tuple[list[list[int]], int]:
         found.append([len(model.layers) if model.layers is not None else 0 for model in models])
         seen += [int(name) for model in models if model.layers is not None for name in model.layers]
     if sorted(seen) != list(range(layers)):
-        raise harness.RefusedError("layers", f"layers {sorted(seen)} of {layers}")
+        raise forks.RefusedError("layers", f"layers {sorted(seen)} of {layers}")
     schedule = pipeline_parallel._build_pipeline_schedule(
         parallelism=parallelism,
         local_batch_size=config.training.local_batch_size,
@@ -157,15 +157,15 @@ def judge(manager: Any, case: dict[str, Any]) -> dict[str, Any]:
         dims = ParallelDims.from_config(config.parallelism, case["world_size"])
         dims.build_mesh()
     except Exception as error:
-        raise harness.RefusedError("mesh", f"{type(error).__name__}: {error}") from None
+        raise forks.RefusedError("mesh", f"{type(error).__name__}: {error}") from None
     found = sizes(config.model_spec.model)
     check_trainer(config, dims)
     try:
         layers, microbatches = split(config, dims)
-    except harness.RefusedError:
+    except forks.RefusedError:
         raise
     except Exception as error:
-        raise harness.RefusedError("pipeline", f"{type(error).__name__}: {error}") from None
+        raise forks.RefusedError("pipeline", f"{type(error).__name__}: {error}") from None
     return {"layers": layers, "microbatches": microbatches, "groups": groups(dims), "model": found}
 
 
