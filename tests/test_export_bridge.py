@@ -24,7 +24,8 @@ from planner.ingest.judged import LaunchInput
 from planner.ingest.launch_text import LaunchText
 from planner.ingest.plain_layout import same_launch, uniform_stages
 from planner.request import Framework
-from planner.rules import check_layout, facts_of
+from planner.rules import check, check_layout, facts_of
+from planner.rules.proposal import Proposal
 
 DENSE, SPARSE = "llama3_8b", "mixtral_8x22b"
 REDUCED_IN_BF16 = (
@@ -173,6 +174,52 @@ def test_keys_of_nemo():
         "data.global_batch_size=64",
         'trainer.plugins.precision="bf16-mixed"',
     } <= words
+
+
+def test_nemo_reads_lists_as_python_does():
+    recompute = Recompute(granularity=Granularity.SELECTIVE, modules=("core_attn", "mlp"))
+    layout = plan(Strategy(dp=2, zero=1, recompute=recompute), ((32,),))
+    assert 'model.config.recompute_modules=["core_attn","mlp"]' in export(Framework.NEMO, DENSE, layout).arguments
+    assert "model.recompute_modules=[core_attn,mlp]" in export(Framework.BRIDGE, DENSE, layout).arguments
+
+
+def test_nemo_is_told_the_virtual_degree_beside_a_layout():
+    """Its process groups and models of a rank follow the strategy's degree, whatever the layout has."""
+    layout = plan(Strategy(dp=2, zero=1), ((7, 9), (8, 8)))
+    words = export(Framework.NEMO, DENSE, layout).arguments
+    assert 'trainer.strategy.pipeline_model_parallel_layout="Et*7|t*8|t*9|t*8L"' in words
+    degree = "trainer.strategy.virtual_pipeline_model_parallel_size"
+    assert f"{degree}=2" in words
+    assert "model.virtual_pipeline_model_parallel_size=null" in export(Framework.BRIDGE, DENSE, layout).arguments
+    for told, why in (("null", "not given"), ("3", "3")):
+        wrong = [word.replace(f"{degree}=2", f"{degree}={told}") for word in words]
+        given = LaunchInput(
+            text=LaunchText(arguments=tuple(wrong)),
+            framework=Framework.NEMO,
+            version="2.7",
+            world=4,
+            model=model(DENSE),
+        )
+        message = judge_launch(given).violations[0].message
+        assert message.endswith(f"2 virtual chunks a stage, the virtual degree is {why}; allowed: 2")
+
+
+def test_nemo_sums_gradients_of_fp16_in_16_bits():
+    layout = plan(Strategy(dp=2, zero=1), ((32,),))
+    words = export(Framework.NEMO, DENSE, layout, recipe="fp16").arguments
+    assert "trainer.plugins.grad_reduce_in_fp32=false" in words
+    wide = export(Framework.NEMO, DENSE, layout, gradient_bytes=4.0).arguments
+    assert "trainer.plugins.grad_reduce_in_fp32=true" in wide
+
+
+def test_what_bridge_and_nemo_notice_late_is_said():
+    """Neither asks whether experts divide before a layer is built; NeMo not whether a sequence divides over cp."""
+    experts = replace(facts_of(model(SPARSE)), experts=6)
+    proposal = Proposal(world=8, ep=4, cp=2, global_batch=8, micro_batch=1, seq=4098, model=experts)
+    rules = {violation.rule: violation for violation in check(proposal, Framework.NEMO)}
+    assert not rules["nemo-seq-cp"].refused_at_launch
+    assert rules["layer-experts-ep"].refused_at_launch
+    assert "seq-cp" in {violation.rule for violation in check(proposal, Framework.BRIDGE)}
 
 
 def test_experts_always_say_their_tensor_parallelism():

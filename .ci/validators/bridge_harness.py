@@ -125,6 +125,7 @@ def judge(bridge: Any, case: dict[str, Any]) -> dict[str, Any]:
         pipeline_model_parallel_size=model.pipeline_model_parallel_size,
         num_layers=model.num_layers,
     )
+    harness.experts_of(model)
     layers = harness.layers_of(told, model)
     shards = model.tensor_model_parallel_size * model.pipeline_model_parallel_size * model.context_parallel_size
     samples = config.train.micro_batch_size * (case["world_size"] // shards)

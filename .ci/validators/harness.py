@@ -221,6 +221,18 @@ def layers_of(args: Any, config: Any) -> list[list[int]]:
         return table
 
 
+def experts_of(config: Any) -> None:
+    """Build the base of a mixture's layer, which asks whether the experts divide over their group."""
+    if not config.num_moe_experts:
+        return
+    with step("build"):
+        from megatron.core.transformer.moe.moe_layer import BaseMoELayer
+        from megatron.core.transformer.moe.moe_utils import get_default_pg_collection
+
+        layer = type("Layer", (BaseMoELayer,), {"forward": lambda *_: None})
+        layer(config, layer_number=1, pg_collection=get_default_pg_collection())
+
+
 def micro_batches() -> int:
     """Micro-batches of a step, as Megatron counts them."""
     from megatron.core import num_microbatches_calculator as calculator

@@ -14,6 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import real
 from hypothesis import HealthCheck, Phase, given, settings
@@ -30,6 +31,7 @@ from planner.export.bridge import export_bridge, overrides_of_arguments
 from planner.export.launch import Planned, Site, site_of
 from planner.export.megatron import export_megatron, run_arguments
 from planner.export.megatron_model import model_arguments
+from planner.export.nemo import export_nemo
 from planner.ingest.bridge import CORE
 from planner.request import Framework
 from planner.rules import check_layout
@@ -130,20 +132,26 @@ def site_on(machine: str, gpus: int) -> Site:
     return site_of(cluster(f"{machine}:{-(-gpus // per_node)}"), gpus, ())
 
 
-def bridge_words(
-    spec: ModelSpec, job: TrainingJob, layout: Layout, machine: str, legal: bool
+def override_words(
+    spec: ModelSpec, job: TrainingJob, layout: Layout, machine: str, legal: bool, *, framework: Framework
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """Overrides: exported where the rules allow the layout, else without asking them."""
     if legal:
-        export = export_bridge(Planned(model=spec, job=job, layout=layout, site=site_on(machine, layout.gpus)))
+        planned = Planned(model=spec, job=job, layout=layout, site=site_on(machine, layout.gpus))
+        export = EXPORTERS[framework](planned)
         return export.arguments, {name: value for name, value in export.environment if value}
     built = model_arguments(spec, job.seq)
-    run = run_arguments(spec, job, layout, CORE[Framework.BRIDGE])
-    words = overrides_of_arguments((*built, *run), built, job.precision.name, Framework.BRIDGE)
+    run = run_arguments(spec, job, layout, CORE[framework])
+    words = overrides_of_arguments((*built, *run), built, job.precision.name, framework)
     return words, {} if layout.first.zero > 1 else {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 
 
-WORDS = {Framework.MEGATRON: megatron_words, Framework.BRIDGE: bridge_words}
+EXPORTERS = {Framework.BRIDGE: export_bridge, Framework.NEMO: export_nemo}
+WORDS = {
+    Framework.MEGATRON: megatron_words,
+    Framework.BRIDGE: partial(override_words, framework=Framework.BRIDGE),
+    Framework.NEMO: partial(override_words, framework=Framework.NEMO),
+}
 
 
 def problem_of(request: Request, answer: dict[str, object]) -> str:

@@ -1,12 +1,13 @@
 """Asks whether keys of NeMo 2's overrides are parameters of its strategy and precision plugin, read off their source.
 
-Usage: nemo_fields.py KEYS.toml, in the validators' environment.
+Usage: nemo_fields.py KEYS.toml, in the environment of NeMo.
 
 NeMo's strategy takes any keyword without a word, so that a wrong key would be lost: names are all that its side checks.
-The layout that the overrides mean is Megatron-core's, which the other validators ask.
+What the overrides do is asked by nemo_plans.py.
 """
 
 import ast
+import importlib.util
 import sys
 import tomllib
 from pathlib import Path
@@ -33,7 +34,8 @@ def main() -> int:
     table = tomllib.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     keys = [key for entry in table["key"] for key in entry["nemo"]]
     keys += [word.partition("=")[0] for entry in table["precision"].values() for word in entry.get("nemo", ())]
-    root = Path(sys.prefix) / "nemo"
+    found = importlib.util.find_spec("nemo")
+    root = Path(found.submodule_search_locations[0]).parent if found and found.submodule_search_locations else Path()
     real: set[str] = set()
     unknown = []
     asked = 0

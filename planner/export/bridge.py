@@ -23,10 +23,14 @@ from planner.ingest.bridge import CORE, OverrideKey, layout_of_overrides, overri
 from planner.ingest.mixed_precision import recipe_override
 from planner.ingest.plain_layout import same_launch
 from planner.request import Framework
+from planner.rules.layout_string import parse_positions
 from planner.rules.table import resolve_version
 
 _PLAIN: Final = re.compile(r"[\w.+-]+")
 _BF16_GRADIENTS: Final = "--grad-reduce-in-bf16"
+_LAYOUT: Final = "--pipeline-model-parallel-layout"
+_STAGES: Final = "--pipeline-model-parallel-size"
+_VIRTUAL: Final = "--num-virtual-stages-per-pipeline-rank"
 _LOW_WEIGHTS: Final = "--fp8-param-gather"
 _PRECISION_FLAGS: Final = ("--bf16", "--fp16", "--fp8-", "--fp4-", "--reuse-grad-buf-for-mxfp8")
 _RECIPE: Final = "MODEL_RECIPE names the recipe; its model must be that of the plan: layers, sizes, experts"
@@ -123,10 +127,11 @@ def overrides_of_arguments(
     InputError
         An argument or the precision has no override.
     """
-    given, recipes = _options(arguments), precision_words(framework)
+    given, recipes = _options(_own_words(arguments, recipe, framework)), precision_words(framework)
     if recipe not in recipes:
         raise InputError(f"precision {recipe} has no override", allowed=", ".join(recipes))
-    words = [word for key in override_keys(framework) for word in _key_words(key, given)]
+    quote = '"' if framework is Framework.NEMO else ""  # nemo_run reads lists as Python does
+    words = [word for key in override_keys(framework) for word in _key_words(key, given, quote)]
     formats = recipe_override(
         recipes[recipe][0], bf16_gradients=_BF16_GRADIENTS in given, wide_weights=_LOW_WEIGHTS not in given
     )
@@ -150,13 +155,32 @@ def _options(arguments: Sequence[str]) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def _key_words(key: OverrideKey, given: dict[str, tuple[str, ...]]) -> list[str]:
+def _own_words(arguments: Sequence[str], recipe: str, framework: Framework) -> list[str]:
+    """Arguments with what NeMo is told besides: virtual stages also beside a layout; gradients in 16 bits with fp16.
+
+    References
+    ----------
+    NeMo ``lightning/megatron_init.py`` and ``megatron_parallel.py``: as many models a rank as the strategy's virtual
+    degree, also where the layout has more chunks. ``MegatronMixedPrecision``: gradients are summed in fp32 unless told.
+    """
+    words = list(arguments)
+    if framework is not Framework.NEMO:
+        return words
+    if recipe == "fp16" and _BF16_GRADIENTS not in words:
+        words.append(_BF16_GRADIENTS)
+    if _LAYOUT in words:
+        chunks = len(parse_positions(words[words.index(_LAYOUT) + 1])) // int(words[words.index(_STAGES) + 1])
+        words += [_VIRTUAL, str(chunks)] if chunks > 1 else []
+    return words
+
+
+def _key_words(key: OverrideKey, given: dict[str, tuple[str, ...]], quote: str) -> list[str]:
     """Overrides of one flag; what is not given gets the value that turns it off."""
     if key.flag not in given:
         return [f"{name}={key.absent}" for name in key.keys] if key.absent is not None else []
     values = given[key.flag]
     if key.kind == "values":
-        text = f"[{','.join(values)}]"
+        text = f"[{','.join(f'{quote}{value}{quote}' for value in values)}]"
     elif key.kind in ("on", "off"):
         text = "true" if key.kind == "on" else "false"
     else:

@@ -22,6 +22,7 @@ from planner.ingest.mixed_precision import KEY as PRECISION
 from planner.ingest.mixed_precision import overwritten, precision_flags, stated_precision
 from planner.ingest.options import Fault
 from planner.request import Framework
+from planner.rules.layout_string import parse_positions
 
 CORE: Final = MappingProxyType({Framework.BRIDGE: "0.19", Framework.NEMO: "0.15"})
 """Version of Megatron-core that Megatron-Bridge 0.6 and NeMo 2.7 build on."""
@@ -31,6 +32,11 @@ _FORMATS: Final = MappingProxyType(
     {"float32": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16", "uint8": "fp8"}
 )
 _SHARDED: Final = "--use-distributed-optimizer"
+_LAYOUT: Final = "--pipeline-model-parallel-layout"
+_STAGES: Final = "--pipeline-model-parallel-size"
+_VIRTUAL: Final = "--num-virtual-stages-per-pipeline-rank"
+MOST_DIGITS: Final = 6
+"""Of a number of stages."""
 _NOTHING: Final = ("null", "none", "")
 
 
@@ -169,18 +175,45 @@ def read_overrides(overrides: Sequence[str], framework: Framework) -> Overrides:
         else:
             faults.append(_unknown(name, framework, [*known, *precise]))
     words, told = _flags_of(found, framework)
+    words, beside = _virtual_beside_layout(words, framework)
     words += _size_flags(found)
     words += _sharded_by_tensors(overrides, framework, words)
     words += precision_flags(formats) if formats else _plugin_flags(overrides, framework)
     layers = found.get("model.num_layers", "")
     return Overrides(
         flags=tuple(words),
-        faults=(*faults, *told),
+        faults=(*faults, *told, *beside),
         unjudged=tuple(unjudged),
         layers=int(layers) if layers.isdecimal() and len(layers) <= 9 else 0,
         gradients=formats is not None or _PLUGIN_GRADIENTS in found,
         answered=tuple(key.flag for key in override_keys(framework) if any(name in found for name in key.keys)),
     )
+
+
+def _virtual_beside_layout(words: list[str], framework: Framework) -> tuple[list[str], list[Fault]]:
+    """Flags without the virtual degree that a layout has as well; NeMo needs it there, and Megatron-core none other.
+
+    References
+    ----------
+    Megatron-core ``transformer_config.py`` (both given: equal). NeMo ``lightning/megatron_init.py``: groups and models
+    of a rank follow the strategy's degree, whatever the layout has.
+    """
+    values = {flag: words[index + 1] for index, flag in enumerate(words[:-1]) if flag in (_LAYOUT, _STAGES, _VIRTUAL)}
+    stages, told = values.get(_STAGES, "1"), values.get(_VIRTUAL, "")
+    if _LAYOUT not in values or not stages.isdecimal() or not 1 <= len(stages) <= MOST_DIGITS or not int(stages):
+        return words, []
+    try:
+        positions = len(parse_positions(values[_LAYOUT]))
+    except InputError:  # judged as the layout that it is not
+        return words, []
+    chunks = positions // int(stages)
+    if told:
+        at = words.index(_VIRTUAL)
+        words = words[:at] + words[at + 2 :]
+    if told == str(chunks) or (not told and (chunks < 2 or framework is not Framework.NEMO)):
+        return words, []
+    message = f"the pipeline layout has {chunks} virtual chunks a stage, the virtual degree is {told or 'not given'}"
+    return words, [_fault(framework, "value", _VIRTUAL, f"{message}; allowed: {chunks}")]
 
 
 def _formats(overrides: Sequence[str], framework: Framework) -> tuple[Mapping[str, str] | None, list[Fault]]:
