@@ -20,7 +20,8 @@ models:
 def expected_maximum(ranks: Ints | Floats | int) -> Floats:
     """Expected maximum of ``ranks`` independent standard normals, any shape.
 
-    Blom's approximation, ``Phi^-1((n - 0.375) / (n + 0.25))`` for the largest order statistic, within 1.5 % for n >= 2.
+    Blom's approximation, ``Phi^-1((n - 0.375) / (n + 0.25))`` for the largest order statistic: 4.5 % above it for two,
+    within 1.5 % from five and 0.5 % from twenty on.
 
     References
     ----------

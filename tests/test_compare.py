@@ -15,7 +15,7 @@ from costmodels.workload.counts import parameter_count
 from hardware.catalog import cluster
 from hardware.errors import InputError
 from planner.advice.compare import compare, gathered_bytes, padded_seq
-from planner.advice.fewest import fewest, in_host_memory
+from planner.advice.fewest import fewest, host_bytes_of_node, in_host_memory
 from planner.advice.remedies import remedies
 from planner.advice.what_if import what_ifs
 from planner.cli import app
@@ -81,6 +81,9 @@ def test_fewer_gpus_do_with_the_optimizer_in_host_memory():
     assert found.first is not None
     assert found.first.ranked.layout.gpus == 1
     assert found.first.ranked.cost.heaviest.host_bytes == pytest.approx(12 * 8.03e9, rel=0.01)
+    offloaded = in_host_memory(asked())
+    pair = priced(offloaded, tp=2, dp=1)
+    assert host_bytes_of_node(offloaded, pair) == 2 * pair.cost.heaviest.host_bytes > 0.0
 
 
 def test_hosts_must_hold_the_optimizer_that_is_put_there():

@@ -5,17 +5,22 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
+from costmodels.profile import UNCHANGED
 from planner.evidence.nearness import (
     COVERAGE,
+    KIN,
+    SIMILAR,
     EvidenceTable,
     distances,
     evidence_for,
+    fitted_runs,
     log_interval,
     shipped_runs,
     traits_of,
 )
 from planner.layouts.explicit import ExplicitLayout, layout_of
 from planner.planning import estimate, pricings_of
+from planner.profile import FittedRun, MachineProfile, MemoryErrors
 from planner.question import Question, request_of
 from planner.traits import RunTraits
 
@@ -118,3 +123,35 @@ def test_four_of_five_runs_of_a_study_left_out_fall_inside():
             inside.append(low <= table.log_ratio[row] <= high)
         shares[study] = np.mean(inside)
     assert abs(np.mean(list(shares.values())) - COVERAGE) < 0.08
+
+
+def test_the_interval_of_a_profile_widens_to_that_of_published_runs_as_its_own_runs_are_less_alike():
+    request = asked()
+    pricing = pricings_of(request)[0]
+    layout = layout_of(request, ExplicitLayout(tp=8, pp=2, dp=4))
+    mine = traits_of(pricing, layout)
+
+    def half(traits):
+        runs = tuple(
+            FittedRun(id=str(number), traits=traits, before=0.3, after=0.0, left_out=0.04) for number in range(9)
+        )
+        profile = MachineProfile(
+            accelerator=pricing.accelerator.name,
+            frameworks=("megatron",),
+            factors=UNCHANGED,
+            learned=(),
+            runs=runs,
+            files=(),
+            memory=MemoryErrors(runs=0, before=0.0, after=0.0, left_out=0.0),
+        )
+        found = evidence_for(pricing, layout, 1.0, profile)
+        return np.log(found.high_s / found.low_s) / 2.0
+
+    published = evidence_for(pricing, layout, 1.0)
+    widest = np.log(published.high_s / published.low_s) / 2.0
+    alike, kin, strange = mine, replace(mine, moe="other"), replace(mine, moe="other", generation="other")
+    assert half(alike) == pytest.approx(0.04)
+    assert half(strange) == pytest.approx(widest)
+    far = distances(fitted_runs([FittedRun(id="", traits=kin, before=0.0, after=0.0, left_out=0.0)]), mine)[0]
+    assert SIMILAR < far < KIN
+    assert half(kin) == pytest.approx(0.04 + (far - SIMILAR) / (KIN - SIMILAR) * (widest - 0.04))

@@ -9,6 +9,7 @@ import pytest
 from small_requests import asked
 from typer.testing import CliRunner
 
+from costmodels.goodput import goodput
 from costmodels.price import price_layout_with_heat
 from hardware import catalog
 from hardware.cluster import DeviceState
@@ -105,6 +106,8 @@ def test_rebalance_pays_after_restart_over_gain() -> None:
     gained_s = change.now_s - change.best.cost.step.total_s
     assert gained_s > 0.0
     assert change.payback_steps == math.ceil(change.restart_s / gained_s)
+    lost = goodput(measured.model, measured.job, measured.cluster, running.layout.gpus)
+    assert change.restart_s == lost.write_s + lost.restart_s  # the state is written, then read by the new processes
     assert change.gain == pytest.approx(gained_s / change.now_s)
     again = rebalance(measured, change.best)
     assert (again.payback_steps, again.gain, again.best.layout) == (0, 0.0, change.best.layout)
