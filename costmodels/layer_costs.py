@@ -374,7 +374,7 @@ class _Part:
 
     def links_s(self, *, exchanges: bool) -> tuple[Floats, Floats]:
         """Seconds on outer tiers of a forward and a backward pass, shapes (T, S); see :class:`PartCosts`."""
-        shape = (len(self.placed.tiers), len(self.table))
+        shape = (1 + len(self.exchange.ep_load), len(self.table))
         if not exchanges or shape[0] == 1:
             return np.zeros(shape), np.zeros(shape)
         e, (again_tp, again_cp, again_ep) = self.exchange, self._repeated_s

@@ -8,7 +8,7 @@ experts the expert grid over the same ranks of a stage:
 Ranks fill domains (nodes, racks, pods) in order, so rank ``r`` lies in domain ``r // tier.gpus`` of a tier.
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -16,7 +16,7 @@ from functools import lru_cache
 import numpy as np
 
 from costmodels.table import Bools, Ints, StrategyTable
-from hardware.tiers import Tier
+from hardware.tiers import Pace, Tier
 
 
 class Axis(StrEnum):
@@ -56,7 +56,8 @@ class PlacedGroup:
 
     ``members`` and ``domains``, shape (S, T), are worst cases over all groups of the axis and hence need not multiply
     to the size; see :func:`members` and :func:`domains`. ``ring_speed``, ``pairs_speed`` and ``neighbour_speed`` are
-    the paces of such flows over the network's tiers, over those that shares of the tiers give.
+    the paces of such flows over the network's tiers, over those that shares of the tiers give; ``ring_loads`` and so on
+    are those of :class:`hardware.tiers.Pace`.
     """
 
     size: Ints
@@ -66,6 +67,9 @@ class PlacedGroup:
     ring_speed: float = 1.0
     pairs_speed: float = 1.0
     neighbour_speed: float = 1.0
+    ring_loads: tuple[float, ...] = ()
+    pairs_loads: tuple[float, ...] = ()
+    neighbour_loads: tuple[float, ...] = ()
 
     def take(self, rows: Ints) -> "PlacedGroup":
         """Groups ``rows`` as new groups."""
@@ -73,20 +77,23 @@ class PlacedGroup:
             self, size=self.size[rows], stride=self.stride[rows], members=self.members[rows], domains=self.domains[rows]
         )
 
-    def paced(self, paces: Mapping[str, float]) -> "PlacedGroup":
+    def paced(self, paces: Sequence[Pace]) -> "PlacedGroup":
         """Return the groups with paces by pattern (``ring``, ``pairs``, ``neighbour``); 1.0 where none is given."""
-        return replace(
-            self,
-            ring_speed=paces.get("ring", 1.0),
-            pairs_speed=paces.get("pairs", 1.0),
-            neighbour_speed=paces.get("neighbour", 1.0),
-        )
+        speeds = {f"{pace.pattern}_speed": pace.speed for pace in paces}
+        loads = {f"{pace.pattern}_loads": pace.loads for pace in paces}
+        return replace(self, **speeds, **loads)  # type: ignore[arg-type]
 
     def speed(self, collective: str) -> float:
         """Pace of a collective over the network's tiers, by what its members send to each other."""
         if collective in ("alltoall", "dispatch", "combine"):
             return self.pairs_speed
         return self.neighbour_speed if collective == "sendrecv" else self.ring_speed
+
+    def loads(self, collective: str) -> tuple[float, ...]:
+        """Use of links of the topology graph by a collective at its pace; empty where the tiers say all there is."""
+        if collective in ("alltoall", "dispatch", "combine"):
+            return self.pairs_loads
+        return self.neighbour_loads if collective == "sendrecv" else self.ring_loads
 
     def within(self, tier: int) -> Ints:
         """Members together in one domain of a tier, shape (S,); tier -1 is the single accelerator."""

@@ -8,7 +8,7 @@ on at one pace until a link is full (max-min fairness); the groups over the full
 wait for them. The result is one number for each axis and pattern: the pace over that which the tiers say.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -26,11 +26,13 @@ from costmodels.table import Ints, StrategyTable, table_of
 from hardware.adapters import adapters_of
 from hardware.cluster import Cluster, Island
 from hardware.sharing import binding_link
-from hardware.tiers import RankBlocks
+from hardware.tiers import Pace, RankBlocks
 from hardware.topology import Vertex, cluster_graph
 
 MOST_GPUS: Final = 4_096
 """Accelerators of the largest layout whose flows are followed one by one."""
+Way = tuple[str, Vertex]
+"""A link, by its lower end, in one direction: up or down."""
 WORTH: Final = 0.02
 """Differences of pace below this are left to the tiers."""
 
@@ -63,12 +65,16 @@ PATTERNS: Final = MappingProxyType(
 
 @dataclass(frozen=True, kw_only=True)
 class FlowSpeed:
-    """Pace of the slowest groups of an axis on the graph over the pace that tiers say, and the link that binds them."""
+    """Pace of the slowest groups of an axis on the graph over the pace that tiers say, and the link that binds them.
+
+    ``loads`` is how much of each link that binds any exchange, or any two together, it uses at this pace.
+    """
 
     axis: Axis
     pattern: Pattern
     speed: float
     link: str
+    loads: tuple[float, ...] = ()
 
 
 def on_graph(pricing: Pricing, layout: Layout) -> Pricing:
@@ -86,9 +92,19 @@ def on_graph(pricing: Pricing, layout: Layout) -> Pricing:
     Pricing
         The same where :func:`uneven_flows` finds none.
     """
-    found = uneven_flows(pricing, layout)
-    speeds = tuple((one.axis.value, one.pattern.value, one.speed) for one in found)
-    return replace(pricing, speeds=speeds) if speeds else pricing
+    found = _followed_flows(pricing, layout)
+    if all(_agrees(one) for one in found):
+        return pricing
+    paces = (
+        Pace(axis=one.axis, pattern=one.pattern, speed=1.0 if _agrees(one) else one.speed, loads=one.loads)
+        for one in found
+    )
+    return replace(pricing, speeds=tuple(paces))
+
+
+def _agrees(flow: FlowSpeed) -> bool:
+    """Whether the tiers say as much as the graph."""
+    return abs(flow.speed - 1.0) <= WORTH
 
 
 def seated(pricing: Pricing, layout: Layout, order: tuple[int, ...]) -> Pricing:
@@ -131,6 +147,11 @@ def uneven_flows(pricing: Pricing, layout: Layout) -> tuple[FlowSpeed, ...]:
         Those that differ by more than :data:`WORTH`. Empty where the tiers say all there is: alike nodes in order, none
         idle; and for layouts of unlike grids or more than :data:`MOST_GPUS` accelerators.
     """
+    return tuple(one for one in _followed_flows(pricing, layout) if not _agrees(one))
+
+
+def _followed_flows(pricing: Pricing, layout: Layout) -> tuple[FlowSpeed, ...]:
+    """Flows of a layout on the graph, where it can say more than the tiers."""
     strategies = {
         replace(run.strategy, recompute=layout.first.recompute) for stage in layout.stages for run in stage.strategies
     }
@@ -139,7 +160,7 @@ def uneven_flows(pricing: Pricing, layout: Layout) -> tuple[FlowSpeed, ...]:
     uneven = unlike or pricing.blocks is not None
     if not uneven or len(placed.tiers) < 2 or len(strategies) > 1 or layout.gpus > MOST_GPUS:
         return ()
-    return tuple(one for one in flow_speeds(placed, layout) if abs(one.speed - 1.0) > WORTH)
+    return flow_speeds(placed, layout)
 
 
 def flow_speeds(pricing: Pricing, layout: Layout) -> tuple[FlowSpeed, ...]:
@@ -160,7 +181,8 @@ def flow_speeds(pricing: Pricing, layout: Layout) -> tuple[FlowSpeed, ...]:
     links = _links_of(pricing.island)
     table = table_of([layout.first], pp=[layout.pp], micro_batch=[layout.micro_batch])
     places = rank_places(pricing, layout)
-    found = []
+    found: list[FlowSpeed] = []
+    times: list[dict[Way, float]] = []
     for axis, patterns in PATTERNS.items():
         placed = place(group_of(axis, table), pricing.tiers)
         if int(placed.size[0]) == 1 or int(placed.domains[0, 0]) == 1:
@@ -171,10 +193,31 @@ def flow_speeds(pricing: Pricing, layout: Layout) -> tuple[FlowSpeed, ...]:
             loads = Loads(links)
             _LOADERS[pattern](loads, places[members], around)
             tiers_s = _tiers_s(pattern, placed, pricing)
-            slowest_s, link = loads.slowest()
-            if tiers_s > 0.0 and slowest_s > 0.0:
-                found.append(FlowSpeed(axis=axis, pattern=pattern, speed=tiers_s / slowest_s, link=link))
-    return tuple(found)
+            busy_s = loads.seconds()
+            fullest = _fullest(busy_s)
+            if fullest is not None and tiers_s > 0.0 and busy_s[fullest] > 0.0:
+                speed, link = tiers_s / busy_s[fullest], links.name(fullest[1])
+                found.append(FlowSpeed(axis=axis, pattern=pattern, speed=speed, link=link))
+                times.append({way: time / busy_s[fullest] for way, time in busy_s.items()})
+    chosen = _binding(times)
+    return tuple(
+        replace(one, loads=tuple(own.get(way, 0.0) for way in chosen)) for one, own in zip(found, times, strict=True)
+    )
+
+
+def _fullest(seconds: Mapping[Way, float]) -> Way | None:
+    return max(seconds, key=lambda way: (seconds[way], way[1][0], way[1][1:], way[0]), default=None)
+
+
+def _binding(loads: Sequence[Mapping[Way, float]]) -> tuple[Way, ...]:
+    """Links that bind any flow alone (each uses its fullest whole) or any two together, in an order of their own."""
+    chosen: dict[Way, None] = {}
+    for number, first in enumerate(loads):
+        for second in loads[number:]:
+            both = {way: load + second.get(way, 0.0) for way, load in first.items()}
+            if (way := _fullest(both if second is not first else first)) is not None:
+                chosen[way] = None
+    return tuple(chosen)
 
 
 def rank_places(pricing: Pricing, layout: Layout) -> Ints:
@@ -324,16 +367,14 @@ class Loads:
         for vertex in vertices:
             ways[vertex] = ways.get(vertex, 0.0) + size
 
-    def slowest(self) -> tuple[float, str]:
-        """Seconds until the fullest link has carried its unit loads, and its name."""
+    def seconds(self) -> dict[Way, float]:
+        """Seconds until each link has carried its unit loads, each way."""
         own = self.links.island.node.nics.gpu_bytes_per_s or np.inf
-        times = {
-            vertex: size / (own if vertex[0] == "gpu" else self.links.bytes_per_s.get(vertex, np.inf))
-            for ways in (self.down, self.up)
-            for vertex, size in sorted(ways.items(), key=lambda item: item[1])
+        return {
+            (name, vertex): size / (own if vertex[0] == "gpu" else self.links.bytes_per_s.get(vertex, np.inf))
+            for name, ways in (("down", self.down), ("up", self.up))
+            for vertex, size in ways.items()
         }
-        fullest = max(times, key=lambda vertex: (times[vertex], vertex[0], vertex[1:]), default=None)
-        return (0.0, "") if fullest is None else (times[fullest], self.links.name(fullest))
 
 
 def _ring(loads: Loads, groups: Ints, around: bool) -> None:

@@ -11,7 +11,7 @@ from costmodels.memory import MemoryConstants, default_memory
 from costmodels.overlap import Overlap, default_overlap
 from costmodels.workload.model import ModelSpec
 from hardware.cluster import Accelerator, Island
-from hardware.tiers import RankBlocks, Tier, island_tiers, tiers_of_blocks
+from hardware.tiers import Pace, RankBlocks, Tier, island_tiers, tiers_of_blocks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class Pricing:
     clock: float = 1.0
     nodes: tuple[int, ...] = ()
     blocks: RankBlocks | None = None
-    speeds: tuple[tuple[str, str, float], ...] = ()
+    speeds: tuple[Pace, ...] = ()
 
     @property
     def accelerator(self) -> Accelerator:

@@ -13,6 +13,20 @@ from hardware.cluster import FabricShape, Island, LinkKind, NodeType, ScaleUp
 
 
 @dataclass(frozen=True, kw_only=True)
+class Pace:
+    """How flows of one pattern along one axis go on the topology graph, over what shares of the tiers say.
+
+    ``loads`` is how much of each of some links, the same for all patterns and axes, they use at this pace; the fullest
+    link, with 1.0, sets it.
+    """
+
+    axis: str
+    pattern: str
+    speed: float
+    loads: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Tier:
     """One level of the hierarchy.
 
@@ -22,7 +36,7 @@ class Tier:
     inside of a node. ``links`` and ``axes`` are those of :class:`hardware.cluster.ScaleUp`. ``adapters`` are those of
     each accelerator of a node, where some have less than an even share. Ranks fill domains
     in order, unless ``domain_of`` lists the domain of each ``block`` of consecutive ranks; ``gpus`` is the largest
-    then. ``speeds`` of the outermost tier lists (axis, pattern, pace) where flows on the topology graph go at another
+    then. ``speeds`` of the outermost tier lists paces where flows on the topology graph go at another
     pace than their shares of tiers say.
     """
 
@@ -40,7 +54,7 @@ class Tier:
     adapters: tuple[tuple[int, ...], ...] = ()
     block: int = 0
     domain_of: tuple[int, ...] = ()
-    speeds: tuple[tuple[str, str, float], ...] = ()
+    speeds: tuple[Pace, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import networkx as nx
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from costmodels.mesh import Axis, group_of
 from costmodels.network_loads import FlowSpeed, Pattern, flow_speeds, on_graph, rank_places, uneven_flows
 from costmodels.price import price_layout
 from costmodels.pricing import Pricing, rank_blocks
+from costmodels.shared_links import pair_speeds
 from costmodels.table import table_of
 from hardware import catalog
 from hardware.adapters import adapters_of
@@ -251,3 +253,64 @@ def test_even_tiers_keep_their_prices() -> None:
     pricing = pricings_of(request)[0]
     assert on_graph(pricing, layout) is pricing
     assert island_tiers(pricing.island)[-1].speeds == ()
+
+
+def link_seconds(island: Island, layout: Layout, axis: Axis, pattern: Pattern) -> dict[object, float]:
+    """Seconds that a unit of an axis keeps every link of the graph in use, by shortest paths, all groups together."""
+    graph = cluster_graph(Cluster(name="c", islands=(island,)))
+    groups = group_of(axis, table_of([layout.first], pp=[layout.pp], micro_batch=[1]))
+    size, stride = int(groups.size[0]), int(groups.stride[0])
+    found: Bytes = {}
+    for start in range(layout.gpus):
+        if start // stride % size:
+            continue
+        members = [divmod(start + turn * stride, 8) for turn in range(size)]
+        for flows in unit_flows(members, pattern, around=False):
+            for edge, size_bytes in bytes_by_link(island, flows).items():
+                found[edge] = found.get(edge, 0.0) + size_bytes
+    return {edge: size_bytes / graph.edges[edge]["bytes_per_s"] for edge, size_bytes in found.items()}
+
+
+def fair_paces(first: dict[object, float], second: dict[object, float], rates: tuple[float, float]) -> list[float]:
+    """Paces of two collectives over those alone: their rates rise together in small steps until a link is full."""
+    alone = [max(first.values()), max(second.values())]
+    use = [
+        {link: time / whole for link, time in own.items()} for own, whole in zip((first, second), alone, strict=True)
+    ]
+    paces, rising, step = [0.0, 0.0], [0, 1], 1e-4
+    while rising:
+        grown = list(paces)
+        for number in rising:
+            grown[number] = min(1.0, grown[number] + step / rates[number] * max(rates))
+        full = [
+            number
+            for number in rising
+            if grown[number] >= 1.0
+            or any(grown[0] * use[0].get(link, 0.0) + grown[1] * use[1].get(link, 0.0) > 1.0 for link in use[number])
+        ]
+        paces = [pace if number in full and grown[number] < 1.0 else grown[number] for number, pace in enumerate(paces)]
+        rising = [number for number in rising if number not in full]
+    return paces
+
+
+@pytest.mark.parametrize("groups", [(4, 3, 1), (6, 2), (4, 4), (5, 3)])
+@pytest.mark.parametrize("ratio", [1.0, 4.0])
+def test_two_kinds_of_transfers_share_the_links_of_the_graph(groups: tuple[int, ...], ratio: float) -> None:
+    """Sends beside all-to-all, and reductions beside sends, on every link of an uneven allocation."""
+    island = replace(island_of(groups, ratio=ratio), nodes=8)
+    layout = layout_with(Strategy(tp=2, dp=8, ep=16), 4)
+    flows = {(flow.axis, flow.pattern): flow for flow in flow_speeds(pricing_of(island, layout), layout)}
+    kinds = ((Axis.PP, Pattern.NEIGHBOUR), (Axis.EP, Pattern.PAIRS), (Axis.DP_CP, Pattern.RING))
+    for one, other in ((kinds[0], kinds[1]), (kinds[2], kinds[0]), (kinds[2], kinds[1])):
+        seconds = [link_seconds(island, layout, *kind) for kind in (one, other)]
+        adapter = [max(t for (start, _), t in own.items() if start[0] == "nic") / max(own.values()) for own in seconds]
+        loads = [
+            np.array([rate, *flows[kind].loads])[:, None] for rate, kind in zip(adapter, (one, other), strict=True)
+        ]
+        found = pair_speeds(*loads)
+        expected = fair_paces(*seconds, rates=(adapter[0], adapter[1]))
+        assert [float(pace[0]) for pace in found] == pytest.approx(expected, abs=2e-3)
+        used = [{link: time / max(own.values()) for link, time in own.items()} for own in seconds]
+        both = max(used[0].get(link, 0.0) + used[1].get(link, 0.0) for link in {*used[0], *used[1]})
+        pairs = zip(flows[one].loads, flows[other].loads, strict=True)
+        assert max(first + second for first, second in pairs) == pytest.approx(both)

@@ -95,6 +95,7 @@ def _moved(traffic: TokenTraffic, dispatcher: Dispatcher, axis: Axis, placed: Pl
             forward=1.0,
             backward=1.0,
             speed=group.speed(_COLLECTIVES[dispatcher][number]),
+            loads=group.loads(_COLLECTIVES[dispatcher][number]),
         )
         for number, seconds in enumerate((dispatch_s, combine_s))
     ]

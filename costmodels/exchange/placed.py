@@ -22,7 +22,8 @@ class Call:
 
     ``seconds`` is the time of one alone, ``sent_bytes`` what one rank sends in it, ``leaving_bytes`` its share of what
     crosses each outer tier. ``forward`` and ``backward`` say how often a pass makes it, ``hidden`` how many of the
-    backward ones run beside matrix products, ``speed`` the pace over the network's tiers over that which shares give.
+    backward ones run beside matrix products, ``speed`` the pace over the network's tiers over that which shares give,
+    ``loads`` the use of links of the topology graph at this pace.
     Calls that do not take place have a message of 0 bytes.
     """
 
@@ -36,6 +37,7 @@ class Call:
     backward: Floats | float
     hidden: Floats | float = 0.0
     speed: float = 1.0
+    loads: tuple[float, ...] = ()
 
     def repeated(self, times: Floats | float) -> "Call":
         """Return the call so many times as often."""
@@ -78,7 +80,7 @@ class PlacedTable:
     def group(self, axis: Axis) -> PlacedGroup:
         """Groups of an axis, shape (S,)."""
         if axis not in self._groups:
-            paces = {pattern: pace for name, pattern, pace in self.tiers[-1].speeds if name == axis}
+            paces = [pace for pace in self.tiers[-1].speeds if pace.axis == axis]
             placed = self._place(axis)
             self._groups[axis] = placed.paced(paces) if paces else placed
         return self._groups[axis]
@@ -124,6 +126,7 @@ class PlacedTable:
             backward=often.backward,
             hidden=often.hidden,
             speed=group.speed(collective),
+            loads=group.loads(collective),
         )
 
     def tokens(self, job: TrainingJob) -> Floats:
@@ -135,29 +138,44 @@ class PlacedTable:
         zero = np.zeros(len(self.table))
         forward, backward, hidden, sent = zero, zero, zero, zero
         leaving = np.zeros((len(self.tiers) - 1, len(zero)))
+        links = np.zeros((max((len(pace.loads) for pace in self.tiers[-1].speeds), default=0), len(zero)))
         for call in calls:
             both = call.forward + call.backward
             forward = forward + call.forward * call.seconds
             backward = backward + call.backward * call.seconds
             hidden = hidden + call.hidden * call.seconds
             sent = sent + both * call.sent_bytes
-            leaving = leaving + both / call.speed * call.leaving_bytes
+            leaving = leaving + both * call.leaving_bytes
+            if call.loads:
+                links = links + both * np.array(call.loads)[:, None] * self._fullest_s(call)
         return Exchanged(
             forward_s=forward,
             backward_s=backward,
             hidden_s=hidden,
             sent_bytes=sent,
-            leaving_bytes=leaving,
+            leaving_bytes=leaving * self._followed()[:, None] if len(links) else leaving,
+            links_s=links,
             calls=tuple(calls),
         )
+
+    def _followed(self) -> Floats:
+        """Which outer tiers count as such, shape (T - 1,): 0.0 for switches, whose links are those of the graph."""
+        inner = [tier.kind for tier in self.tiers[:-1]]
+        return np.array([float(kind != self.tiers[-1].kind) for kind in inner])
+
+    def _fullest_s(self, call: Call) -> Floats:
+        """Seconds for which a call uses the link of the graph that binds it, shape (S,)."""
+        rates = [tier.bytes_per_s if tier.kind == self.tiers[-1].kind else np.inf for tier in self.tiers[1:]]
+        alone: Floats = (call.leaving_bytes / np.array(rates)[:, None]).max(axis=0) / call.speed
+        return np.minimum(alone, call.seconds)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Exchanged:
     """Forward and backward seconds of one kind of exchange, the hidden part of backward, and bytes sent; (S,).
 
-    ``leaving_bytes``, shape (T - 1, S), is the part of both passes' bytes that crosses each outer tier; as many as
-    would take as long at the pace that shares of the tiers give.
+    ``leaving_bytes``, shape (T - 1, S), is the part of both passes' bytes that crosses each outer tier, without tiers
+    whose links are followed one by one; ``links_s``, shape (G, S), the seconds on each of these.
     """
 
     forward_s: Floats
@@ -165,10 +183,11 @@ class Exchanged:
     hidden_s: Floats
     sent_bytes: Floats
     leaving_bytes: Floats
+    links_s: Floats
     calls: tuple[Call, ...]
 
     def load(self, tiers: tuple[Tier, ...]) -> Floats:
-        """Share of a rank's part of every outer tier that is in use while the exchange runs, within [0, 1]; (T-1, S).
+        """Share of every outer tier, then of links of the graph, in use while the exchange runs; (T - 1 + G, S).
 
         Parameters
         ----------
@@ -176,8 +195,8 @@ class Exchanged:
             The T tiers that ``leaving_bytes`` counts.
         """
         if not self.leaving_bytes.any():
-            return np.zeros_like(self.leaving_bytes)
+            return np.zeros((len(self.leaving_bytes) + len(self.links_s), self.leaving_bytes.shape[1]))
         rates = np.array([tier.bytes_per_s for tier in tiers[1:]])[:, None]
         active_s = np.maximum(self.forward_s + self.backward_s, 1e-30)
-        used: Floats = np.minimum(self.leaving_bytes / (rates * active_s), 1.0)
+        used: Floats = np.minimum(np.concatenate([self.leaving_bytes / rates, self.links_s]) / active_s, 1.0)
         return used

@@ -15,7 +15,10 @@ def traffic_to_json(traffic: Traffic) -> dict[str, object]:
         "links": [{**asdict(link), "users": dict(link.users)} for link in traffic.resources],
         "sharing": asdict(traffic.sharing),
         "adapters": list(traffic.adapters),
-        "uneven": [{**asdict(flow), "axis": flow.axis.value, "pattern": flow.pattern.value} for flow in traffic.uneven],
+        "uneven": [
+            {"axis": flow.axis.value, "pattern": flow.pattern.value, "speed": flow.speed, "link": flow.link}
+            for flow in traffic.uneven
+        ],
     }
 
 
