@@ -1,3 +1,5 @@
+"""The command line as typed: commands, options, exit codes, messages."""
+
 import json
 import re
 from pathlib import Path

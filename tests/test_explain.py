@@ -1,3 +1,5 @@
+"""``plan explain``: where a layout's time and memory go, and what to change."""
+
 from dataclasses import replace
 
 import plan_samples as samples

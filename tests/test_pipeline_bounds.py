@@ -6,26 +6,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pipeline_specs import specs
 
-from costmodels.pipeline.bounds import _counted, _paths, alpa_form, equal_stages, gpipe_form, lower_bound
+from costmodels.pipeline.bounds import alpa_form, counted_paths, equal_stages, gpipe_form, lower_bound, paths_of
 from costmodels.pipeline.graph import Transfers
 from costmodels.pipeline.schedules import PipelineSpec, Schedule
 from costmodels.pipeline.simulate import makespan
 
 OVERLAPPED, BLOCKING = Transfers.OVERLAPPED, Transfers.BLOCKING
 ROUNDING = 1.0 + 1e-12
-
-
-@st.composite
-def specs(draw):
-    schedule = draw(st.sampled_from(Schedule))
-    pp = draw(st.integers(2 if schedule is Schedule.INTERLEAVED else 1, 6))
-    if schedule is not Schedule.INTERLEAVED:
-        m = draw(st.integers(1, 6 * pp + 9))
-        return PipelineSpec(schedule=schedule, pp=pp, num_microbatches=m, vpp=schedule.fixed_vpp)
-    group = draw(st.integers(pp, pp + 2))
-    m = group * draw(st.integers(1, 7)) + draw(st.sampled_from([0, *range(pp, group)]))
-    return PipelineSpec(schedule=schedule, pp=pp, num_microbatches=m, vpp=draw(st.integers(2, 3)), group_size=group)
 
 
 @given(specs(), st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.1, 1.0]), st.booleans())
@@ -67,7 +56,7 @@ def test_paths_of_many_microbatches_are_those_of_few_continued(spec, blocking):
     transfers = BLOCKING if blocking and spec.schedule in (Schedule.GPIPE, Schedule.ONE_F_ONE_B) else OVERLAPPED
     group = spec.group if spec.schedule is Schedule.INTERLEAVED else 1
     many = replace(spec, num_microbatches=spec.num_microbatches + 4 * spec.pp // group * group + 2 * group)
-    assert np.array_equal(_paths(many, transfers), _counted(many, transfers))
+    assert np.array_equal(paths_of(many, transfers), counted_paths(many, transfers))
 
 
 @given(st.sampled_from(Schedule), st.integers(1, 7), st.integers(2, 4), st.integers(0, 30), st.integers(0, 2**32 - 1))

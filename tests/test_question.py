@@ -1,3 +1,5 @@
+"""A user's words as a request: names, numbers, pins, and how mistakes are refused."""
+
 from dataclasses import replace
 from pathlib import Path
 

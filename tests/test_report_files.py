@@ -1,3 +1,5 @@
+"""Files that reports are written to: whole or not at all, never over what was read."""
+
 import os
 from pathlib import Path
 

@@ -1,3 +1,5 @@
+"""The page and the trace of a report."""
+
 import json
 import re
 from dataclasses import replace

@@ -1,3 +1,5 @@
+"""Reports as JSON: written, read back, and refused when they were changed."""
+
 import json
 from dataclasses import replace
 from pathlib import Path

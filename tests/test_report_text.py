@@ -1,3 +1,5 @@
+"""What a search prints."""
+
 import io
 import re
 from dataclasses import replace

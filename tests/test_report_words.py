@@ -1,3 +1,5 @@
+"""Numbers and names as text prints them."""
+
 from dataclasses import replace
 
 import plan_samples as samples

@@ -238,15 +238,18 @@ def test_a_time_limit_ends_the_search_with_an_honest_gap():
     assert hurried.search.solved <= whole.search.solved
 
 
-def test_a_frontier_gives_every_grid_once_the_least_of_what_is_refined_first():
-    search = candidates("dense")
-    every = OptionBounds(
+def bounds_of(search):
+    return OptionBounds(
         request=search.request,
         pricing=search.pricing,
         options=search.options,
         accepted=Verdict.FITS,
         grids=search.grids_of(search.pricing.island.gpus),
     )
+
+
+def test_a_frontier_gives_every_grid_once_the_least_of_what_is_refined_first():
+    every = bounds_of(candidates("dense"))
     frontier = Frontier(every)
     seen: list[int] = []
     while True:
@@ -262,14 +265,7 @@ def test_a_frontier_gives_every_grid_once_the_least_of_what_is_refined_first():
 
 
 def test_a_frontier_keeps_back_what_exceeds_the_limit():
-    search = candidates("dense")
-    bounds = OptionBounds(
-        request=search.request,
-        pricing=search.pricing,
-        options=search.options,
-        accepted=Verdict.FITS,
-        grids=search.grids_of(search.pricing.island.gpus),
-    )
+    bounds = bounds_of(candidates("dense"))
     limit_s = sorted(bounds.time_s())[len(bounds.grids) // 2]
     frontier = Frontier(bounds)
     taken = 0

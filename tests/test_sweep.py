@@ -1,3 +1,5 @@
+"""Sweeps: files, points, tables, resuming and workers."""
+
 import csv
 import io
 import json

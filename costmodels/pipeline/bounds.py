@@ -150,7 +150,7 @@ def lower_bound(
         stages = times.forward_s[:, :, 0], times.backward_s[:, :, 0]
         return gpipe_form(*stages, spec.num_microbatches, times.p2p_s[:, :-1])
     table = time_table(spec, times)
-    paths = _paths(spec, transfers)
+    paths = paths_of(spec, transfers)
     used = np.flatnonzero(paths.any(axis=0))
     paths, table = paths[:, used], table[used]
     step = max(1, PRODUCT_SIZE // paths.size)
@@ -159,21 +159,47 @@ def lower_bound(
 
 
 @lru_cache(maxsize=256)
-def _paths(spec: PipelineSpec, transfers: Transfers) -> Floats:
-    """How often each path takes each row of the table of times, shape (paths, rows)."""
+def paths_of(spec: PipelineSpec, transfers: Transfers) -> Floats:
+    """How often each path of :func:`lower_bound` takes each row of the table of times.
+
+    Parameters
+    ----------
+    spec : PipelineSpec
+        Schedule and sizes; many micro-batches cost no more than few.
+    transfers : Transfers
+        Overlapped or blocking.
+
+    Returns
+    -------
+    ndarray
+        Counts, shape (paths, rows); those of :func:`counted_paths`.
+    """
     group = spec.group if spec.schedule is Schedule.INTERLEAVED else 1
     extra = (spec.num_microbatches - AFFINE_DEPTH * spec.pp) // group - 1
     if extra <= 0:
-        return _counted(spec, transfers)
+        return counted_paths(spec, transfers)
     # far from the ends one more group of micro-batches adds the same operations to every path
     few = spec.num_microbatches - extra * group
-    base = _counted(replace(spec, num_microbatches=few), transfers)
-    more = _counted(replace(spec, num_microbatches=few + group), transfers)
+    base = counted_paths(replace(spec, num_microbatches=few), transfers)
+    more = counted_paths(replace(spec, num_microbatches=few + group), transfers)
     return base + extra * (more - base)
 
 
-def _counted(spec: PipelineSpec, transfers: Transfers) -> Floats:
-    """Paths of :func:`lower_bound`, counted from the order."""
+def counted_paths(spec: PipelineSpec, transfers: Transfers) -> Floats:
+    """Count the paths of :func:`lower_bound` from the order of every operation.
+
+    Parameters
+    ----------
+    spec : PipelineSpec
+        Schedule and sizes; the cost grows with the micro-batches.
+    transfers : Transfers
+        Overlapped or blocking.
+
+    Returns
+    -------
+    ndarray
+        How often each path takes each row of the table of times, shape (paths, rows).
+    """
     chains = _Chains(spec)
     place = positions(spec.schedule, spec.pp, spec.vpp)
     paths = []

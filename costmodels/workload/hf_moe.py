@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from costmodels.workload.architecture import HYBRID_LETTERS, Architecture
 from costmodels.workload.fields import Fields
-from costmodels.workload.hf_dense import llama, qwen2_window, window_of_types
+from costmodels.workload.hf_dense import llama, qwen2, qwen2_window, window_of_types
 
 
 def mixtral(config: Fields) -> Architecture:
@@ -158,20 +158,16 @@ def _sparse_pattern(config: Fields) -> str:
 
 
 def qwen2_moe(config: Fields) -> Architecture:
-    """Qwen1.5-MoE and Qwen2-MoE: gated shared expert, biases on queries, keys and values."""
-    window, pattern = qwen2_window(config)
+    """Qwen1.5-MoE and Qwen2-MoE: Qwen2 with experts and a gated shared one."""
+    shared = config.whole("shared_expert_intermediate_size", default=0)
     return replace(
-        llama(config),
-        qkv_bias=True,
-        out_bias=False,
-        window=window,
-        mixer_pattern=pattern,
+        qwen2(config),
         ffn_pattern=_sparse_pattern(config),
         experts=config.whole("num_experts", least=1),
         top_k=config.whole("num_experts_per_tok", least=1),
         expert_ffn=config.whole("moe_intermediate_size", least=1),
-        shared_ffn=config.whole("shared_expert_intermediate_size", default=0),
-        shared_gate=config.whole("shared_expert_intermediate_size", default=0) > 0,
+        shared_ffn=shared,
+        shared_gate=shared > 0,
     )
 
 

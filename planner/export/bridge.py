@@ -33,7 +33,7 @@ _STAGES: Final = "--pipeline-model-parallel-size"
 _VIRTUAL: Final = "--num-virtual-stages-per-pipeline-rank"
 _LOW_WEIGHTS: Final = "--fp8-param-gather"
 _PRECISION_FLAGS: Final = ("--bf16", "--fp16", "--fp8-", "--fp4-", "--reuse-grad-buf-for-mxfp8")
-_RECIPE: Final = "MODEL_RECIPE names the recipe; its model must be that of the plan: layers, sizes, experts"
+RECIPE_NOTE: Final = "MODEL_RECIPE names the recipe; its model must be that of the plan: layers, sizes, experts"
 _PROGRAM: Final = Program(
     target=(
         '"$TRAIN_SCRIPT" --recipe "${MODEL_RECIPE:?set MODEL_RECIPE to a recipe of Megatron-Bridge}" '
@@ -75,7 +75,7 @@ def export_bridge(plan: Planned) -> Export:
         environment=core.environment,
         nodes=nodes,
         ranks=rank_rows(plan.layout, nodes),
-        notes=(_RECIPE, "data, learning rate, schedule and checkpoints are the recipe's unless you add yours"),
+        notes=(RECIPE_NOTE, "data, learning rate, schedule and checkpoints are the recipe's unless you add yours"),
         program=_PROGRAM,
     )
 

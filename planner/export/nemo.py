@@ -11,7 +11,7 @@ NeMo 2.7: ``nemo/lightning/pytorch/strategies/megatron_strategy.py``, ``nemo/col
 from dataclasses import replace
 from typing import Final
 
-from planner.export.bridge import override_words
+from planner.export.bridge import RECIPE_NOTE, override_words
 from planner.export.launch import Export, Planned, Program, node_rows, rank_rows
 from planner.export.megatron import export_megatron
 from planner.export.plan_checks import check_rules
@@ -62,7 +62,7 @@ def export_nemo(plan: Planned) -> Export:
         nodes=nodes,
         ranks=rank_rows(plan.layout, nodes),
         notes=(
-            "MODEL_RECIPE names the recipe; its model must be that of the plan: layers, sizes, experts",
+            RECIPE_NOTE,
             "NeMo accepts misspelt keys of trainer.strategy silently: change keys with care",
         ),
         program=_PROGRAM,
