@@ -158,6 +158,20 @@ def test_the_order_is_not_offered_where_it_says_nothing(degrees: dict[str, int])
     assert rank_orders(request, pricings_of(request)[0], usual) == ()
 
 
+@pytest.mark.parametrize(("degrees", "offered"), [({"tp": 8, "pp": 2}, 1), ({"tp": 4, "pp": 2}, 0)])
+def test_partial_meshes_are_turned_where_blocks_of_ranks_fill_them(degrees: dict[str, int], offered: int) -> None:
+    """Whole nodes change places then: the same dies of a node meet, and tensor parallelism costs what it did."""
+    request = asked("frontier:4", model="llama3_8b")
+    usual = layout_of(request, ExplicitLayout(**degrees))  # type: ignore[arg-type]
+    pricings = pricings_of(request)
+    assert pricings[0].tiers[0].links
+    others = rank_orders(request, pricings[0], usual)
+    assert len(others) == offered
+    for one in others:
+        parts = [dict(price_layout(pricings, layout).step.details) for layout in (usual, one)]
+        assert parts[1]["tp"] == pytest.approx(parts[0]["tp"])
+
+
 def test_inside_one_fast_domain_the_order_costs_nothing() -> None:
     request = asked("dgx-h100:1", model="llama3_8b")
     usual = layout_of(request, ExplicitLayout(tp=2, pp=2))

@@ -25,13 +25,16 @@ def rank_orders(request: PlanRequest, pricing: Pricing, layout: Layout) -> tuple
     -------
     tuple of Layout
         Empty without stages or replicas, inside one fast domain, and where layers have unlike grids. Where the domain
-        is a partial mesh or a torus, whose rates depend on which members meet, ranks keep their order; so they do under
-        Megatron FSDP (ZeRO 2 and 3), which makes its own mesh of ranks.
+        is a partial mesh or a torus, whose rates depend on which members meet, ranks keep their order unless their
+        blocks fill it, so that the same members meet; under Megatron FSDP (ZeRO 2 and 3), which makes its own mesh of
+        ranks, they always do.
     """
     first = layout.first
     strategies = [run.strategy for stage in layout.stages for run in stage.strategies]
     inner = pricing.tiers[0]
-    if layout.pp == 1 or first.dp == 1 or inner.gpus >= layout.gpus or inner.links or inner.axes:
+    if layout.pp == 1 or first.dp == 1 or inner.gpus >= layout.gpus:
+        return ()
+    if (inner.links or inner.axes) and (first.tp * first.cp) % inner.gpus:
         return ()
     if first.zero > 1 or len({grid_of(strategy) for strategy in strategies}) > 1:
         return ()
