@@ -362,6 +362,22 @@ def test_a_site_takes_whole_nodes_of_a_cluster():
         site_of(machines, 32, hosts=("only",))
 
 
+def test_a_plan_for_one_island_runs_on_its_hosts_whatever_the_others_are():
+    from hardware.catalog import cluster  # noqa: PLC0415
+
+    islands = (*cluster("dgx-h100:2").islands, *cluster("gb200-nvl72:18").islands)
+    both = replace(cluster("dgx-h100:2"), name="both", islands=islands)
+    sizes = [island.node.gpus for island in islands]
+    assert len(set(sizes)) == 2
+    other = site_of(both, 2 * sizes[1], islands={1})
+    assert other == Site(hosts=("node2", "node3"), gpus_per_node=sizes[1])
+    assert site_of(both, 16, islands={0}).hosts == ("node0", "node1")
+    named = tuple(f"h{number}" for number in range(both.nodes))
+    assert site_of(both, 2 * sizes[1], named, {1}).hosts == ("h2", "h3")
+    with pytest.raises(InputError, match="launchers start equally many"):
+        site_of(both, 16)
+
+
 def test_opaque_layers_do_not_export():
     sizes = dict.fromkeys(("forward_flops_per_sample", "activation_bytes_per_sample", "output_bytes_per_sample"), 1.0)
     layer = OpaqueLayer(name="conv", parameters=1, **sizes)

@@ -5,6 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from hardware.errors import InputError
 from planner.cli import app
 from planner.launches.porting import Recipe, carry, port, recipe_of_launch
 from planner.question import LaunchQuestion, PortQuestion, Question, request_of
@@ -114,3 +115,18 @@ def test_an_exported_layout_is_carried_with_its_model(saved, tmp_path):
     result = RUN.invoke(app, ["search", "dgx-h100:1", "--from", str(layout)])
     assert result.exit_code == 2
     assert "names neither model nor sequence" in result.output
+
+
+def test_a_launch_that_is_not_legal_is_refused_with_what_is_allowed_once(tmp_path):
+    sizes = (
+        "--num-layers 30 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024 --max-position-embeddings 1024"
+    )
+    file = tmp_path / "train.sh"
+    file.write_text(
+        f"torchrun --nproc_per_node 8 pretrain_gpt.py {sizes} --micro-batch-size 1 --global-batch-size 8 --bf16 "
+        "--pipeline-model-parallel-size 4 --vocab-size 32000\n"
+    )
+    with pytest.raises(InputError) as refused:
+        recipe_of_launch(LaunchQuestion(framework="megatron", file=file))
+    assert str(refused.value).count("allowed:") == 1
+    assert "30 layers do not divide by pp 4" in str(refused.value)

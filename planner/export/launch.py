@@ -2,8 +2,9 @@
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final
 
 from costmodels.job import TrainingJob
@@ -167,17 +168,19 @@ def join_options(arguments: Sequence[str]) -> str:
     return "\n".join(" ".join(line) for line in lines)
 
 
-def site_of(cluster: Cluster, gpus: int, hosts: Sequence[str] = ()) -> Site:
+def site_of(cluster: Cluster, gpus: int, hosts: Sequence[str] = (), islands: Collection[int] = ()) -> Site:
     """Choose the hosts of a cluster that a job of ``gpus`` GPUs runs on.
 
     Parameters
     ----------
     cluster : Cluster
-        Its islands must have nodes of one size.
+        The islands that run the job must have nodes of one size.
     gpus : int
         GPUs of the job: less than a node, or whole nodes.
     hosts : sequence of str, optional
         Names of the hosts; ``node0``, ``node1``, ... by default.
+    islands : collection of int, optional
+        Indices of the islands that the job is planned on; all where none are named, or where they have too few GPUs.
 
     Returns
     -------
@@ -189,17 +192,24 @@ def site_of(cluster: Cluster, gpus: int, hosts: Sequence[str] = ()) -> Site:
     InputError
         Nodes differ in size, the job does not fill whole nodes, or there are too few hosts.
     """
-    sizes = {island.node.gpus for island in cluster.islands}
+    used = [index for index in range(len(cluster.islands)) if index in islands]
+    if sum(cluster.islands[index].gpus for index in used) < gpus:
+        used = list(range(len(cluster.islands)))
+    sizes = {cluster.islands[index].node.gpus for index in used}
     if len(sizes) > 1:
         raise InputError(
-            f"cluster {cluster.name} has nodes of {sorted(sizes)} GPUs, torchrun starts equally many on each",
+            f"the plan runs on nodes of {sorted(sizes)} GPUs of {cluster.name}, launchers start equally many on each",
             allowed="islands with nodes of one size, or a plan for one island",
         )
     per_node = min(gpus, sizes.pop())
     if gpus % per_node:
         raise InputError(f"{gpus} GPUs do not fill nodes of {per_node}", allowed=f"multiples of {per_node}")
     _check_hosts(hosts)
-    names = tuple(hosts) or tuple(f"node{index}" for index in range(cluster.nodes))
+    ends = list(accumulate(island.nodes for island in cluster.islands))
+    numbers = [number for index in used for number in range(ends[index] - cluster.islands[index].nodes, ends[index])]
+    whole = len(hosts) == cluster.nodes  # names of every node of the cluster
+    names = tuple(hosts[number] for number in numbers) if whole else tuple(hosts)
+    names = names or tuple(f"node{number}" for number in numbers)
     if gpus // per_node > len(names):
         raise InputError(f"{gpus} GPUs need {gpus // per_node} hosts, {len(names)} are given", allowed="more hosts")
     return Site(hosts=names[: gpus // per_node], gpus_per_node=per_node)

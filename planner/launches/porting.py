@@ -79,9 +79,14 @@ def recipe_of_launch(question: LaunchQuestion) -> Recipe:
     """
     judged = read_launch(question)
     if judged.layout is None or judged.model is None or judged.proposal is None:
-        first = judged.violations[0].message if judged.violations else "its model is not known"
-        allowed = "a launch that plan check finds legal"
-        raise InputError(f"the launch cannot be carried: {first}", allowed=allowed, where=question_name(question))
+        wrong = judged.violations[0].message if judged.violations else "its model is not known"
+        what, _, allowed = wrong.partition("; allowed: ")
+        hint = "a launch that plan check finds legal"
+        raise InputError(
+            f"the launch cannot be carried: {what}",
+            allowed=f"{allowed}; {hint}" if allowed else hint,
+            where=question_name(question),
+        )
     return Recipe(
         name=question_name(question),
         model=_preset_like(judged.model),

@@ -22,9 +22,9 @@ MOST_REASONS: Final = 8
 LABELS: Final = MappingProxyType(
     {
         "matrix": "rate of matrix products",
-        "fp8": "further, products in fp8",
-        "fp4": "further, products in fp4",
-        "attention": "further, attention kernels",
+        "fp8": "products in fp8, times that",
+        "fp4": "products in fp4, times that",
+        "attention": "attention kernels, times that",
         "memory_rate": "rate of memory-bound kernels",
         "scale_up": "rate of links inside a node",
         "scale_out": "rate of the network",

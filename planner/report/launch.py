@@ -77,6 +77,7 @@ def launch_of(request: PlanRequest, ranked: RankedLayout, target: Target) -> Lau
         return LaunchFiles(title=title, text=text, files=MappingProxyType({"layout.json": text}))
     hosts = target.hosts or (request.cluster.host_names if any(i.hosts for i in request.cluster.islands) else ())
     exporter = EXPORTERS.get(target.format)
+    islands = {stage.island for stage in ranked.layout.stages}
     if exporter is not None:
         launcher = Launcher(target.launcher) if target.launcher else request.launcher
         export = exporter(
@@ -84,7 +85,7 @@ def launch_of(request: PlanRequest, ranked: RankedLayout, target: Target) -> Lau
                 model=request.model,
                 job=request.job,
                 layout=ranked.layout,
-                site=site_of(request.cluster, ranked.layout.gpus, hosts),
+                site=site_of(request.cluster, ranked.layout.gpus, hosts, islands),
                 placement=_on_hosts(_places(request, ranked), hosts),
                 version=target.version,
                 launcher=launcher,
