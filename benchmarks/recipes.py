@@ -24,6 +24,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from costmodels.pricing import Constants
 from costmodels.results import LayoutCost, Verdict
 from costmodels.workload import presets
 from costmodels.workload.model import ModelSpec
@@ -249,10 +250,12 @@ def answered_all(recipes: Sequence[Recipe], seconds: float) -> list[Answer]:
 
 
 def _with_best(answer: Answer, request: PlanRequest, found: dict[tuple[object, ...], Any], seconds: float) -> Answer:
-    key = (request.model.name, request.cluster.name, request.job)
+    risky = answer.cost is not None and answer.cost.heaviest.verdict is Verdict.RISKY
+    key = (request.model.name, request.cluster.name, request.job, risky)
     if key not in found:
         try:
-            found[key] = plan(replace(request, top=1, time_limit_s=seconds)).layouts[:1]
+            limits = to_the_limit(Constants()) if risky else None
+            found[key] = plan(replace(request, top=1, time_limit_s=seconds), limits).layouts[:1]
         except InputError:
             found[key] = ()
     if not found[key] or answer.judged is None or answer.judged.layout is None or answer.cost is None:
@@ -277,6 +280,11 @@ def _with_best(answer: Answer, request: PlanRequest, found: dict[tuple[object, .
     return replace(answer, best=(layout_text(mine), best.cost), differences=tuple(differences))
 
 
+def to_the_limit(constants: Constants) -> Constants:
+    """Constants with which a search keeps what fits at all, as a recipe that is risky itself does."""
+    return replace(constants, memory=replace(constants.memory, risky_share=1.0))
+
+
 def page(answers: Sequence[Answer], notes: Mapping[str, Any]) -> str:
     """Write the page."""
     judged = [answer for answer in answers if answer.judged is not None]
@@ -292,7 +300,8 @@ def page(answers: Sequence[Answer], notes: Mapping[str, Any]) -> str:
         "`python benchmarks/recipes.py RECIPES.json --out docs/recipes.md` writes this page: every pre-training recipe",
         "that Megatron-Bridge 0.6.2 ships, judged by the planner's rules, priced on its own machine, and set beside",
         "the planner's own layout for the same model, machine, batch and number format. Both prices are predictions of",
-        "one model; recipes were tuned on the machines, with kernels and overlaps that it knows only in part.",
+        "one model; recipes were tuned on the machines, with kernels and overlaps that it knows only in part. Where a",
+        "recipe is itself at the limit of memory (risky), the planner's own layout may be so too.",
         "",
         f"- {len(answers)} recipes; {len(judged)} judged, {len(answers) - len(judged)} not (their reasons are below).",
         f"- {len(legal)} of {len(judged)} are legal.",

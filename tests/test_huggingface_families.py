@@ -9,6 +9,7 @@ from costmodels.workload.counts import parameter_count
 from costmodels.workload.huggingface import from_config
 from costmodels.workload.model import Attention, LayerKind
 from hardware.errors import InputError
+from planner.export.megatron_model import model_arguments
 
 CARDS = json.loads((Path(__file__).parent / "reference" / "huggingface_families.json").read_text())["models"]
 ROUNDING = 0.006  # cards give two or three digits
@@ -78,5 +79,41 @@ def test_any_wrapper_shows_the_language_model_that_it_names() -> None:
 
 
 def test_unknown_family_says_what_to_do_instead() -> None:
-    with pytest.raises(InputError, match=r"'jamba' is not known.*as a TOML file.*docs/models\.md"):
-        build({"model_type": "jamba"})
+    with pytest.raises(InputError, match=r"'jambo' is not known.*as a TOML file.*docs/models\.md"):
+        build({"model_type": "jambo"})
+
+
+@pytest.mark.parametrize(
+    ("model_type", "why"),
+    [("jamba", "Mamba-1"), ("t5", "an encoder with a decoder"), ("nemotron-nas", "unlike widths")],
+)
+def test_families_without_a_form_are_refused_with_the_reason(model_type: str, why: str) -> None:
+    with pytest.raises(InputError, match=f"{model_type}.*{why}.*by their totals"):
+        build({"model_type": model_type})
+
+
+def test_dbrx_has_every_parameter() -> None:
+    # 40 layers: q and o of 6144, k and v of 1024; 16 experts of three matrices; router; two norms; both embeddings
+    layer = 2 * 6144**2 + 2 * 6144 * 1024 + 16 * 3 * 6144 * 10752 + 16 * 6144 + 2 * 6144
+    assert parameter_count(build(CARDS["dbrx-base"]["config"])).total == 40 * layer + 2 * 100352 * 6144 + 6144
+
+
+def test_layers_that_borrow_keys_have_none_of_their_own() -> None:
+    borrowing = build(CARDS["Hunyuan-Large"]["config"])
+    own = build({**CARDS["Hunyuan-Large"]["config"], "use_cla": False})
+    keys_and_values, key_norm = 2 * 6400 * 8 * 80, 80
+    assert parameter_count(own).total - parameter_count(borrowing).total == 32 * (keys_and_values + key_norm)
+    with pytest.raises(InputError, match="2 different kinds of attention"):
+        model_arguments(borrowing, 4096)
+
+
+def test_every_layer_of_gemma_4_may_have_an_embedding_of_its_own() -> None:
+    config = json.loads((Path(__file__).parent / "reference" / "huggingface_configs.json").read_text())
+    small = build(config["models"]["gemma-4-E4B"]["config"])
+    plain = build({**config["models"]["gemma-4-E4B"]["config"], "hidden_size_per_layer_input": 0})
+    table, projection = 262144 * 42 * 256, 2560 * 42 * 256 + 256
+    layers = 42 * (2 * 2560 * 256 + 2560)
+    assert parameter_count(small).total - parameter_count(plain).total == table + projection + layers
+    assert small.side_width == 42 * 256
+    with pytest.raises(InputError, match="two widths"):
+        build({**config["models"]["gemma-4-E4B"]["config"], "use_double_wide_mlp": True})

@@ -25,7 +25,9 @@ from costmodels.workload.model import (
 )
 from hardware.errors import InputError
 
-MIXER_LETTERS: Final = "fwil"  # full attention, windowed, windowed with an indexer, linear attention
+MIXER_LETTERS: Final = (
+    "fwilMbv"  # full attention, windowed, indexed, linear, Mamba-2, full and windowed that borrow keys
+)
 FFN_LETTERS: Final = "de"  # dense, experts
 MAX_LAYERS: Final = 10_000
 HYBRID_LETTERS: Final = "M*-E"  # Mamba-2, attention, dense feed-forward, experts: one part per layer (Nemotron-H)
@@ -53,8 +55,9 @@ class Architecture:
         As in :class:`costmodels.workload.model.Attention`.
     mixer_pattern, ffn_pattern : str
         One letter per layer, repeated to the number of layers: ``f`` full attention, ``w`` windowed, ``i`` windowed
-        with an indexer, ``l`` linear; ``d`` dense, ``e`` experts. Empty: all full (windowed when a window is set); all
-        dense (experts when there are).
+        with an indexer, ``l`` linear, ``M`` Mamba-2, ``b`` and ``v`` full and windowed with the keys and values of an
+        earlier layer; ``d`` dense, ``e`` experts. Empty: all full (windowed when a window is set); all dense (experts
+        when there are).
     first_dense : int
         Leading layers that are dense whatever the pattern says.
     hybrid_pattern : str
@@ -65,6 +68,10 @@ class Architecture:
         Low-rank projections of grouped attention, with ``q_rank``.
     index_heads, index_dim : int
         Indexer of layers with the letter ``i``; the window is the number of keys that it chooses.
+    full_heads, full_head_dim, full_shared_kv : int, int, bool
+        Key-value heads, their width, and one projection for keys and values, of full layers where windowed ones differ.
+    side_width : int
+        Width of the embedding that every layer has of its own.
     experts, top_k, expert_ffn, shared_ffn, shared_gate, router_bias, expert_bias, latent :
         Mixture of experts: see :class:`costmodels.workload.model.MoeFfn`.
     mamba_heads, mamba_head_dim, mamba_state, mamba_groups, conv_width, mamba_conv_bias, mamba_bias :
@@ -112,6 +119,10 @@ class Architecture:
     out_groups: int = 1
     index_heads: int = 0
     index_dim: int = 0
+    full_heads: int = 0
+    full_head_dim: int = 0
+    full_shared_kv: bool = False
+    side_width: int = 0
     experts: int = 0
     top_k: int = 0
     expert_ffn: int = 0
@@ -191,6 +202,7 @@ class Architecture:
             embedding_norm_parameters=norm if self.embedding_norm else 0,
             final_norm_parameters=norm if self.final_norm else 0,
             head_bias=self.head_bias,
+            side_norm_parameters=self.side_width,
             mtp_layers=self.mtp_layers,
             mtp_kind=self._mtp_kind() if self.mtp_layers else None,
             causal=self.causal,
@@ -223,6 +235,7 @@ class Architecture:
             norm_parameters=count * self._norm_parameters() + inner,
             norm_count=count,
             parallel=self.parallel,
+            side_width=self.side_width,
         )
 
     def _mtp_kind(self) -> LayerKind:
@@ -259,17 +272,21 @@ class Architecture:
 
     def _attention(self, letter: str) -> tuple[Attention, int]:
         head_dim = self.head_dim or self.hidden // self.heads
+        kv_heads, shared_kv = self.kv_heads or self.heads, self.shared_kv
+        if letter in "fb":
+            head_dim, kv_heads = self.full_head_dim or head_dim, self.full_heads or kv_heads
+            shared_kv = shared_kv or self.full_shared_kv
         latent = self.kv_rank > 0
         attention = Attention(
             kind=AttentionKind.LATENT if latent else AttentionKind.GROUPED,
             heads=self.heads,
-            kv_heads=self.kv_heads or self.heads,
+            kv_heads=kv_heads,
             qk_dim=head_dim,
             v_dim=self.value_dim or head_dim,
             q_rank=self.q_rank,
             kv_rank=self.kv_rank,
             rope_dim=self.rope_dim,
-            window=self.window if letter in "wi" else 0,
+            window=self.window if letter in "wiv" else 0,
             qkv_bias=self.qkv_bias,
             out_bias=self.out_bias,
             qk_norm=self.qk_norm,
@@ -277,7 +294,8 @@ class Architecture:
             sinks=self.sinks,
             qk_norm_parameters=self.qk_norm_parameters,
             rotary=self.rotary,
-            shared_kv=self.shared_kv,
+            shared_kv=shared_kv,
+            own_kv=letter not in "bv",
             out_rank=self.out_rank,
             out_groups=self.out_groups,
             index_heads=self.index_heads if letter == "i" else 0,
@@ -304,12 +322,23 @@ class Architecture:
 
 
 _NAMES: Final = MappingProxyType(
-    {"f": "attention", "w": "window", "i": "indexed", "l": "delta", "M": "mamba", "d": "dense", "e": "moe"}
+    {
+        "f": "attention",
+        "w": "window",
+        "i": "indexed",
+        "l": "delta",
+        "M": "mamba",
+        "d": "dense",
+        "e": "moe",
+        "b": "borrowed",
+        "v": "borrowed window",
+    }
 )
 
 
 _NEEDS: Final = (
     ("w", ("window",), "a layer has windowed attention"),
+    ("v", ("window",), "a layer has windowed attention"),
     ("i", ("window", "index_heads", "index_dim"), "a layer has attention with an indexer"),
     (
         "l",
@@ -358,7 +387,7 @@ def _check(facts: Architecture, place: _Place) -> None:
         raise InputError(f"norm {facts.norm!r} is not known", allowed="rms, layer", where=place.at("norm"))
     mixers = {mixer for mixer, _ in facts._parts()}
     ffns = {ffn for _, ffn in facts._parts()}
-    if mixers & {"f", "w", "i"} or facts.mtp_layers:
+    if mixers & {"f", "w", "i", "b", "v"} or facts.mtp_layers:
         _check_attention(facts, place)
     for letter, needs, why in _NEEDS:
         if letter in mixers | ffns:

@@ -55,8 +55,13 @@ def inner_attention_norm(mixer: Attention) -> int:
     int
         Weights, whole.
     """
-    heads = (mixer.qk_norm_parameters or 2 * mixer.qk_dim) if mixer.qk_norm else 0
+    heads = (mixer.qk_norm_parameters or head_norms(mixer)) if mixer.qk_norm else 0
     return heads + mixer.q_rank + mixer.kv_rank + index_norm(mixer)
+
+
+def head_norms(mixer: Attention) -> int:
+    """Count the weights of one norm over a query head and one over a key head, where the layer has keys of its own."""
+    return (2 if mixer.own_kv else 1) * mixer.qk_dim
 
 
 def index_norm(mixer: Attention) -> int:
@@ -110,7 +115,8 @@ def _latent_norm(mixer: Attention) -> Op:
 
 def _qkv(mixer: Attention, hidden: int) -> Op:
     queries = mixer.heads * (mixer.qk_dim + (mixer.v_dim if mixer.output_gate else 0))
-    n = queries + mixer.kv_heads * (mixer.qk_dim + (0 if mixer.shared_kv else mixer.v_dim))
+    keys_and_values = mixer.kv_heads * (mixer.qk_dim + (0 if mixer.shared_kv else mixer.v_dim))
+    n = queries + (keys_and_values if mixer.own_kv else 0)
     return Op(
         name="qkv",
         module="attn",

@@ -1,6 +1,6 @@
 """Norms and residual additions around the parts of a block."""
 
-from costmodels.workload.attention import index_norm, inner_attention_norm
+from costmodels.workload.attention import head_norms, index_norm, inner_attention_norm
 from costmodels.workload.kernels import FP32_BYTES, MASK_ELEMENTS, Kernels
 from costmodels.workload.model import Attention, DeltaNet, LayerKind, StateSpace
 from costmodels.workload.op import Op, OpKind, Split
@@ -27,7 +27,7 @@ def repeated_norm_parameters(kind: LayerKind) -> int:
     """Count the norm parameters inside the mixer that every tp rank repeats and no op of the mixer owns."""
     mixer = kind.mixer
     if isinstance(mixer, Attention):
-        return index_norm(mixer) + (2 * mixer.qk_dim if mixer.qk_norm and not mixer.qk_norm_parameters else 0)
+        return index_norm(mixer) + (head_norms(mixer) if mixer.qk_norm and not mixer.qk_norm_parameters else 0)
     return mixer.value_dim if isinstance(mixer, DeltaNet) else 0
 
 

@@ -2,7 +2,7 @@
 
 from costmodels.workload.block import norm_op
 from costmodels.workload.kernels import FP32_BYTES, MASK_ELEMENTS, Kernels
-from costmodels.workload.model import ModelSpec
+from costmodels.workload.model import LayerKind, ModelSpec
 from costmodels.workload.op import Op, OpKind, Split
 
 _TOKEN_ID_BYTES = 8.0
@@ -87,7 +87,74 @@ def embedding_ops(
         )
     if model.embedding_norm_parameters:
         ops.append(norm_op("embedding_norm", model.hidden, model.embedding_norm_parameters, kernels))
-    return tuple(ops)
+    return (*ops, *_side_embedding_ops(model, vocab or model.vocab, kernels))
+
+
+def _side_embedding_ops(model: ModelSpec, vocab: int, kernels: Kernels) -> tuple[Op, ...]:
+    """One table for the layers' own embeddings, and a projection of the token's embedding that is added to them."""
+    width = model.side_width
+    if not width:
+        return ()
+    table = Op(
+        name="side_embedding",
+        module="embedding",
+        kind=OpKind.MEMORY,
+        split=Split.COLUMN,
+        traffic_elements_per_token=2.0 * width,
+        saved_split=Split.REPLICATED,
+        parameters=vocab * width,
+    )
+    return (
+        table,
+        _whole_product("side_projection", "embedding", model.hidden, width),
+        norm_op("side_norm", width, model.side_norm_parameters, kernels),
+    )
+
+
+def side_ops(kind: LayerKind, hidden: int, norm: int, kernels: Kernels) -> tuple[Op, ...]:
+    """Return the ops that gate a layer's own embedding into the residual: down, gate, up, norm; none without one.
+
+    Parameters
+    ----------
+    kind : LayerKind
+        The layer.
+    hidden : int
+        Width of the model.
+    norm : int
+        Parameters of a norm over it.
+    kernels : Kernels
+        Options of the kernels.
+
+    Returns
+    -------
+    tuple of Op
+        In forward order; whole on every tp rank.
+
+    References
+    ----------
+    ``transformers`` models/gemma3n and gemma4: ``per_layer_input_gate``, ``per_layer_projection`` and its norm.
+    """
+    if not kind.side_width:
+        return ()
+    return (
+        _whole_product("side_gate", "side", hidden, kind.side_width),
+        _whole_product("side_up", "side", kind.side_width, hidden),
+        norm_op("side_post_norm", hidden, norm, kernels),
+    )
+
+
+def _whole_product(name: str, module: str, k: int, n: int) -> Op:
+    """A product that every tp rank computes whole."""
+    return Op(
+        name=name,
+        module=module,
+        kind=OpKind.GEMM,
+        split=Split.REPLICATED,
+        k=k,
+        n=n,
+        saved_elements_per_token=float(k),
+        parameters=k * n,
+    )
 
 
 def head_ops(

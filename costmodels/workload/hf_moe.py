@@ -27,7 +27,7 @@ def phimoe(config: Fields) -> Architecture:
 
 
 def dbrx(config: Fields) -> Architecture:
-    """DBRX: LayerNorm, counted with biases that it lacks; attention and experts have tables of their own."""
+    """DBRX: LayerNorm without biases, which is counted as RMSNorm; attention and experts have tables of their own."""
     attention, experts = config.table("attn_config"), config.table("ffn_config")
     return Architecture(
         family="dbrx",
@@ -39,7 +39,6 @@ def dbrx(config: Fields) -> Architecture:
         ffn=experts.whole("ffn_hidden_size", least=1),
         experts=experts.whole("moe_num_experts", least=1),
         top_k=experts.whole("moe_top_k", default=1, least=1),
-        norm="layer",
         tied=config.flag("tie_word_embeddings", default=False),
         max_positions=config.whole("max_seq_len", default=0),
     )

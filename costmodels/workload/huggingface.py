@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from costmodels.workload import hf_dense, hf_moe, hf_variants
+from costmodels.workload import hf_dense, hf_hybrids, hf_moe, hf_variants
 from costmodels.workload.architecture import MAX_LAYERS, Architecture
 from costmodels.workload.details import details_of_config
 from costmodels.workload.fields import Fields
@@ -18,7 +18,9 @@ from hardware.text_file import read_json_file
 FAMILIES: Final[Mapping[str, Callable[[Fields], Architecture]]] = MappingProxyType(
     {
         "apertus": hf_variants.apertus,
+        "arctic": hf_hybrids.arctic,
         "baichuan": hf_variants.baichuan,
+        "bamba": hf_hybrids.bamba,
         "bloom": hf_dense.bloom,
         "chatglm": hf_variants.chatglm,
         "cohere": hf_variants.cohere,
@@ -35,6 +37,7 @@ FAMILIES: Final[Mapping[str, Callable[[Fields], Architecture]]] = MappingProxyTy
         "gemma": hf_dense.gemma,
         "gemma2": hf_dense.gemma2,
         "gemma3_text": hf_dense.gemma3,
+        "gemma4_text": hf_hybrids.gemma4,
         "glm4": hf_variants.glm4,
         "glm4_moe": hf_moe.glm4_moe,
         "glm_moe_dsa": hf_moe.sparse_deepseek,
@@ -45,8 +48,10 @@ FAMILIES: Final[Mapping[str, Callable[[Fields], Architecture]]] = MappingProxyTy
         "gptj": hf_variants.gptj,
         "granite": hf_dense.llama,
         "granitemoe": hf_moe.granite_moe,
+        "granitemoehybrid": hf_hybrids.granite_hybrid,
         "granitemoeshared": hf_moe.granite_moe,
         "grok-1": hf_moe.grok1,
+        "hunyuan": hf_hybrids.hunyuan_large,
         "hunyuan_v1_moe": hf_moe.hunyuan_moe,
         "internlm2": hf_variants.internlm2,
         "kimi_k2": hf_moe.deepseek,
@@ -86,8 +91,37 @@ FAMILIES: Final[Mapping[str, Callable[[Fields], Architecture]]] = MappingProxyTy
 )
 """``model_type`` to the function that reads it."""
 
-_WRAPPERS: Final[Mapping[str, str]] = MappingProxyType({"gemma3": "gemma3_text", "llama4": "llama4_text"})
+_WRAPPERS: Final[Mapping[str, str]] = MappingProxyType(
+    {"gemma3": "gemma3_text", "gemma4": "gemma4_text", "llama4": "llama4_text"}
+)
 """Multi-modal types whose ``text_config`` need not name its own type; the towers beside it are not modelled."""
+
+
+_UNLIKE_LAYERS: Final = "layers of unlike widths, each with a configuration of its own"
+_TWO_STACKS: Final = "an encoder with a decoder that attends to it"
+_MAMBA_1: Final = "Mamba-1 mixers, whose scan has no matrix form"
+_NOT_MODELLED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "bart": _TWO_STACKS,
+        "deci": _UNLIKE_LAYERS,
+        "falcon_h1": "attention and a state space side by side in one layer",
+        "gemma3n_text": "four residual streams and layers of unlike activations",
+        "jamba": _MAMBA_1,
+        "longt5": _TWO_STACKS,
+        "mamba": _MAMBA_1,
+        "minimax": "lightning attention, a linear attention with a fixed decay",
+        "minimax_text_01": "lightning attention, a linear attention with a fixed decay",
+        "mt5": _TWO_STACKS,
+        "nemotron-nas": _UNLIKE_LAYERS,
+        "recurrent_gemma": "gated linear recurrences",
+        "rwkv": "recurrences of its own",
+        "t5": _TWO_STACKS,
+        "umt5": _TWO_STACKS,
+        "zamba": "blocks that several layers share",
+        "zamba2": "blocks that several layers share",
+    }
+)
+"""Types that have no form here, and why."""
 
 
 _WORDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
@@ -171,6 +205,12 @@ def from_config(config: Mapping[str, object], *, name: str, where: str) -> Model
         if fields.has(layers) and fields.whole(layers) > MAX_LAYERS:
             raise fields.wrong(layers, fields.values[layers], f"1 to {MAX_LAYERS}")
     fields.texts("layer_types")  # also of families that have none: what is no list is a mistake
+    if model_type in _NOT_MODELLED:
+        raise InputError(
+            f"{model_type!r} has {_NOT_MODELLED[model_type]}, which no cost model here has",
+            allowed="another model, or its layers by their totals as a TOML file, see docs/models.md",
+            where=f"{where}: model_type",
+        )
     if model_type not in FAMILIES:
         near = get_close_matches(model_type, FAMILIES, n=1)
         hint = f"; nearest known: {near[0]!r}" if near else ""

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from costmodels.workload.attention import attention_ops
 from costmodels.workload.block import norm_op, norm_width, repeated_norm_parameters, residual_op
-from costmodels.workload.ends import embedding_ops, head_ops, mtp_entry_ops, padded_vocab
+from costmodels.workload.ends import embedding_ops, head_ops, mtp_entry_ops, padded_vocab, side_ops
 from costmodels.workload.feedforward import dense_ops, moe_ops
 from costmodels.workload.kernels import Kernels, Softmax
 from costmodels.workload.model import Attention, DenseFfn, Ffn, LayerKind, ModelSpec, OpaqueLayer, StateSpace
@@ -117,8 +117,10 @@ def _block_ops(kind: LayerKind, model: ModelSpec, kernels: Kernels) -> tuple[Op,
         ops.extend(_ffn_ops(kind.ffn, hidden, kernels, input_is_kept=shares_norm))
         if after > (kind.mixer is not None):
             ops.append(norm_op("ffn_post_norm", hidden, width, kernels))
+        further = after - (kind.mixer is not None) - 1  # of parts inside the feed-forward part (Gemma 4)
+        ops.extend(norm_op(f"ffn_norm_{number}", hidden, width, kernels) for number in range(further))
         ops.append(residual_op("residual" if kind.parallel else "ffn_residual", hidden, 1 + kind.parallel, kernels))
-    return tuple(ops)
+    return (*ops, *side_ops(kind, hidden, width, kernels))
 
 
 def _mixer_ops(kind: LayerKind, model: ModelSpec, kernels: Kernels) -> tuple[Op, ...]:

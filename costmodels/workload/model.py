@@ -24,6 +24,7 @@ class Attention:
 
     ``window`` 0 means the whole sequence. Grouped attention may have a query rank too, an output projection through
     ``out_groups`` blocks of rank ``out_rank``, and one projection for keys and values (``shared_kv``; DeepSeek-V4).
+    Without ``own_kv`` keys and values are those of an earlier layer (cross-layer attention, Gemma 4, Hunyuan-Large).
     ``index_heads`` of width ``index_dim`` score all keys to choose those that are attended to (sparse attention of
     DeepSeek-V3.2); as many keys as are chosen stand as the window.
     """
@@ -45,6 +46,7 @@ class Attention:
     qk_norm_parameters: int = 0  # 0 with qk_norm: one weight per dimension of a query head and of a key head
     rotary: bool = True  # rotary position embedding
     shared_kv: bool = False
+    own_kv: bool = True
     out_rank: int = 0
     out_groups: int = 1
     index_heads: int = 0
@@ -112,6 +114,7 @@ class LayerKind:
 
     ``norm_count`` counts the norms over the model's width: one before each part, further ones after the parts.
     ``parallel``: the feed-forward part reads the same residual as the mixer; with one norm it reads the same input.
+    ``side_width``: width of an embedding of the layer's own, which is gated into the residual at its end (Gemma 4).
     """
 
     name: str
@@ -120,6 +123,7 @@ class LayerKind:
     norm_parameters: int
     norm_count: int = 2
     parallel: bool = False
+    side_width: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +172,7 @@ class ModelSpec:
     embedding_norm_parameters: int = 0
     final_norm_parameters: int = 0
     head_bias: bool = False
+    side_norm_parameters: int = 0  # norm of the layers' own embeddings
     mtp_layers: int = 0
     mtp_kind: LayerKind | None = None
     causal: bool = True
@@ -180,6 +185,11 @@ class ModelSpec:
     def layers(self) -> int:
         """Number of layers, without multi-token-prediction layers."""
         return sum(run.count for run in self.runs)
+
+    @property
+    def side_width(self) -> int:
+        """Width of the embeddings that layers have of their own, all layers together."""
+        return sum(run.count * run.kind.side_width for run in self.runs if isinstance(run.kind, LayerKind))
 
     @property
     def known_details(self) -> ModelDetails:

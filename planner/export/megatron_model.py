@@ -104,6 +104,8 @@ def _block(model: ModelSpec, kind: object) -> LayerKind:
         raise _refuse(model, f"a layer of kind {kind.name} (hybrid models need a layer pattern)", plain)
     if kind.parallel:
         raise _refuse(model, "attention and feed-forward parts in parallel", plain)
+    if kind.side_width:
+        raise _refuse(model, "embeddings of every layer's own", plain)
     if kind.norm_count != 2:
         raise _refuse(model, f"{kind.norm_count} norms in a block", plain)
     return kind

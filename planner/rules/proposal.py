@@ -209,7 +209,7 @@ def facts_of(model: ModelSpec) -> ModelFacts:
         delta_key_heads=_common([d.key_heads for d in deltas]),
         delta_value_heads=_common([d.value_heads for d in deltas]),
         latent=any(
-            a.kind is AttentionKind.LATENT or a.shared_kv for a in attentions
+            a.kind is AttentionKind.LATENT or (a.shared_kv and a.q_rank > 0) for a in attentions
         ),  # both are Megatron's latent kind
         untied=not model.tied_embeddings,
         linear_bias=any(f.bias for f in dense) or any(f.bias for f in moe),

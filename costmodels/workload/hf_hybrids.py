@@ -1,0 +1,118 @@
+"""Hugging Face configurations of models whose layers differ in mixer, heads or keys, one function per family."""
+
+from dataclasses import replace
+
+from costmodels.workload.architecture import Architecture
+from costmodels.workload.fields import Fields
+from costmodels.workload.hf_dense import llama, window_of_types
+from costmodels.workload.hf_moe import hunyuan_moe
+
+_BORROWING = str.maketrans("fw", "bv")
+
+
+def gemma4(config: Fields) -> Architecture:
+    """Gemma 4: heads of two widths, last layers that borrow keys, layers' own embeddings, experts beside a dense part.
+
+    The router's scales (one for each dimension and one for each expert) are counted as a norm and as a bias.
+    """
+    layers = config.whole("num_hidden_layers", least=1)
+    window, pattern = window_of_types(config, layers)
+    borrowed = config.whole("num_kv_shared_layers", default=0, most=layers)
+    if borrowed and config.flag("use_double_wide_mlp", default=False):
+        raise config.wrong("use_double_wide_mlp", True, "false: feed-forward parts of two widths are not modelled")
+    own = layers - borrowed
+    same = config.flag("attention_k_eq_v", default=False)
+    experts = config.flag("enable_moe_block", default=False)
+    base = llama(config)
+    full = config.whole("num_global_key_value_heads", default=base.kv_heads, least=1) if same else base.kv_heads
+    return replace(
+        base,
+        tied=config.flag("tie_word_embeddings", default=True),
+        head_dim=config.whole("head_dim", default=256, least=1),
+        norms_per_layer=8 if experts else 4,
+        qk_norm=True,
+        window=window,
+        mixer_pattern=pattern[:own] + pattern[own:].translate(_BORROWING),
+        full_heads=full,
+        full_head_dim=config.whole("global_head_dim", default=512),
+        full_shared_kv=same,
+        side_width=config.whole("hidden_size_per_layer_input", default=256),
+        experts=config.whole("num_experts", least=1) if experts else 0,
+        top_k=config.whole("top_k_experts", least=1) if experts else 0,
+        expert_ffn=config.whole("moe_intermediate_size", least=1) if experts else 0,
+        shared_ffn=base.ffn if experts else 0,
+        router_bias=experts,
+    )
+
+
+def _with_mamba(config: Fields, base: Architecture, letters: str) -> Architecture:
+    """A block of a Mamba-2 mixer or attention before a feed-forward part (Bamba, Granite 4)."""
+    heads = config.whole("mamba_n_heads", default=128, least=1)
+    inner = config.whole("mamba_expand", default=2, least=1) * base.hidden
+    auto = config.values.get("mamba_d_head", "auto") == "auto"
+    return replace(
+        base,
+        mixer_pattern=letters,
+        window=0,
+        mamba_heads=heads,
+        mamba_head_dim=inner // heads if auto else config.whole("mamba_d_head", least=1),
+        mamba_state=config.whole("mamba_d_state", default=256, least=1),
+        mamba_groups=config.whole("mamba_n_groups", default=1, least=1),
+        conv_width=config.whole("mamba_d_conv", default=4, least=1),
+        mamba_conv_bias=config.flag("mamba_conv_bias", default=True),
+        mamba_bias=config.flag("mamba_proj_bias", default=False),
+    )
+
+
+def granite_hybrid(config: Fields) -> Architecture:
+    """Granite 4: Mamba-2 or attention before experts with a shared one, or before the shared one alone."""
+    types = config.texts("layer_types") or config.texts("layers_block_type")
+    letters = {"mamba": "M", "attention": "f"}
+    for item in types:
+        if item not in letters:
+            raise config.wrong("layer_types", item, ", ".join(letters))
+    base = llama(Fields({**config.values, "layer_types": None}, config.where))
+    if len(types) != base.layers:
+        raise config.wrong("layer_types", f"{len(types)} entries", f"num_hidden_layers = {base.layers} entries")
+    experts, shared = config.whole("num_local_experts", default=8), config.whole("shared_intermediate_size", least=1)
+    hybrid = _with_mamba(config, base, "".join(letters[item] for item in types))
+    rotary = config.text("position_embedding_type", default="") == "rope"
+    if not experts:
+        return replace(hybrid, ffn=shared, rotary=rotary)
+    top_k = config.whole("num_experts_per_tok", default=2, least=1)
+    return replace(hybrid, rotary=rotary, experts=experts, top_k=top_k, shared_ffn=shared)
+
+
+def bamba(config: Fields) -> Architecture:
+    """Bamba: Mamba-2 before a dense part, attention in the layers of ``attn_layer_indices``."""
+    base = llama(config)
+    full = config.wholes("attn_layer_indices")
+    wrong = [index for index in full if not 0 <= index < base.layers]
+    if wrong:
+        raise config.wrong("attn_layer_indices", wrong[0], f"0 to {base.layers - 1}")
+    return _with_mamba(config, base, "".join("f" if index in full else "M" for index in range(base.layers)))
+
+
+def hunyuan_large(config: Fields) -> Architecture:
+    """Hunyuan-Large: every ``cla_share_factor``-th layer has keys and values, the others borrow them."""
+    base = hunyuan_moe(config)
+    if not config.flag("use_cla", default=False):
+        return base
+    period = "f" + "b" * (config.whole("cla_share_factor", default=2, least=1) - 1)
+    return replace(base, mixer_pattern=period)
+
+
+def arctic(config: Fields) -> Architecture:
+    """Snowflake Arctic: experts beside a dense part as wide as the model, both behind norms of their own."""
+    base = llama(config)
+    every = config.whole("moe_layer_frequency", default=1, least=1)
+    beside = config.flag("parallel_attn_mlp_res", default=True)
+    return replace(
+        base,
+        norms_per_layer=3 if beside else 2,
+        window=0,
+        ffn_pattern="d" * (every - 1) + "e",
+        experts=config.whole("num_local_experts", least=1),
+        top_k=config.whole("num_experts_per_tok", default=2, least=1),
+        shared_ffn=base.hidden if beside else 0,
+    )
