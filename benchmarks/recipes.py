@@ -27,6 +27,7 @@ from typing import Any
 from costmodels.pricing import Constants
 from costmodels.results import LayoutCost, Verdict
 from costmodels.workload import presets
+from costmodels.workload.architecture import Architecture
 from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
 from planner.ingest.judge import judge_launch, model_of_recipe
@@ -191,7 +192,7 @@ def recipes_in(path: Path, notes: Mapping[str, Any]) -> Iterator[Recipe]:
         least = max(grid[0] * grid[1] * grid[2], grid[1] * grid[3] * grid[4])
         yield Recipe(
             name=name,
-            model=_model(row, name),
+            model=_model(row, name) or _stated_model(name, notes),
             machine=machine,
             gpus=int(found["gpus"]) if found else max(8, least),
             overrides=overrides_of(row, found["format"] if found else "bf16"),
@@ -209,6 +210,12 @@ def _model(row: Mapping[str, Any], name: str) -> ModelSpec | None:
     layers = int(row.get("num_layers") or 0)
     stands_in = layers == 8  # the settings were read with a dummy of 8 layers where no configuration was at hand
     return found if found is None or stands_in or layers in (0, found.layers) else None
+
+
+def _stated_model(name: str, notes: Mapping[str, Any]) -> ModelSpec | None:
+    """The model that the notes state for a recipe that names none."""
+    found = next((entry for entry in notes["model"] if re.search(entry["recipes"], name)), None)
+    return Architecture(**found["transformer"]).build(name) if found else None
 
 
 def judged_of(recipe: Recipe) -> JudgedLaunch:
