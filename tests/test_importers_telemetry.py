@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hardware import catalog
 from hardware.cluster_file import parse_cluster, to_toml
 from hardware.errors import InputError
+from hardware.importers.device_names import accelerator_in
 from hardware.importers.telemetry import DeviceReading, Telemetry, read_telemetry
 from hardware.importers.telemetry.samples import quantity, reasons_of
 from planner.devices.telemetry import measured_cluster
@@ -122,6 +123,42 @@ def test_rocm_smi_prefers_the_junction_and_reads_a_loop(tmp_path: Path) -> None:
     assert only(telemetry, 1).temperature_c == 76.0
     assert only(telemetry, 1).clock_hz == 1600e6
     assert "break off" in telemetry.assumed[0]
+
+
+def amd_smi_row(gpu: int, clock_mhz: int) -> dict[str, object]:
+    """As amd-smi prints a GPU of two dies."""
+    dies = {f"gfx_{die}": {"clk": {"value": clock_mhz, "unit": "MHz"}, "min_clk": "N/A"} for die in range(2)}
+    return {
+        "gpu": gpu,
+        "usage": {"gfx_activity": {"value": 97, "unit": "%"}},
+        "power": {"socket_power": {"value": 738, "unit": "W"}, "gfx_voltage": "N/A"},
+        "clock": {**dies, "mem_0": {"clk": {"value": 1300, "unit": "MHz"}}},
+        "temperature": {"edge": "N/A", "hotspot": {"value": 61 + gpu, "unit": "C"}},
+    }
+
+
+@pytest.mark.parametrize("indent", [None, 4])
+@pytest.mark.parametrize("key", ["", "gpu_data"])
+def test_amd_smi_reads_lists_in_a_loop(tmp_path: Path, key: str, indent: int | None) -> None:
+    rows = [amd_smi_row(0, 1900), amd_smi_row(1, 1500)]
+    text = json.dumps({key: rows} if key else rows, indent=indent)
+    telemetry = read(tmp_path, f"WARNING: [no group]\n{text}\n{text}\n" + text[: len(text) // 3])
+    assert telemetry.tool == "amd-smi metric --json"
+    found = only(telemetry, 1)
+    assert (found.clock_hz, found.temperature_c, found.power_w) == (1500e6, 62.0, 738.0)
+
+
+@pytest.mark.parametrize(
+    ("device", "name"),
+    [
+        ("AMD Instinct MI300X OAM", "mi300x"),
+        ("AMD INSTINCT MI250 (MCM) OAM AC MBA", "mi250-gcd"),
+        ("NVIDIA H100 80GB HBM3", "h100-sxm-80gb"),
+        ("Tesla V100-SXM2-32GB", "v100-sxm2-32gb"),
+    ],
+)
+def test_devices_have_the_names_of_their_makers(device: str, name: str) -> None:
+    assert accelerator_in(device) == name
 
 
 def test_a_long_series_leaves_out_its_warm_up(tmp_path: Path) -> None:

@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 
 from costmodels.layout import Layout
 from costmodels.placement import Placement, identity, ranks_of_stages, stage_map
-from costmodels.power.heat import HeatProblem, device_arrays, heat_problem, identity_maps, inlets_c, placed_maps, settle
+from costmodels.power.heat import (
+    ROUNDS,
+    HeatProblem,
+    device_arrays,
+    heat_problem,
+    identity_maps,
+    inlets_c,
+    placed_maps,
+    settle,
+)
 from costmodels.price import price_layout, price_layout_with_heat
 from hardware.cluster import Cluster, DeviceState, FabricTier
 from hardware.errors import InputError
@@ -162,6 +171,27 @@ def test_the_balance_is_a_fixed_point_that_few_rounds_find() -> None:
     assert cost.step.total_s >= price_layout(pricings_of(hot(2, 4)), problem.layout).step.total_s
     assert cost.power.limited_by == "heat"
     assert {slot.limited_by for slot in cost.power.slots} <= {"heat", "power"}
+
+
+@given(
+    inlets=st.lists(st.sampled_from([20.0, 35.0, 45.0, 60.0]), min_size=2, max_size=2),
+    speeds=st.lists(st.sampled_from([1.0, 0.7, 0.1]), min_size=8, max_size=8),
+    split=st.sampled_from(["16,16", "20,12", "5,27"]),
+)
+@settings(max_examples=20, deadline=None)
+def test_the_balance_ends_however_hot_and_slow_the_machine(
+    inlets: list[float], speeds: list[float], split: str
+) -> None:
+    """Within half of its rounds, and where it ends one more evaluation gives the same step."""
+    request = hot(2, 4)
+    (island,) = request.cluster.islands
+    devices = tuple(DeviceState(node=place // 4, gpu=place % 4, speed=speed) for place, speed in enumerate(speeds))
+    island = replace(island, inlets_c=tuple(inlets), devices=devices)
+    problem = problem_of(replace(request, cluster=replace(request.cluster, islands=(island,))), split, tp=2)
+    settled = settle(problem, identity_maps(problem))
+    assert settled.rounds <= ROUNDS // 2
+    again = settle(problem, identity_maps(problem), tolerance=1e-9)
+    assert float(settled.step_s[0]) == pytest.approx(float(again.step_s[0]), rel=2e-5)
 
 
 def test_a_slow_device_sets_the_pace_of_its_stage_and_gets_fewer_layers() -> None:

@@ -20,7 +20,7 @@ from planner.advice.remedies import repriced
 from planner.devices.rebalance import rebalance
 from planner.layouts.build import schedule_of, uniform_stages
 from planner.layouts.explicit import ExplicitLayout, layout_of
-from planner.placement import place_layout
+from planner.placement import place_and_split, place_layout
 from planner.placement.joint import placed_on_network
 from planner.placement.order import placement_of
 from planner.plan_report import PlanReport, RankedLayout, SearchProof
@@ -206,6 +206,26 @@ def test_islands_are_placed_as_brute_force_places_them(speeds: list[float], spli
         assert len({(place.host, place.gpu) for place in ranked.placement}) == 8
 
 
+@given(speeds=st.lists(st.sampled_from([1.0, 0.8, 0.5]), min_size=8, max_size=8), layers=st.sampled_from([9, 14]))
+@settings(max_examples=6, deadline=None)
+def test_layers_over_islands_are_split_as_brute_force_splits_them(speeds: list[float], layers: int) -> None:
+    """Two stages of four accelerators, one on each island: every split placed, against the one that is found."""
+    request, _ = over_islands(speeds, [layers // 2, *[0] * 6, layers - layers // 2])
+    pricings = pricings_of(request)
+
+    def split(first: int) -> Layout:
+        stages = uniform_stages(
+            Strategy(tp=2, dp=2, recompute=FULL_RECOMPUTE), [(first,), (layers - first,)], islands=(0, 1)
+        )
+        return Layout(stages=stages, micro_batch=1, num_microbatches=8, schedule=schedule_of(2, 1))
+
+    values = [place_layout(request, pricings, split(first)).cost.step.total_s for first in range(1, layers)]
+    found = place_and_split(request, pricings, split(layers // 2))
+    assert found.cost.step.total_s == pytest.approx(min(values), rel=3e-4)
+    change = rebalance(request, estimate(request, split(layers // 2)))
+    assert change.best.cost.step.total_s <= change.now_s
+
+
 def test_a_saved_plan_over_islands_is_priced_where_it_runs() -> None:
     request, layout = over_islands([0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 0.8, 1.0], [3, 2, 1, 1, 2, 1, 3, 1])
     ranked = estimate(request, layout)
@@ -223,11 +243,14 @@ def test_a_running_layout_over_islands_is_rebalanced_from_where_it_runs() -> Non
     placed = estimate(request, layout)
     change = rebalance(request, placed)
     assert change.now_s == pytest.approx(placed.cost.step.total_s)
-    assert change.payback_steps == 0
+    assert change.payback_steps > 0
+    assert change.best.layout.layers_per_stage != layout.layers_per_stage  # slow accelerators give layers up
+    assert rebalance(request, change.best).payback_steps == 0
     in_order = rebalance(request, replace(placed, placement=()))
     assert placed.in_order is not None
     assert in_order.now_s == pytest.approx(placed.in_order.step_time_s)
-    assert in_order.best.placement == placed.placement
+    assert in_order.best.layout == change.best.layout
+    assert in_order.best.placement == change.best.placement
     first, *rest = placed.placement
     with pytest.raises(InputError, match="a GPU of its own on island 0"):
         rebalance(request, replace(placed, placement=(replace(first, host="node3"), *rest)))

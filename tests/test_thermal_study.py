@@ -6,6 +6,7 @@ says row by row which test holds what the study states with trust A and B.
 
 import tomllib
 from collections.abc import Mapping
+from cProfile import Profile
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -337,6 +338,21 @@ def test_a_node_with_a_supply_fault_slows_the_job_by_its_factor() -> None:
         for machine in (request.cluster, faulty)
     )
     assert 3.0 < hurt / whole < 4.2
+
+
+def test_heat_costs_the_search_at_most_twice_the_calls() -> None:
+    """Counted, not timed: calls of the planner's and the cost models' functions by whole searches with and without."""
+    calls = []
+    for thermal in (False, True):
+        watch = Profile()
+        watch.enable()
+        plan(replace(asked("gpt3-175b"), thermal=thermal, time_limit_s=1e6))
+        watch.disable()
+        own = [row for row in watch.getstats() if not isinstance(row.code, str)]
+        calls.append(
+            sum(row.callcount for row in own if {"planner", "costmodels"} & {*Path(row.code.co_filename).parts})
+        )
+    assert calls[1] <= 2 * calls[0]
 
 
 def test_the_balance_takes_few_rounds_on_the_study() -> None:

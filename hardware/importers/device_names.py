@@ -8,7 +8,7 @@ from hardware.catalog_schema import canonical
 
 def accelerator_in(device: str) -> str:
     """Return the catalogue's name of a device as the driver names it, such as ``NVIDIA H100 80GB HBM3``."""
-    plain = re.sub(r"^(NVIDIA|Tesla|AMD|Instinct)\s+", "", device.strip(), flags=re.IGNORECASE)
+    plain = re.sub(r"^((NVIDIA|Tesla|AMD|Instinct)\s+)+", "", device.strip(), flags=re.IGNORECASE)
     plain = canonical(plain).replace("sxm4", "sxm").replace("sxm5", "sxm")
     names = catalog.accelerator_names()
     close = [name for name in names if canonical(name) == plain]

@@ -70,7 +70,7 @@ def import_telemetry(
     ] = "",
     accelerator: ImportAccelerator = "",
 ) -> None:
-    """Read clocks, temperatures and draws: nvidia-smi --query-gpu, dcgmi dmon, dcgm-exporter, rocm-smi --json."""
+    """Read clocks, temperatures and draws: nvidia-smi --query-gpu, dcgmi dmon, dcgm-exporter, rocm-smi and amd-smi."""
 
     def run() -> int:
         from planner import commands  # noqa: PLC0415

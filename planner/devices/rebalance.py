@@ -14,7 +14,7 @@ from costmodels.price import placed_cost, price_layout_with_heat
 from costmodels.pricing import Pricing
 from costmodels.results import LayoutCost
 from hardware.errors import InputError
-from planner.placement import place_with_splits, scatter
+from planner.placement import place_and_split, scatter
 from planner.placement import placement_of as placed_as_told
 from planner.placement.joint import SAME
 from planner.plan_report import RankedLayout
@@ -75,7 +75,7 @@ def rebalance(request: PlanRequest, running: RankedLayout) -> Rebalance:
             allowed="the cluster that the layout runs on",
         )
     now = _as_it_runs(request, pricings, running)
-    found = scatter(request, pricings, place_with_splits(request, pricings, layout), split=True)
+    found = scatter(request, pricings, place_and_split(request, pricings, layout), split=True)
     saved_s = now.step.total_s - found.cost.step.total_s
     gains = saved_s > SAME * now.step.total_s
     lost = goodput(request.model, request.job, request.cluster, layout.gpus)

@@ -1,6 +1,7 @@
 """Which accelerator gets which rank, which node which stage, and how many layers each, by the pace heat leaves."""
 
 from planner.placement.choose import one_order_each, place_all, scatter_best
+from planner.placement.island_splits import place_and_split
 from planner.placement.joint import PlacedLayout, place_layout, place_with_splits, placed_as_given
 from planner.placement.nodes import node_orders, nodes_of, place_nodes
 from planner.placement.order import in_order, placement_of, rank_places
@@ -14,6 +15,7 @@ __all__ = [
     "nodes_of",
     "one_order_each",
     "place_all",
+    "place_and_split",
     "place_layout",
     "place_nodes",
     "place_with_splits",

@@ -8,10 +8,10 @@ from typing import Final
 
 from costmodels.layout import Layout, RankOrder
 from costmodels.pricing import Pricing
+from planner.placement.island_splits import place_and_split
 from planner.placement.joint import (
     PlacedLayout,
     place_layout,
-    place_with_splits,
     placed_on_network,
     placed_roughly,
 )
@@ -66,7 +66,7 @@ def place_all(
         if by_time and len(best) >= request.top and least >= sorted(best.values())[request.top - 1]:
             break
         may_win = not best or not by_time or least < min(best.values())
-        place = place_with_splits if may_win else place_layout
+        place = place_and_split if may_win else place_layout
         found = known.get(layout) or _or_as_given(
             request, pricings, cooled, place(request, pricings, cooled.layout, end_s)
         )

@@ -6,6 +6,7 @@ other form a column of the air stream; columns that are alike may be swapped wit
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain, permutations
 from math import factorial, prod
 from typing import Final
@@ -52,16 +53,21 @@ def patterns(stages: Sequence[int], slots: NodeSlots) -> tuple[Gpus, ...]:
         The identity first, then stages in several orders, each taking the coolest accelerators left, then all other
         ways where their number allows it (:func:`listed_whole`).
     """
-    gpus = sum(len(column) for column in slots.columns)
     names = list(dict.fromkeys(stages))
-    group_of_rank = tuple(names.index(stage) for stage in stages)
-    groups = [group_of_rank.count(group) for group in range(len(names))]
-    identity = tuple(range(len(stages)))
-    if len(groups) == 1 and len(stages) == gpus:
+    return _of_groups(tuple(names.index(stage) for stage in stages), slots)
+
+
+@lru_cache(maxsize=256)
+def _of_groups(group_of_rank: Gpus, slots: NodeSlots) -> tuple[Gpus, ...]:
+    """As :func:`patterns`, with groups counted from 0 for stages: which stages they are is nothing to the node."""
+    gpus = sum(len(column) for column in slots.columns)
+    groups = [group_of_rank.count(group) for group in range(max(group_of_rank) + 1)]
+    identity = tuple(range(len(group_of_rank)))
+    if len(groups) == 1 and len(group_of_rank) == gpus:
         return (identity,)
     every = _every(groups, gpus) if listed_whole(groups, gpus) else iter(())
     found = chain(_by_coolness(groups, slots), every)
-    distinct = {_canonical((*group_of_rank, *[UNUSED] * (gpus - len(stages))), slots): identity}
+    distinct = {_canonical((*group_of_rank, *[UNUSED] * (gpus - len(group_of_rank))), slots): identity}
     for labels in found:
         distinct.setdefault(_canonical(labels, slots), _gpus_of(labels, group_of_rank))
     return tuple(distinct.values())

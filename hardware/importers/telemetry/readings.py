@@ -9,7 +9,7 @@ from statistics import median
 from typing import Final
 
 from hardware.importers.source_text import SourceText, read_source
-from hardware.importers.telemetry import dcgm, nvidia_smi, rocm_smi
+from hardware.importers.telemetry import amd_smi, dcgm, nvidia_smi, rocm_smi
 from hardware.importers.telemetry.samples import Sample
 
 BUSY_LOAD: Final = 0.5
@@ -58,7 +58,8 @@ def read_telemetry(path: str | Path) -> Telemetry:
     Parameters
     ----------
     path : str or Path
-        What ``nvidia-smi --query-gpu=... --format=csv``, ``dcgmi dmon``, dcgm-exporter or ``rocm-smi --json`` printed.
+        What ``nvidia-smi --query-gpu=... --format=csv``, ``dcgmi dmon``, dcgm-exporter, ``rocm-smi --json`` or
+        ``amd-smi metric --json`` printed.
 
     Returns
     -------
@@ -97,6 +98,8 @@ def host_order(host: str) -> list[tuple[int, str]]:
 def _tool(source: SourceText) -> tuple[str, Callable[[SourceText], tuple[list[Sample], int]]]:
     if rocm_smi.looks_like(source.text):
         return "rocm-smi --json", rocm_smi.read_samples
+    if amd_smi.looks_like(source.text):
+        return "amd-smi metric --json", amd_smi.read_samples
     for line in source.lines():
         if nvidia_smi.is_header(line):
             return "nvidia-smi --query-gpu", nvidia_smi.read_samples
@@ -108,7 +111,7 @@ def _tool(source: SourceText) -> tuple[str, Callable[[SourceText], tuple[list[Sa
 
 
 def _ask() -> str:
-    return f"the output under load of {nvidia_smi.ASK}; {dcgm.ASK}; dcgm-exporter; {rocm_smi.ASK}"
+    return f"the output under load of {nvidia_smi.ASK}; {dcgm.ASK}; dcgm-exporter; {rocm_smi.ASK}; {amd_smi.ASK}"
 
 
 def _under_load(samples: Sequence[Sample], assumed: list[str], source: SourceText) -> list[Sample]:

@@ -1,15 +1,14 @@
 """``rocm-smi ... --json``, once or in a loop."""
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 from hardware.importers.source_text import SourceText
+from hardware.importers.telemetry.json_series import json_values
 from hardware.importers.telemetry.samples import MOST_SAMPLES, Sample, clock_hz, quantity, share
 
 ASK: Final = "rocm-smi --showtemp --showpower --showclocks --showuse --json"
-MOST_BROKEN: Final = 1000  # objects: each costs a look as deep as the parser goes
 _CARD: Final = re.compile(r"card(\d{1,4})$")
 _TEMPERATURES: Final = ("temperature (sensor junction) (c)", "temperature (sensor edge) (c)")
 _POWERS: Final = (
@@ -17,6 +16,7 @@ _POWERS: Final = (
     "average graphics package power (w)",
     "current socket power (w)",
 )
+_NAMES: Final = ("card series", "device name", "card model")
 _CLOCKS: Final = ("sclk clock speed:", "sclk clock speed")
 
 
@@ -38,23 +38,10 @@ def read_samples(source: SourceText) -> tuple[list[Sample], int]:
     list of Sample, int
         Samples in order, and the number of objects that break off.
     """
-    decoder = json.JSONDecoder()
-    found: list[Sample] = []
-    broken, place = 0, source.text.find("{")
-    while place >= 0:
-        try:
-            whole, end = decoder.raw_decode(source.text, place)
-        except (ValueError, RecursionError):
-            broken, end = broken + 1, place + 1
-            if broken > MOST_BROKEN:
-                raise source.wrong(f"more than {MOST_BROKEN} broken JSON objects", allowed=ASK) from None
-            next_card = source.text.find('{"card', end)
-            place = next_card if next_card >= 0 else -1
-            continue
-        found += _samples(whole)
-        if len(found) > MOST_SAMPLES:
-            raise source.wrong("too many cards", allowed=f"up to {MOST_SAMPLES}")
-        place = source.text.find("{", end)
+    values, broken = json_values(source, "{", r'\{\s*"card', ASK)
+    found = [sample for value in values for sample in _samples(value)]
+    if len(found) > MOST_SAMPLES:
+        raise source.wrong("too many cards", allowed=f"up to {MOST_SAMPLES}")
     return found, broken
 
 
@@ -71,7 +58,7 @@ def _sample(gpu: int, card: Mapping[str, Any]) -> Sample:
     return Sample(
         host="",
         gpu=gpu,
-        device=plain.get("card series", plain.get("device name", "")),
+        device=_first(plain, _NAMES),
         temperature_c=quantity(_first(plain, _TEMPERATURES), "c"),
         clock_hz=clock_hz(clock),
         power_w=quantity(_first(plain, _POWERS), "w"),

@@ -1,0 +1,83 @@
+"""Layers moved between the stages of a pipeline over several islands, one at a time, as long as that gains.
+
+The partitioner knows one island; over several the search has found a split for accelerators that are like their kind,
+so the split for slow or hot ones is near: stages that take longest give a layer, each of the others may take it.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import inf
+from typing import Final
+
+import numpy as np
+
+from costmodels.layout import Layout, Stage
+from costmodels.price import memory_of
+from costmodels.pricing import Pricing
+from costmodels.results import Verdict
+from planner.layouts.expand import splits_freely
+from planner.placement.joint import SAME, PlacedLayout, place_layout, place_with_splits
+from planner.request import PlanRequest
+from planner.rules import check_layout
+from planner.search.objective import objective_value
+from planner.search.spans import late
+
+GIVING: Final = 2  # stages that give a layer: those that take longest
+MOST_MOVES: Final = 24
+
+
+def place_and_split(
+    request: PlanRequest, pricings: Sequence[Pricing], layout: Layout, end_s: float = inf
+) -> PlacedLayout:
+    """Place the ranks of a layout on one island or on several, and choose its layers per stage.
+
+    Parameters
+    ----------
+    request, pricings, layout, end_s
+        As in :func:`planner.placement.joint.place_with_splits`.
+    """
+    if len({stage.island for stage in layout.stages}) == 1:
+        return place_with_splits(request, pricings, layout, end_s)
+    best = place_layout(request, pricings, layout, end_s)
+    tried = {layout}
+    for _ in range(MOST_MOVES):
+        near = [other for other in _near(request, pricings, best) if other not in tried]
+        tried.update(near)
+        found = [place_layout(request, pricings, other, end_s) for other in near if not late(end_s)]
+        better = min(found, key=lambda one: objective_value(request, one.layout, one.cost), default=best)
+        least = objective_value(request, best.layout, best.cost) * (1.0 - SAME)
+        if objective_value(request, better.layout, better.cost) >= least:
+            break
+        best = better
+    return replace(best, cut=late(end_s))
+
+
+def _near(request: PlanRequest, pricings: Sequence[Pricing], placed: PlacedLayout) -> Iterator[Layout]:
+    """Legal layouts with one layer moved from a stage that takes longest, no riskier than the one placed."""
+    layout = placed.layout
+    if not splits_freely(request) or any(len(stage.strategies) > 1 for stage in layout.stages):
+        return
+    accepted = (Verdict.FITS, placed.cost.heaviest.verdict)
+    slowest = np.argsort(-np.array(placed.cost.stage_times_s), kind="stable")[:GIVING].tolist()
+    for giver in slowest:
+        if max(layout.stages[giver].layers_per_chunk) <= 1:
+            continue
+        for taker in range(layout.pp):
+            if taker == giver:
+                continue
+            stages = list(layout.stages)
+            stages[giver], stages[taker] = _with_one(stages[giver], -1), _with_one(stages[taker], 1)
+            other = replace(layout, stages=tuple(stages))
+            if check_layout(other, request.model, request.job, framework=request.framework):
+                continue
+            if max(memory_of(pricings, other), key=lambda use: use.total_bytes - use.usable_bytes).verdict in accepted:
+                yield other
+
+
+def _with_one(stage: Stage, change: int) -> Stage:
+    """A stage with a layer more in its smallest chunk, or one less in its largest."""
+    chunks = list(stage.layers_per_chunk)
+    place = chunks.index(min(chunks) if change > 0 else max(chunks))
+    chunks[place] += change
+    (run,) = stage.strategies
+    return replace(stage, layers_per_chunk=tuple(chunks), strategies=(replace(run, count=run.count + change),))
