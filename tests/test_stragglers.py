@@ -152,6 +152,7 @@ def test_from_the_outside(tmp_path: Path) -> None:
     result = run(app, ["search", "--from", str(saved), *series, "--json", str(again)])
     assert result.exit_code == 0, result.output
     assert "pays after" in result.output
+    assert "at 1,000 MHz of the slowest, as measured" in " ".join(result.output.split())
     told = json.loads(again.read_text(encoding="utf-8"))
     assert told["rebalance"]["gain"] > 0.0
     assert told["request"]["telemetry"] == series[1::2]

@@ -277,7 +277,11 @@ def power_rows(ranked: RankedLayout, request: PlanRequest) -> list[tuple[str, st
         return []
     text = f"{power.gpu_w:.0f} W per GPU (peak {power.peak_gpu_w:.0f})"
     text += f" at {power.clock_hz / 1e6:,.0f} MHz" if power.clock_hz > 0.0 else ""
-    text += f", {power.limited_by} limits the clock" if power.limited_by not in ("none", "") else ""
+    slowest = min(power.slots, key=lambda slot: slot.clock_hz, default=None)
+    if slowest is not None and slowest.limited_by == "measured":
+        text += " of the slowest, as measured"
+    elif power.limited_by not in ("none", ""):
+        text += f", {power.limited_by} limits the clock"
     text += f", hottest die {power.max_temp_c:.0f} C" if power.max_temp_c > 0.0 else ""
     rows = [("power", f"{text}; {digits(power.energy_j_per_token, 3)} J per {noun}")]
     if power.limited_by == "heat" and not (request.thermal or ranked.in_order):
