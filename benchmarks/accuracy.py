@@ -25,13 +25,11 @@ import numpy as np
 from planner.evidence.measured import MeasuredRun
 from planner.evidence.validate import Prediction, validate
 
-GIB = 2.0**30
 APART = "ultrascale"
 LEAST_ROWS = 3
 LEAST_GROUP = 5
 WORST = 10
 MOST_OF_A_STUDY = 2
-WITH_MEMORY = ("ok", "memory_only")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,11 +120,7 @@ def grouped(pairs: Iterable[tuple[Prediction, float]], key: Callable[[MeasuredRu
 
 def memory_ratios(predictions: Iterable[Prediction]) -> list[tuple[Prediction, float]]:
     """Pair predictions with the ratio of predicted to measured peak memory."""
-    return [
-        (prediction, prediction.peak_mem_bytes / GIB / prediction.run.peak_mem_gib)
-        for prediction in predictions
-        if prediction.peak_mem_bytes and prediction.run.peak_mem_gib and prediction.run.status in WITH_MEMORY
-    ]
+    return [(prediction, prediction.memory_ratio) for prediction in predictions if prediction.memory_ratio is not None]
 
 
 def rankings(predictions: Iterable[Prediction], path: Path) -> list[Ranking]:

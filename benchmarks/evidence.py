@@ -1,35 +1,44 @@
-"""Write planner/evidence/evidence.csv from measured runs, and say how honest the intervals are.
+"""Write planner/evidence/evidence.csv from measured runs, and say how honest the intervals of time and memory are.
 
     python benchmarks/evidence.py RUNS.csv... [-o planner/evidence/evidence.csv]
 
 Every run's interval is made from the runs of *other* studies only; the share of runs inside is printed for several
-widenings, so that ``WIDENING`` in planner/evidence/nearness.py can be set to the one that covers 80 % as the mean over
-studies: one study holds almost half of all runs and would decide alone.
+widenings, so that those of ``STEP_TIME`` and ``PEAK_MEMORY`` in planner/evidence/nearness.py can be set to the ones
+that cover 80 % as the mean over studies: one study holds almost half of all runs and would decide alone.
 """
 
 import argparse
 import csv
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 
 from costmodels.pricing import Pricing
-from planner.evidence.nearness import WIDENING, distances, log_interval, table_of_rows, traits_of
+from planner.evidence.nearness import (
+    PEAK_MEMORY,
+    STEP_TIME,
+    Quantity,
+    distances,
+    log_interval,
+    table_of_rows,
+    traits_of,
+)
 from planner.evidence.runs import question_of
 from planner.evidence.validate import Prediction, validate
 from planner.traits import RunTraits
 
 LONGEST_NAME = 90
-LEFT_OUT = ("ultrascale",)  # one framework on one troubled network: its errors say nothing about other runs
+TROUBLED = ("ultrascale",)  # one framework on one troubled network: its step times say nothing about other runs
 
 
 def rows_of(predictions: list[Prediction]) -> list[dict[str, str]]:
-    """One row per run that was measured and priced."""
+    """One row per run that was measured and priced, in time, in memory or in both."""
     rows = []
     for prediction in predictions:
-        if prediction.error is None or prediction.run.id.startswith(LEFT_OUT):
+        time, memory = time_ratio(prediction), prediction.memory_ratio
+        if time is None and memory is None:
             continue
         asked = question_of(prediction.run)
         pricing = Pricing(model=asked.model, job=asked.job, island=asked.cluster.islands[0])
@@ -41,7 +50,8 @@ def rows_of(predictions: list[Prediction]) -> list[dict[str, str]]:
         rows.append(
             {
                 **text,
-                "ratio": f"{prediction.error + 1.0:.4f}",
+                STEP_TIME.column: "" if time is None else f"{time:.4f}",
+                PEAK_MEMORY.column: "" if memory is None else f"{memory:.4f}",
                 "study": study,
                 "run": f"{name} ({run.id})"[:LONGEST_NAME],
             }
@@ -49,9 +59,16 @@ def rows_of(predictions: list[Prediction]) -> list[dict[str, str]]:
     return rows
 
 
-def covered(rows: list[dict[str, str]], widening: float) -> np.ndarray:
+def time_ratio(prediction: Prediction) -> float | None:
+    """Predicted over measured step time of a healthy run."""
+    if prediction.error is None or prediction.run.id.startswith(TROUBLED):
+        return None
+    return prediction.error + 1.0
+
+
+def covered(rows: list[dict[str, str]], quantity: Quantity) -> np.ndarray:
     """Whether each run is inside the interval that other studies give."""
-    table = table_of_rows(rows)
+    table = table_of_rows(rows, quantity)
     inside = np.zeros(len(rows), dtype=bool)
     for number, row in enumerate(rows):
         values = {
@@ -59,7 +76,7 @@ def covered(rows: list[dict[str, str]], widening: float) -> np.ndarray:
         }
         distance = distances(table, RunTraits(**values))
         distance[table.study == row["study"]] = np.inf
-        low, high = log_interval(table, distance, widening)
+        low, high = log_interval(table, distance, quantity)
         inside[number] = low <= table.log_ratio[number] <= high
     return inside
 
@@ -70,18 +87,20 @@ def shares(rows: list[dict[str, str]], inside: np.ndarray, column: str) -> dict[
     return {name: (int((names == name).sum()), float(inside[names == name].mean())) for name in sorted(set(names))}
 
 
-def print_coverage(rows: list[dict[str, str]]) -> None:
+def print_coverage(rows: list[dict[str, str]], quantity: Quantity) -> None:
     """Print how honest the intervals are: all runs, every study alike, and by kind of machine and model."""
+    rows = [row for row in rows if row[quantity.column]]
+    print(f"{quantity.column}: {len(rows)} runs")
     for widening in (0.8, 1.0, 1.25, 1.5):
-        inside = covered(rows, widening)
+        inside = covered(rows, replace(quantity, widening=widening))
         studies = float(np.mean([share for _, share in shares(rows, inside, "study").values()]))
         print(f"widening {widening}: {inside.mean():.1%} of all runs inside, {studies:.1%} as the mean over studies")
-    inside = covered(rows, WIDENING)
+    inside = covered(rows, quantity)
     for column in ("generation", "moe", "framework"):
         each = ", ".join(
             f"{name} {share:.0%} of {count}" for name, (count, share) in shares(rows, inside, column).items()
         )
-        print(f"at {WIDENING} by {column}: {each}")
+        print(f"at {quantity.widening} by {column}: {each}")
 
 
 def main() -> None:
@@ -91,8 +110,8 @@ def main() -> None:
     arguments.add_argument("-o", "--output", type=Path)
     chosen = arguments.parse_args()
     rows = rows_of(list(validate(chosen.runs)))
-    print(f"{len(rows)} runs")
-    print_coverage(rows)
+    for quantity in (STEP_TIME, PEAK_MEMORY):
+        print_coverage(rows, quantity)
     if chosen.output:
         with chosen.output.open("w", encoding="utf-8", newline="") as handle:
             writer = csv.DictWriter(handle, list(rows[0]), lineterminator="\n")

@@ -109,15 +109,19 @@ class PowerState:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """How near a request is to something measured: a label, its source, and an interval.
+    """How near a request is to something measured: a label, its source, and intervals.
 
-    ``profile`` is the file of the machine's profile that the prediction was made with; empty without one.
+    Four of five runs like it take ``low_s`` to ``high_s`` [s], and their fullest GPU holds ``low_peak_bytes`` to
+    ``high_peak_bytes`` [bytes], zero where a report says nothing of it. ``profile`` is the file of the machine's
+    profile that the prediction was made with; empty without one.
     """
 
     label: str
     nearest: str
     low_s: float
     high_s: float
+    low_peak_bytes: float = 0.0
+    high_peak_bytes: float = 0.0
     profile: str = ""
 
 

@@ -310,7 +310,9 @@ def as_ranked(
     return RankedLayout(
         layout=layout,
         cost=cost,
-        evidence=evidence_for(pricings[layout.stages[0].island], layout, cost.step.total_s, request.profile),
+        evidence=evidence_for(
+            pricings[layout.stages[0].island], layout, cost.step.total_s, cost.heaviest.total_bytes, request.profile
+        ),
         why=why_slower(before, cost) if before else "",
         placement=_places(request, placed),
         in_order=in_order(placed),

@@ -172,7 +172,7 @@ def test_what_belongs_to_the_framework_is_left_out_for_another_one(tmp_path):
 def test_the_interval_is_that_of_left_out_runs_and_grows_with_the_distance(tmp_path):
     request = asked(saved(tmp_path))
     pricing, layout = pricings_of(request)[0], layout_of(request, ExplicitLayout(tp=2))
-    found = evidence_for(pricing, layout, 10.0, request.profile)
+    found = evidence_for(pricing, layout, 10.0, 1e9, request.profile)
     assert found.label == "calibrated"
     assert found.profile == "machine.toml"
     assert found.low_s == pytest.approx(10.0 * np.exp(-0.06))
@@ -180,8 +180,8 @@ def test_the_interval_is_that_of_left_out_runs_and_grows_with_the_distance(tmp_p
     sure = replace(PROFILE, runs=tuple(replace(each, left_out=0.01) for each in PROFILE.runs))
     far = asked(saved(tmp_path, sure), cluster="dgx-h100:256", global_batch=2048, model="llama31_405b", seq=8192)
     layout = layout_of(far, ExplicitLayout(tp=8, pp=16, cp=2))
-    wide = evidence_for(pricings_of(far)[0], layout, 10.0, far.profile)
-    near = evidence_for(pricing, layout_of(request, ExplicitLayout(tp=2)), 10.0, far.profile)
+    wide = evidence_for(pricings_of(far)[0], layout, 10.0, 1e9, far.profile)
+    near = evidence_for(pricing, layout_of(request, ExplicitLayout(tp=2)), 10.0, 1e9, far.profile)
     assert near.high_s == pytest.approx(10.0 * np.exp(0.03))
     assert wide.high_s > 1.01 * near.high_s
 

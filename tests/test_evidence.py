@@ -9,7 +9,9 @@ from costmodels.profile import UNCHANGED
 from planner.evidence.nearness import (
     COVERAGE,
     KIN,
+    PEAK_MEMORY,
     SIMILAR,
+    STEP_TIME,
     EvidenceTable,
     distances,
     evidence_for,
@@ -30,8 +32,7 @@ def asked(**more):
     return request_of(Question(**question))
 
 
-def traits_of_row(row):
-    table = shipped_runs()
+def traits_of_row(row, table):
     return RunTraits(
         **{
             f.name: str(table.texts[f.name][row]) if f.name in table.texts else float(table.sizes[f.name][row])
@@ -52,35 +53,35 @@ def made_up(ratios, studies):
 
 
 def test_interval_of_equal_errors_is_that_error_with_the_least_width():
-    low, high = log_interval(made_up([0.1] * 50, [str(number) for number in range(50)]), np.zeros(50))
+    low, high = log_interval(made_up([0.1] * 50, [str(number) for number in range(50)]), np.zeros(50), STEP_TIME)
     assert low == pytest.approx(0.1 - 0.03)
     assert high == pytest.approx(0.1 + 0.03)
 
 
 def test_interval_follows_the_nearest_runs():
     table = made_up([-0.2] * 60 + [0.5] * 60, [str(number) for number in range(120)])
-    low, high = log_interval(table, np.concatenate([np.zeros(60), np.full(60, 9.0)]))
+    low, high = log_interval(table, np.concatenate([np.zeros(60), np.full(60, 9.0)]), STEP_TIME)
     assert low < -0.2 < high < 0.0
 
 
 def test_no_study_decides_alone():
     table = made_up([0.0] * 60 + [0.3] * 30, ["large"] * 60 + [str(number) for number in range(30)])
-    low, high = log_interval(table, np.zeros(90), widening=1.0)
+    low, high = log_interval(table, np.zeros(90), replace(STEP_TIME, widening=1.0))
     assert low == pytest.approx(0.0, abs=0.03)
     assert high > 0.3
 
 
 def test_runs_at_an_infinite_distance_do_not_count():
     table = made_up([0.0] * 5 + [0.3] * 5, ["one"] * 5 + ["two"] * 5)
-    low, high = log_interval(table, np.array([0.0] * 5 + [np.inf] * 5))
+    low, high = log_interval(table, np.array([0.0] * 5 + [np.inf] * 5), STEP_TIME)
     assert high == pytest.approx(0.03)
     assert low == pytest.approx(-0.03)
 
 
 def test_a_run_is_nearest_to_itself():
-    table = shipped_runs()
+    table = shipped_runs(STEP_TIME)
     for row in (0, len(table) // 2, len(table) - 1):
-        distance = distances(table, traits_of_row(row))
+        distance = distances(table, traits_of_row(row, table))
         assert distance[row] == 0.0
         assert distance.min() == 0.0
 
@@ -104,22 +105,24 @@ def test_intervals_scale_with_the_prediction():
     request = asked()
     pricing = pricings_of(request)[0]
     layout = layout_of(request, ExplicitLayout(tp=4, pp=4))
-    once, twice = (evidence_for(pricing, layout, step_s) for step_s in (1.0, 2.0))
-    assert twice.low_s == pytest.approx(2.0 * once.low_s)
-    assert twice == replace(once, low_s=twice.low_s, high_s=pytest.approx(2.0 * once.high_s))
+    once, twice = (evidence_for(pricing, layout, scale, 1e9 * scale) for scale in (1.0, 2.0))
+    for end in ("low_s", "high_s", "low_peak_bytes", "high_peak_bytes"):
+        assert getattr(twice, end) == pytest.approx(2.0 * getattr(once, end))
+    assert once.low_peak_bytes < 1e9 < once.high_peak_bytes
     assert traits_of(pricing, layout).generation == "hopper"
 
 
-def test_four_of_five_runs_of_a_study_left_out_fall_inside():
-    table = shipped_runs()
+@pytest.mark.parametrize("quantity", [STEP_TIME, PEAK_MEMORY], ids=lambda quantity: quantity.column)
+def test_four_of_five_runs_of_a_study_left_out_fall_inside(quantity):
+    table = shipped_runs(quantity)
     shares = {}
     for study in sorted(set(table.study)):
         rows = np.flatnonzero(table.study == study)
         rows = rows[np.unique(np.linspace(0, len(rows) - 1, min(12, len(rows))).round().astype(int))]
         inside = []
         for row in rows:
-            distance = np.where(table.study == study, np.inf, distances(table, traits_of_row(row)))
-            low, high = log_interval(table, distance)
+            distance = np.where(table.study == study, np.inf, distances(table, traits_of_row(row, table)))
+            low, high = log_interval(table, distance, quantity)
             inside.append(low <= table.log_ratio[row] <= high)
         shares[study] = np.mean(inside)
     assert abs(np.mean(list(shares.values())) - COVERAGE) < 0.08
@@ -144,10 +147,10 @@ def test_the_interval_of_a_profile_widens_to_that_of_published_runs_as_its_own_r
             files=(),
             memory=MemoryErrors(runs=0, before=0.0, after=0.0, left_out=0.0),
         )
-        found = evidence_for(pricing, layout, 1.0, profile)
+        found = evidence_for(pricing, layout, 1.0, 1e9, profile)
         return np.log(found.high_s / found.low_s) / 2.0
 
-    published = evidence_for(pricing, layout, 1.0)
+    published = evidence_for(pricing, layout, 1.0, 1e9)
     widest = np.log(published.high_s / published.low_s) / 2.0
     alike, kin, strange = mine, replace(mine, moe="other"), replace(mine, moe="other", generation="other")
     assert half(alike) == pytest.approx(0.04)

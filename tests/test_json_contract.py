@@ -97,7 +97,10 @@ LAYOUT = {
     "placement": [{"rank": int, "host": str, "gpu": int}],
     "in_order?": {"step_time_s": float, "energy_j_per_token": float, "gap_c": float, "max_temp_c": float},
     "traffic": TRAFFIC,
-    "evidence": {"label": str, "nearest": str, "low_s": float, "high_s": float, "profile": str},
+    "evidence": {
+        "label": str, "nearest": str, "low_s": float, "high_s": float, "low_peak_gib": float, "high_peak_gib": float,
+        "profile": str,
+    },
 }  # fmt: skip
 HEADING = {"schema": int, "planner": str}
 REQUEST = {

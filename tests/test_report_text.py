@@ -189,8 +189,11 @@ def test_streams_that_cannot_say_blocks_get_other_characters():
 
 def test_the_moment_of_failure_is_said():
     use = samples.memory_use(0, 91.5, Verdict.OOM)
-    cost = replace(samples.layouts()[0].cost, memory=(use,))
-    assert "each GPU holds 91.5 of 79.0 GiB: does not fit (fails at backward)" in memory_words(use, cost)
+    first = samples.layouts()[0]
+    first = replace(first, cost=replace(first.cost, memory=(use,)))
+    assert "each GPU holds 91.5 of 79.0 GiB: does not fit (fails at backward)" in memory_words(first)
+    sure = replace(first.evidence, low_peak_bytes=88.0 * 2.0**30, high_peak_bytes=95.0 * 2.0**30)
+    assert "91.5 of 79.0 GiB (likely 88.0 to 95.0): does not" in memory_words(replace(first, evidence=sure))
 
 
 def remedies() -> Remedies:

@@ -1,11 +1,12 @@
-"""How sure a prediction is: the measured runs most like it, and the interval that the errors on them give.
+"""How sure a prediction is: the measured runs most like it, and the intervals that the errors on them give.
 
-``evidence.csv`` holds one row per published run: what it was, and predicted over measured step time under the cost
-models that ship with it. A request is compared with every run; the nearest ones give the interval and the label.
+``evidence.csv`` holds one row per published run: what it was, and predicted over measured step time and memory under
+the cost models that ship with it. A request is compared with every run; the nearest ones give the intervals and the
+label.
 
     distance = sum of penalties for what differs + per-doubling penalties for sizes
-    interval = [t / q90, t / q10] of the ratios of the nearest runs, few of each study, widened by one factor so that
-               four of five runs of a study that was left out fall inside
+    interval = [t / q90, t / q10] of the ratios of the nearest runs, few of each study, widened by one factor (of its
+               own for memory) so that four of five runs of a study that was left out fall inside
 
 Under the profile of a machine the runs that it was fitted on decide: the half-width is the conformal 80 % bound of
 their leave-one-out errors, and it grows towards that of the published runs with the distance from the nearest of them.
@@ -15,7 +16,7 @@ import csv
 import io
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from importlib import resources
 from typing import Final
@@ -35,10 +36,6 @@ NEAREST: Final = 60  # runs that form the interval
 MOST_OF_A_STUDY: Final = 5  # of them
 NEAR: Final = 0.2  # distance at which a run counts half of one at no distance
 COVERAGE: Final = 0.8
-WIDENING: Final = 1.15
-"""Factor on the log of both ends of the interval, fitted by ``benchmarks/evidence.py`` so that 80 % of the runs of a
-left-out study fall inside their interval, every study counting alike; range: all runs of ``evidence.csv``."""
-LEAST_LOG: Final = 0.03  # no interval is narrower than what one layout varies between repeats and releases
 SIMILAR: Final = 0.35
 KIN: Final = 1.2
 
@@ -63,9 +60,27 @@ PER_DOUBLING: Final = (
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Quantity:
+    """What runs measure: its column of ``evidence.csv``, and how the interval of its errors is made.
+
+    ``widening`` is the factor on the log of both ends [1], fitted by ``benchmarks/evidence.py`` so that 80 % of the
+    runs of a left-out study fall inside their interval, every study counting alike; range: all runs of
+    ``evidence.csv``. ``least_log`` [1]: neither end is nearer to the middle.
+    """
+
+    column: str
+    widening: float
+    least_log: float
+
+
+STEP_TIME: Final = Quantity(column="ratio", widening=1.15, least_log=0.03)  # what one layout varies between repeats
+PEAK_MEMORY: Final = Quantity(column="memory_ratio", widening=1.1, least_log=0.02)  # ... and between allocators
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class EvidenceTable:
-    """Published runs as columns of N: traits by name, predicted over measured, study, where it was published."""
+    """Runs that measured one quantity, as columns of N: traits by name, predicted over measured, study, source."""
 
     texts: dict[str, np.typing.NDArray[np.str_]]
     sizes: dict[str, Floats]
@@ -99,8 +114,10 @@ def traits_of(pricing: Pricing, layout: Layout) -> RunTraits:
     )
 
 
-def evidence_for(pricing: Pricing, layout: Layout, step_s: float, profile: MachineProfile | None = None) -> Evidence:
-    """Label and interval of one prediction.
+def evidence_for(
+    pricing: Pricing, layout: Layout, step_s: float, peak_bytes: float, profile: MachineProfile | None = None
+) -> Evidence:
+    """Label and intervals of one prediction.
 
     Parameters
     ----------
@@ -110,8 +127,10 @@ def evidence_for(pricing: Pricing, layout: Layout, step_s: float, profile: Machi
         What was priced.
     step_s : float
         Predicted step time [s].
+    peak_bytes : float
+        Predicted memory of the fullest GPU [bytes].
     profile : MachineProfile, optional
-        The profile that the prediction was made with.
+        The profile that the prediction was made with; it decides the interval of the step time.
 
     Returns
     -------
@@ -120,24 +139,28 @@ def evidence_for(pricing: Pricing, layout: Layout, step_s: float, profile: Machi
         ``extrapolated``: nothing like it was measured; ``calibrated``: the profile was fitted on runs like it.
     """
     traits = traits_of(pricing, layout)
-    published = _published(traits, step_s)
+    published = _published(traits, step_s, peak_bytes)
     if profile is None or profile.accelerator != pricing.accelerator.name:
         return published
     return _calibrated(profile, traits, step_s, published)
 
 
-def _published(traits: RunTraits, step_s: float) -> Evidence:
+def _published(traits: RunTraits, step_s: float, peak_bytes: float) -> Evidence:
     """Evidence of the runs that ship with the planner."""
-    table = shipped_runs()
+    table = shipped_runs(STEP_TIME)
     distance = distances(table, traits)
     nearest = int(distance.argmin())
-    low, high = log_interval(table, distance)
+    low, high = log_interval(table, distance, STEP_TIME)
+    held = shipped_runs(PEAK_MEMORY)
+    less, more = log_interval(held, distances(held, traits), PEAK_MEMORY)
     label = "measured" if distance[nearest] <= SIMILAR else "near" if distance[nearest] <= KIN else "extrapolated"
     return Evidence(
         label=label,
         nearest=str(table.run[nearest]),
         low_s=step_s * float(np.exp(-high)),
         high_s=step_s * float(np.exp(-low)),
+        low_peak_bytes=peak_bytes * float(np.exp(-more)),
+        high_peak_bytes=peak_bytes * float(np.exp(-less)),
     )
 
 
@@ -153,7 +176,8 @@ def _calibrated(profile: MachineProfile, traits: RunTraits, step_s: float, publi
     far = min(max((float(distance[nearest]) - SIMILAR) / (KIN - SIMILAR), 0.0), 1.0)
     half += far * max(half_published - half, 0.0)
     near = bool(distance[nearest] <= KIN)
-    return Evidence(
+    return replace(
+        published,
         label="calibrated" if near else published.label,
         nearest=f"{runs[nearest].id} of the profile" if near else published.nearest,
         low_s=step_s * math.exp(-half),
@@ -173,8 +197,8 @@ def left_out_half_width(errors: Sequence[float]) -> float:
     Returns
     -------
     float
-        The ceil(0.8 (n + 1))-th smallest size of n errors, and no less than :data:`LEAST_LOG`; infinite when n is too
-        small to say.
+        The ceil(0.8 (n + 1))-th smallest size of n errors, and no less than that of :data:`STEP_TIME`; infinite when
+        n is too small to say.
 
     References
     ----------
@@ -182,7 +206,7 @@ def left_out_half_width(errors: Sequence[float]) -> float:
     """
     sizes = sorted(abs(error) for error in errors)
     rank = math.ceil(COVERAGE * (len(sizes) + 1))
-    return max(sizes[rank - 1], LEAST_LOG) if rank <= len(sizes) else math.inf
+    return max(sizes[rank - 1], STEP_TIME.least_log) if rank <= len(sizes) else math.inf
 
 
 def fitted_runs(runs: Sequence[FittedRun]) -> EvidenceTable:
@@ -214,7 +238,7 @@ def distances(table: EvidenceTable, traits: RunTraits) -> Floats:
     return total
 
 
-def log_interval(table: EvidenceTable, distance: Floats, widening: float = WIDENING) -> tuple[float, float]:
+def log_interval(table: EvidenceTable, distance: Floats, quantity: Quantity) -> tuple[float, float]:
     """Ends of the interval of log(predicted / measured) from the nearest runs, weighted by nearness.
 
     Runs of one study share a machine, a framework and their error; few of each count, so that the interval holds for
@@ -226,8 +250,8 @@ def log_interval(table: EvidenceTable, distance: Floats, widening: float = WIDEN
         N runs.
     distance : ndarray
         Of each [1], shape (N,); infinite for runs that do not count.
-    widening : float
-        Factor on both ends [1].
+    quantity : Quantity
+        What the runs measured.
 
     Returns
     -------
@@ -240,8 +264,8 @@ def log_interval(table: EvidenceTable, distance: Floats, widening: float = WIDEN
     values = table.log_ratio[order]
     low, high = (_quantile(values, weight, share) for share in ((1 - COVERAGE) / 2, (1 + COVERAGE) / 2))
     middle = _quantile(values, weight, 0.5)
-    down = max((middle - low) * widening, LEAST_LOG)
-    up = max((high - middle) * widening, LEAST_LOG)
+    down = max((middle - low) * quantity.widening, quantity.least_log)
+    up = max((high - middle) * quantity.widening, quantity.least_log)
     return middle - down, middle + up
 
 
@@ -261,20 +285,24 @@ def _quantile(values: Floats, weight: Floats, share: float) -> float:
     return float(np.interp(share * upto[-1], upto - 0.5 * weight[order], values[order]))
 
 
-@lru_cache(maxsize=1)
-def shipped_runs() -> EvidenceTable:
-    """Return the runs of ``evidence.csv``."""
+@lru_cache(maxsize=2)
+def shipped_runs(quantity: Quantity) -> EvidenceTable:
+    """Return the runs of ``evidence.csv`` that measured a quantity."""
     text = resources.files("planner.evidence").joinpath("evidence.csv").read_text(encoding="utf-8")
-    return table_of_rows(list(csv.DictReader(io.StringIO(text))))
+    return table_of_rows(list(csv.DictReader(io.StringIO(text))), quantity)
 
 
-def table_of_rows(rows: Sequence[dict[str, str]]) -> EvidenceTable:
-    """Build a table from rows with the columns of :class:`RunTraits`, ``ratio``, ``study`` and ``run``."""
+def table_of_rows(rows: Sequence[dict[str, str]], quantity: Quantity) -> EvidenceTable:
+    """Build a table from rows with the columns of :class:`RunTraits`, ``study``, ``run`` and that of the quantity.
+
+    A row whose column is blank did not measure it.
+    """
+    rows = [row for row in rows if row[quantity.column]]
     texts, sizes = _columns()
     return EvidenceTable(
         texts={name: np.array([row[name] for row in rows]) for name in texts},
         sizes={name: np.array([float(row[name]) for row in rows]) for name in sizes},
-        log_ratio=np.log(np.array([float(row["ratio"]) for row in rows])),
+        log_ratio=np.log(np.array([float(row[quantity.column]) for row in rows])),
         study=np.array([row["study"] for row in rows]),
         run=np.array([row["run"] for row in rows]),
     )

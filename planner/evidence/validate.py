@@ -52,6 +52,14 @@ class Prediction:
             return None
         return self.step_time_s / measured - 1.0
 
+    @property
+    def memory_ratio(self) -> float | None:
+        """Predicted over measured peak memory; None when either is missing or the run failed."""
+        measured = self.run.peak_mem_gib
+        if self.peak_mem_bytes is None or not measured or self.run.status not in ("ok", "memory_only"):
+            return None
+        return self.peak_mem_bytes / 2.0**30 / measured
+
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorSummary:

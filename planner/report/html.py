@@ -162,7 +162,7 @@ def _best(best: RankedLayout, request: PlanRequest) -> str:
     cost = best.cost
     rows = [
         ("layers per stage", layers_text(best.layout)),
-        ("memory", memory_words(cost.heaviest, cost)),
+        ("memory", memory_words(best)),
         *power_rows(best, request),
         *evidence_rows(best.evidence, request),
         ("between", f"{seconds(best.evidence.low_s)} and {seconds(best.evidence.high_s)}"),

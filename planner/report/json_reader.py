@@ -137,6 +137,8 @@ def _ranked(read: Fields, request: PlanRequest) -> RankedLayout:
             nearest=evidence.text("nearest"),
             low_s=evidence.number("low_s"),
             high_s=evidence.number("high_s"),
+            low_peak_bytes=evidence.number("low_peak_gib", default=0.0) * BYTES_PER_GIB,
+            high_peak_bytes=evidence.number("high_peak_gib", default=0.0) * BYTES_PER_GIB,
             profile=evidence.text("profile", default=""),
         ),
         why=read.text("why", default=""),

@@ -10,7 +10,7 @@ from typing import Final
 from costmodels.goodput import goodput
 from costmodels.layout import Layout, Recompute, Stage, Strategy
 from costmodels.placement import first_rank
-from costmodels.results import LayoutCost, MemoryUse, SlotState
+from costmodels.results import Evidence, LayoutCost, MemoryUse, SlotState
 from costmodels.workload.counts import parameter_count
 from hardware.cluster import Cluster
 from planner.layouts.logits import logits_of
@@ -158,8 +158,20 @@ def layout_to_json(ranked: RankedLayout, request: PlanRequest, rank: int = 1) ->
         "placement": [asdict(place) for place in places(ranked, request.cluster)],
         **({"in_order": asdict(ranked.in_order)} if ranked.in_order else {}),
         "traffic": traffic_to_json(traffic_of(request, ranked)),
-        "evidence": asdict(ranked.evidence),
+        "evidence": _evidence(ranked.evidence),
         "why": ranked.why,
+    }
+
+
+def _evidence(evidence: Evidence) -> Json:
+    return {
+        "label": evidence.label,
+        "nearest": evidence.nearest,
+        "low_s": evidence.low_s,
+        "high_s": evidence.high_s,
+        "low_peak_gib": gib(evidence.low_peak_bytes),
+        "high_peak_gib": gib(evidence.high_peak_bytes),
+        "profile": evidence.profile,
     }
 
 

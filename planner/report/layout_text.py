@@ -88,7 +88,7 @@ def facts(title: str, ranked: RankedLayout, request: PlanRequest) -> RenderableT
         ("grid", _grid_words(ranked, request)),
         ("pipeline", _pipeline_words(ranked)),
         ("layers", _layers_line(layout)),
-        ("memory", memory_words(cost.heaviest, cost)),
+        ("memory", memory_words(ranked)),
         *power_rows(ranked, request),
         *_run_rows(ranked, request),
         *_placement_rows(ranked),
@@ -250,14 +250,18 @@ def _pipeline_words(ranked: RankedLayout) -> str:
     return f"{layout.pp} stages{chunks}, {layout.schedule}; {micro}; bubble {bubble} of the step"
 
 
-def memory_words(use: MemoryUse, cost: LayoutCost) -> str:
-    """Say what the heaviest rank holds and whether it fits."""
-    where = f"a GPU of stage {use.stage}" if len(cost.memory) > 1 else "each GPU"
+def memory_words(ranked: RankedLayout) -> str:
+    """Say what the heaviest rank holds, how sure that is, and whether it fits."""
+    use, evidence = ranked.cost.heaviest, ranked.evidence
+    where = f"a GPU of stage {use.stage}" if len(ranked.cost.memory) > 1 else "each GPU"
     total, usable = gib(use.total_bytes), gib(use.usable_bytes)
     verdict = _VERDICTS[use.verdict]
     if use.moment is not Moment.NONE:
         verdict += f" (fails at {use.moment})"
-    text = f"{where} holds {total:.1f} of {usable:.1f} GiB: {verdict}"
+    text = f"{where} holds {total:.1f} of {usable:.1f} GiB"
+    if evidence.high_peak_bytes > 0.0:
+        text += f" (likely {gib(evidence.low_peak_bytes):.1f} to {gib(evidence.high_peak_bytes):.1f})"
+    text += f": {verdict}"
     if use.host_bytes > 0.0:
         text += f"; {gib(use.host_bytes):.1f} GiB in the host for each GPU"
     return f"{text}; {components_words(use)}"

@@ -18,11 +18,10 @@ from planner.report.console import section, show
 from planner.report.json_report import Json, heading
 from planner.report.layout_text import labelled
 from planner.report.ranking import ruled_table
-from planner.report.words import BYTES_PER_GIB, gib, percent
+from planner.report.words import gib, percent
 
 MOST_GROUPS: Final = 20
 MOST_REASONS: Final = 8
-_WITH_MEMORY: Final = ("ok", "memory_only")
 LEAST_ROWS: Final = 3  # a median of fewer says nothing
 
 
@@ -140,13 +139,8 @@ def _memory_words(group: ErrorSummary) -> str:
 
 def _memory_errors(predictions: Iterable[Prediction]) -> Sequence[ErrorSummary]:
     """Errors of the peak memory, in one group; none without measured memory."""
-    ratios = np.array(
-        [
-            prediction.peak_mem_bytes / (prediction.run.peak_mem_gib * BYTES_PER_GIB)
-            for prediction in predictions
-            if prediction.peak_mem_bytes and prediction.run.peak_mem_gib and prediction.run.status in _WITH_MEMORY
-        ]
-    )
+    found = (prediction.memory_ratio for prediction in predictions)
+    ratios = np.array([ratio for ratio in found if ratio is not None])
     if not len(ratios):
         return ()
     errors = np.abs(ratios - 1.0)
