@@ -5,17 +5,21 @@ import re
 import shlex
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from planner.cli import app
+from planner.layouts.explicit import ExplicitLayout, layout_of
+from planner.planning import estimate
+from planner.question import Question, request_of
 from planner.sweeps.sweep_file import read_sweep
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = ("README.md", "CONTRIBUTING.md", "docs/command-line.md", "docs/glossary.md", "CHANGELOG.md")
+PAGES = tuple(str(page.relative_to(ROOT)) for folder in (ROOT, ROOT / "docs") for page in sorted(folder.glob("*.md")))
 RUN = CliRunner()
 
 
@@ -50,6 +54,30 @@ def test_python_on_the_page_runs():
         found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
         assert found.returncode == 0, found.stderr
         assert float(found.stdout) > 0.0
+
+
+def test_the_index_of_the_documents_names_every_page():
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert pages == set(re.findall(r"\(([\w-]+\.md)\)", index))
+
+
+def test_the_glossary_has_every_component_of_memory():
+    request = request_of(Question(model="mixtral_8x7b", cluster="dgx-h100:2", global_batch=64, seq=4096))
+    use = estimate(request, layout_of(request, ExplicitLayout(tp=2, ep=8, zero=2))).cost.heaviest
+    glossary = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    words = {word.strip() for row in re.findall(r"^\| ([^|]+) \|", glossary, re.MULTILINE) for word in row.split(",")}
+    assert {name for name, _ in use.components} <= words
+
+
+def test_names_of_the_python_interface_exist():
+    """Rows of the page: a module in backticks, a colon, then names of it."""
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    section = page.split("## From Python")[1].split("##")[0]
+    found = re.findall(r"`((?:planner|costmodels|hardware)[\w.]*)`: ((?:`\w+`(?:, with|,)? ?)+)", section)
+    named = [(module, name) for module, names in found for name in re.findall(r"`(\w+)`", names)]
+    assert len(named) > 15
+    assert [(module, name) for module, name in named if not hasattr(import_module(module), name)] == []
 
 
 @pytest.mark.parametrize("page", PAGES)
