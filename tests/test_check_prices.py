@@ -6,6 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from planner.cli import app
+from planner.launches.check import read_launch
+from planner.question import LaunchQuestion
 
 RUN = CliRunner()
 FEW = """[model]
@@ -81,3 +83,28 @@ def test_numbers_that_another_program_fills_in_are_named(name, tmp_path):
     assert result.exit_code == 3
     words = " ".join(result.output.split())
     assert f"{name}: 'auto'; allowed: a whole number from 1; auto is filled in by the Hugging Face Trainer" in words
+
+
+@pytest.mark.parametrize(
+    ("words", "size"),
+    [
+        ((), 8.0),
+        (("--optimizer", "muon"), 4.0),
+        (("--optimizer", "lion", "--exp-avg-dtype", "bf16", "--use-precision-aware-optimizer"), 2.0),
+        (("--main-params-dtype", "fp16", "--use-precision-aware-optimizer"), 6.0),
+        (("--optimizer", "adaptive_muon"), 8.0),
+    ],
+)
+def test_states_of_the_optimizer_are_those_of_its_kind(words, size):
+    """Muon (Jordan et al. 2024), Lion (Chen et al., arXiv 2302.06675) and SGD keep one momentum, Adam two."""
+    sizes = ("--num-layers", "2", "--hidden-size", "256", "--num-attention-heads", "4", "--seq-length", "512", "--bf16")
+    batch = ("--max-position-embeddings", "512", "--micro-batch-size", "1", "--global-batch-size", "8")
+    question = LaunchQuestion(framework="megatron", arguments=(*sizes, *batch, *words), world=8)
+    assert read_launch(question).optimizer_bytes == size
+
+
+def test_an_override_of_master_weights_is_read():
+    words = ("train.micro_batch_size=1", "train.global_batch_size=8", "optimizer.main_params_dtype=torch.float16")
+    words += ("optimizer.use_precision_aware_optimizer=true", "dataset.seq_length=2048", "model.seq_length=2048")
+    judged = read_launch(LaunchQuestion(framework="bridge", arguments=words, world=8, model="llama3_8b"))
+    assert judged.optimizer_bytes == 6.0

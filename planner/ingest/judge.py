@@ -36,6 +36,7 @@ _FP8: Final = MappingProxyType(
 )
 _MOMENTS: Final = ("--exp-avg-dtype", "--exp-avg-sq-dtype")
 _MOMENT_BYTES: Final = MappingProxyType({"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0})
+_ONE_MOMENT: Final = MappingProxyType(dict.fromkeys(("sgd", "lion", "muon", "dist_muon"), 1))
 _ASSUMED: Final = (
     ("--bf16", ("--bf16", "--fp16"), "bf16"),
     ("--use-distributed-optimizer", ("--use-distributed-optimizer", "--use-megatron-fsdp"), "distributed optimizer"),
@@ -141,7 +142,7 @@ def _judged(
         model=model,
         precision=precision_of(launch.arguments),
         gradient_bytes=_gradient_bytes(launch.arguments),
-        optimizer_bytes=sum(_moment_bytes(launch.arguments, moment) for moment in _MOMENTS),
+        optimizer_bytes=optimizer_bytes_of(launch.arguments),
         optimizer_offload=launch.arguments.has("--optimizer-cpu-offload"),
         wide_weights=not launch.arguments.has("--fp8-param-gather"),
         unknown=unknown_names(launch.faults),
@@ -154,6 +155,17 @@ def _gradient_bytes(read: Arguments) -> float:
     if not read.has("--bf16"):
         return 0.0
     return 2.0 if read.has("--grad-reduce-in-bf16") else 4.0
+
+
+def optimizer_bytes_of(read: Arguments) -> float:
+    """Bytes a parameter of the optimizer's states beside master weights of fp32, as Megatron-LM's flags state them.
+
+    Master weights of fp16 are 2 bytes less. Momentum of one kind alone: SGD, Lion, and Muon, whose few vectors and
+    embeddings have Adam's two are counted as its matrices.
+    """
+    moments = _MOMENTS[: _ONE_MOMENT.get(read.text("--optimizer", "adam"), len(_MOMENTS))]
+    master = _MOMENT_BYTES.get(read.text("--main-params-dtype", "fp32"), 4.0) - _MOMENT_BYTES["fp32"]
+    return sum(_moment_bytes(read, moment) for moment in moments) + master
 
 
 def _moment_bytes(read: Arguments, moment: str) -> float:
