@@ -1,6 +1,7 @@
 """Recipes carried to another machine: what is forced, by which rule or memory, and what the fastest changes further."""
 
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -9,7 +10,9 @@ from hardware.errors import InputError
 from planner.cli import app
 from planner.launches.porting import Recipe, carry, port, recipe_of_launch
 from planner.question import LaunchQuestion, PortQuestion, Question, request_of
+from planner.report.launch import launch_of
 from planner.report.porting_text import recipe_in
+from planner.report.target import Target
 
 RUN = CliRunner()
 SMALL = (
@@ -130,3 +133,20 @@ def test_a_launch_that_is_not_legal_is_refused_with_what_is_allowed_once(tmp_pat
         recipe_of_launch(LaunchQuestion(framework="megatron", file=file))
     assert str(refused.value).count("allowed:") == 1
     assert "30 layers do not divide by pp 4" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("more", "size"),
+    [
+        ("--use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16", 4.0),
+        ("--optimizer muon", 8.0),
+    ],
+)
+def test_number_formats_of_a_launch_are_carried(more, size):
+    start = recipe(more=f"{more} --grad-reduce-in-bf16")
+    assert (start.job.optimizer_bytes, start.job.software.gradient_bytes) == (size, 2.0)
+    found = port(start, PortQuestion(file=Path("x"), cluster="dgx-h100:1", time_limit_s=5.0, top=1)).report
+    assert (found.request.job.optimizer_bytes, found.request.job.global_batch) == (size, 64)
+    words = launch_of(found.request, found.layouts[0], Target(format="megatron")).text
+    assert "--grad-reduce-in-bf16" in words
+    assert ("--exp-avg-dtype bf16" in words) == (size == 4.0)

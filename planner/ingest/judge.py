@@ -143,6 +143,7 @@ def _judged(
         precision=precision_of(launch.arguments),
         gradient_bytes=_gradient_bytes(launch.arguments),
         optimizer_bytes=optimizer_bytes_of(launch.arguments),
+        optimizer=launch.arguments.text("--optimizer", "adam"),
         optimizer_offload=launch.arguments.has("--optimizer-cpu-offload"),
         wide_weights=not launch.arguments.has("--fp8-param-gather"),
         unknown=unknown_names(launch.faults),

@@ -64,6 +64,8 @@ class JudgedLaunch:
     gradient_bytes, optimizer_bytes : float
         Per parameter, as the launch states them: the summed gradients (0.0: as the framework is priced) and the
         optimizer's states beside master weights.
+    optimizer : str
+        Its kind, such as ``adam`` or ``muon``.
     optimizer_offload : bool
         The optimizer's states lie in host memory.
     wide_weights : bool
@@ -89,6 +91,7 @@ class JudgedLaunch:
     precision: str
     gradient_bytes: float = 0.0
     optimizer_bytes: float = 8.0
+    optimizer: str = "adam"
     optimizer_offload: bool = False
     wide_weights: bool = False
     unknown: tuple[str, ...] = ()

@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass, replace
 from typing import Final
 
+from costmodels.job import TrainingJob
 from costmodels.layout import FULL_RECOMPUTE, Granularity, Layout, Recompute, Strategy
 from costmodels.precision import with_wide_weights
 from costmodels.results import Verdict
@@ -217,7 +218,13 @@ def request_of_launch(judged: JudgedLaunch, cluster: str) -> PlanRequest | None:
     machine = cluster_for(cluster, judged.world)
     if judged.model is None or judged.proposal is None:
         return None
-    proposal = judged.proposal
+    return PlanRequest(
+        model=judged.model, cluster=machine, job=job_of_launch(judged, judged.proposal), framework=judged.framework
+    )
+
+
+def job_of_launch(judged: JudgedLaunch, proposal: Proposal) -> TrainingJob:
+    """Batch, number formats and switches of a launch that change its price."""
     job = job_of(
         judged.framework, judged.precision, global_batch=max(1, proposal.global_batch), seq=max(1, proposal.seq)
     )
@@ -228,8 +235,7 @@ def request_of_launch(judged: JudgedLaunch, cluster: str) -> PlanRequest | None:
         optimizer_offload=judged.optimizer_offload or job.software.optimizer_offload,
     )
     recipe = with_wide_weights(job.precision) if judged.wide_weights else job.precision
-    job = replace(job, software=software, optimizer_bytes=judged.optimizer_bytes, precision=recipe)
-    return PlanRequest(model=judged.model, cluster=machine, job=job, framework=judged.framework)
+    return replace(job, software=software, optimizer_bytes=judged.optimizer_bytes, precision=recipe)
 
 
 def layout_of_proposal(proposal: Proposal) -> Layout:

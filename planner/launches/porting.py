@@ -3,13 +3,15 @@
 from dataclasses import dataclass, replace
 from typing import Final
 
+from costmodels.job import TrainingJob
 from costmodels.layout import Layout
 from costmodels.results import MemoryUse, Verdict
 from costmodels.workload import presets
 from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
 from planner.advice.remedies import Remedy, remedies
-from planner.launches.check import cluster_of, layout_of_proposal, read_launch
+from planner.ingest.judged import JudgedLaunch
+from planner.launches.check import cluster_of, job_of_launch, layout_of_proposal, read_launch
 from planner.plan_report import PlanReport, RankedLayout
 from planner.planning import estimate, plan, why_slower
 from planner.question import LaunchQuestion, PortQuestion, job_of
@@ -20,12 +22,18 @@ from planner.rules.verdict import Violation, check
 
 MOST_CHANGES: Final = 8
 """Forced changes in a row before a recipe is given up."""
+ADAM_BYTES: Final = 8.0
+WRITTEN_BYTES: Final = (ADAM_BYTES, 4.0, 2.0)
+"""Bytes a parameter of Adam's moments in fp32, bf16 and fp8, which exports state."""
 _GIB: Final = 2.0**30
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Where a port starts: a layout with the model, batch and precision that it was made for."""
+    """Where a port starts: a layout with the model, batch and precision that it was made for.
+
+    ``job`` has what else changes its price: number formats of gradients and optimizer, offload; None: the framework's.
+    """
 
     name: str
     model: ModelSpec
@@ -34,6 +42,7 @@ class Recipe:
     seq: int
     precision: str
     framework: Framework
+    job: TrainingJob | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +104,15 @@ def recipe_of_launch(question: LaunchQuestion) -> Recipe:
         seq=judged.proposal.seq,
         precision=judged.precision,
         framework=judged.framework,
+        job=_carried_job(judged, judged.proposal),
     )
+
+
+def _carried_job(judged: JudgedLaunch, proposal: Proposal) -> TrainingJob:
+    """The launch's job; optimizers that no exporter writes are planned for as Adam with states of fp32."""
+    job = job_of_launch(judged, proposal)
+    written = judged.optimizer == "adam" and job.optimizer_bytes in WRITTEN_BYTES
+    return job if written else replace(job, optimizer_bytes=ADAM_BYTES)
 
 
 def _preset_like(model: ModelSpec) -> ModelSpec:
@@ -139,7 +156,9 @@ def port(recipe: Recipe, question: PortQuestion) -> Port:
     request = PlanRequest(
         model=recipe.model,
         cluster=machine,
-        job=job_of(recipe.framework, recipe.precision, global_batch=batch, seq=seq),
+        job=replace(recipe.job, global_batch=batch, seq=seq)
+        if recipe.job
+        else job_of(recipe.framework, recipe.precision, global_batch=batch, seq=seq),
         framework=recipe.framework,
         top=question.top,
         time_limit_s=question.time_limit_s,

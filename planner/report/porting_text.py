@@ -75,6 +75,7 @@ def _recipe_of_report(question: PortQuestion) -> Recipe:
         seq=request.job.seq,
         precision=request.job.precision.name,
         framework=request.framework,
+        job=request.job,
     )
 
 
