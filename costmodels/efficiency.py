@@ -88,6 +88,8 @@ class SharedEfficiency:
     block_scaled_math: float
     unfused_attention_math: float
     unaligned_attention_math: float
+    word_aligned_math: float
+    unaligned_math: float
     opaque_math: float
     memory_launch_s: float
     dispatch_s: float

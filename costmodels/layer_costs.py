@@ -204,8 +204,9 @@ def _wait_for_host(costs: PartCosts, parts: "Sequence[_Part]") -> None:
 
     A pass over a layer takes the longer of both: the host runs ahead of the device, or the device waits for it. Where
     tokens are routed outside a captured graph, host and device meet in every layer, since the host reads how many
-    tokens each expert got: then neither hides behind the other, and the pass takes the root of the sum of squares. What
-    the backward pass repeats is a pass of its own.
+    tokens each expert got; where layers are tensor-parallel, a device waits in every exchange for the host that is
+    behind. Then neither hides behind the other, and the pass takes the root of the sum of squares. What the backward
+    pass repeats is a pass of its own.
     """
     for row, part in enumerate(parts):
         forward_s, backward_s = costs.forward_s[:, row], costs.backward_s[:, row]
@@ -298,8 +299,9 @@ class _Part:
         software = self.pricing.job.software
         graphed = software.cuda_graphs and software.graphed_experts
         counted = not graphed and not software.capacity_factor  # a capacity fixes the sizes: nothing to read back
-        meets = counted and any(op.kind is OpKind.GROUPED_GEMM for op in self.ops)
-        whole = np.hypot(device_s, host_s) if meets else np.maximum(device_s, host_s)
+        routed = counted and any(op.kind is OpKind.GROUPED_GEMM for op in self.ops)
+        meets = routed | (self.table.tp > 1)
+        whole = np.where(meets, np.hypot(device_s, host_s), np.maximum(device_s, host_s))
         return np.asarray(whole - device_s)
 
     @property

@@ -20,6 +20,7 @@ from costmodels.job import Precision, Software, TrainingJob
 from costmodels.layout import Strategy
 from costmodels.power.accelerator import Work, power_model, step_power
 from costmodels.table import StrategyTable, table_of
+from costmodels.workload.kernels import Softmax
 from costmodels.workload.op import Op, OpKind, Split
 from hardware.catalog import accelerator, accelerator_names
 from hardware.errors import InputError
@@ -356,6 +357,36 @@ def test_heads_of_odd_widths_leave_the_matrix_units(width: int, matrix_units: bo
     launches_s = shared.memory_launch_s * np.array([3.0, 6.0])
     seconds = np.array([found.forward_s[0], found.backward_s[0]]) - launches_s
     assert seconds == pytest.approx(np.array([1.0, 2.0]) * flops / rate)
+
+
+@pytest.mark.parametrize(("columns", "share"), [(50256, 1.0), (50258, "word_aligned_math"), (50257, "unaligned_math")])
+def test_columns_that_are_not_padded_slow_a_product_down(columns: int, share: float | str) -> None:
+    """Rows of 16-bit results start at multiples of 16, 4 or 2 bytes."""
+    rows, asked = table(Strategy(), micro_batch=8), job(seq=4096)
+    found, padded = (price(replace(gemm_op(n=columns), padded=p), rows, asked) for p in (False, True))
+    expected = getattr(EFFICIENCY.shared, share) if isinstance(share, str) else share
+    assert padded.forward_s / found.forward_s == pytest.approx(expected, rel=0.01)
+    assert padded.backward_s / found.backward_s == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("heads", "tp", "micro_batch", "fused"), [(16, 4, 1, True), (16, 8, 1, False), (16, 8, 2, True)]
+)
+def test_the_fused_softmax_takes_heads_and_sequences_in_fours(
+    heads: int, tp: int, micro_batch: int, fused: bool
+) -> None:
+    """Megatron-LM fused_softmax.py, ``is_kernel_available``; else five kernels on an fp32 copy: 12 more elements."""
+    op = replace(attention_op(heads=heads, kv_heads=heads), traffic_elements_per_score=4.0)
+    rows = table(Strategy(tp=tp), micro_batch=micro_batch)
+    plain, in_fours = (
+        price(op, rows, job(seq=2048, flash_attention=False, softmax=softmax))
+        for softmax in (Softmax.FUSED, Softmax.FUSED_IN_FOURS)
+    )
+    scores = micro_batch * heads / tp * 2048.0**2
+    bandwidth = H100.memory_bytes_per_s * machine().generation.memory
+    added_s = 0.0 if fused else 2.0 * 12.0 * scores / bandwidth
+    assert in_fours.forward_s - plain.forward_s == pytest.approx(added_s, rel=1e-6)
+    assert in_fours.forward_kernels - plain.forward_kernels == (0.0 if fused else 4.0)
 
 
 def test_how_kernels_are_started_decides_the_hosts_time() -> None:

@@ -23,9 +23,10 @@ def asked(model: str, cluster: str, batch: int = 128, seq: int = 4096) -> PlanRe
     return request_of(Question(model=model, cluster=cluster, global_batch=batch, seq=seq))
 
 
-def layout(strategy: Strategy, stages: tuple[int, ...], batch: int = 128) -> Layout:
+def layout(strategy: Strategy, stages: tuple[int, ...], batch: int = 128, micro_batch: int = 1) -> Layout:
     split = tuple((count,) for count in stages)
-    return uniform_layout(strategy, split, micro_batch=1, num_microbatches=batch // strategy.dp)
+    passes = batch // (strategy.dp * micro_batch)
+    return uniform_layout(strategy, split, micro_batch=micro_batch, num_microbatches=passes)
 
 
 def first(gap: Gap) -> str:
@@ -34,6 +35,8 @@ def first(gap: Gap) -> str:
 
 DP = layout(Strategy(tp=1, dp=64, zero=3), (32,))
 TP = layout(Strategy(tp=8, dp=1, zero=0, sequence_parallel=True), (32,))
+LONG_TP = layout(Strategy(tp=8, dp=1, zero=0, sequence_parallel=True), (32,), micro_batch=8)
+"""Its passes are long enough that the exchange, not the host, is what they wait for."""
 EP = layout(Strategy(tp=1, dp=32, ep=32, zero=1), (48,))
 
 
@@ -41,7 +44,7 @@ EP = layout(Strategy(tp=1, dp=32, ep=32, zero=1), (48,))
     ("request_", "chosen", "group"),
     [
         (asked("llama3_8b", "p4d:8"), DP, "states"),
-        (asked("llama3_8b", "dgx-h100:1"), TP, "tp"),
+        (asked("llama3_8b", "dgx-h100:1"), LONG_TP, "tp"),
         (asked("qwen3_30b_a3b", "p4d:4"), EP, "experts"),
     ],
     ids=["network", "scale-up", "experts"],

@@ -2,6 +2,7 @@
 
 import pytest
 
+from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE
 from costmodels.pipeline.schedules import Schedule
 from hardware.errors import InputError
 from planner.evidence.measured import parse_run
@@ -96,3 +97,20 @@ def test_virtual_stages_that_a_table_leaves_out_are_the_recipes(stated, schedule
     layout = question_of(parse_run(ROW | stated)).layout
     assert layout.schedule is schedule
     assert len(layout.stages[0].layers_per_chunk) == chunks
+
+
+@pytest.mark.parametrize(("tp", "vocab"), [("1", 50257), ("8", 50256)])
+def test_facts_of_a_source_stand_over_what_its_table_says(tp, vocab):
+    """Flags of a simulator's configuration are none of the run; its vocabulary is divided without padding."""
+    widths = {"model": "GPT L24 h2048 a16", "layers": "24", "hidden_size": "2048", "heads": "16"}
+    grid = {"n_gpus": "8", "tp": tp, "pp": "1", "dp": str(8 // int(tp)), "recompute": "full"}
+    single, multi = (
+        question_of(
+            parse_run(ROW | widths | grid | {"source": f"github:VIA-Research/vTrain:data/ground_truth_{name}.csv"})
+        )
+        for name in ("single", "multi")
+    )
+    chosen = [asked.layout.stages[0].strategies[0].strategy.recompute for asked in (single, multi)]
+    assert chosen == [NO_RECOMPUTE, FULL_RECOMPUTE]
+    assert (single.model.vocab, single.model.vocab_multiple) == (vocab, 1)
+    assert (multi.model.vocab, multi.model.vocab_multiple) == (51200, 128)

@@ -108,7 +108,7 @@ def flash_attention_s(
 
 
 def matrix_attention_s(
-    shape: AttentionShape, machine: Machine, *, elements_per_score: float, number_format: str = "bf16"
+    shape: AttentionShape, machine: Machine, *, elements_per_score: Floats | float, number_format: str = "bf16"
 ) -> tuple[Floats, Floats]:
     """Forward and backward time of attention that writes its matrix of scores.
 
@@ -118,7 +118,7 @@ def matrix_attention_s(
         Arrays of shape (U,).
     machine : Machine
         Accelerator, constants and clock.
-    elements_per_score : float
+    elements_per_score : array or float
         Elements read and written per score, forward [elements]; backward moves ``backward_traffic`` times as much.
     number_format : str
         Format of queries, keys, values and scores.

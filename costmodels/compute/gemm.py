@@ -23,7 +23,8 @@ _PARTIAL_BYTES: Final = 4.0  # a partial sum of a split reduction, written in fp
 class GemmShape:
     """``groups`` products of (m, k) by (k, n); all arrays of one shape. ``m`` may be fractional (a mean).
 
-    ``output_bytes`` is what one element of the result moves (2: written in 16 bits; 8: added to an fp32 buffer).
+    ``output_bytes`` is what one element of the result moves (2: written in 16 bits; 8: added to an fp32 buffer);
+    ``aligned`` the rate over that of operands whose rows start at multiples of 16 bytes.
     """
 
     m: Floats
@@ -31,6 +32,7 @@ class GemmShape:
     k: Floats
     groups: Floats | float = 1.0
     output_bytes: float = 2.0
+    aligned: Floats | float = 1.0
 
 
 def gemm_s(shape: GemmShape, machine: Machine, number_format: str = "bf16") -> Floats:
@@ -62,7 +64,7 @@ def gemm_s(shape: GemmShape, machine: Machine, number_format: str = "bf16") -> F
     """
     gemm, shared = machine.generation.gemm, machine.shared
     grouped = np.where(np.asarray(shape.groups) > 1.0, shared.grouped_math, 1.0)
-    rate = machine.rate_flops_per_s(number_format) * machine.gemm_math(number_format) * grouped
+    rate = machine.rate_flops_per_s(number_format) * machine.gemm_math(number_format) * grouped * shape.aligned
     math_s = _math_s(shape, machine, rate)
     bandwidth = machine.accelerator.memory_bytes_per_s * gemm.bandwidth
     memory_s = _traffic_bytes(shape, ELEMENT_BYTES[number_format]) / bandwidth

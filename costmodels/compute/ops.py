@@ -7,15 +7,16 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.compute.attention import flash_attention_s, matrix_attention_s
-from costmodels.compute.gemm import GemmShape, gemm_s
+from costmodels.compute.attention import AttentionShape, flash_attention_s, matrix_attention_s
+from costmodels.compute.gemm import gemm_s
 from costmodels.compute.local import ROUTED, Grid, attention_shape, feature_split, gemm_shape, grid_of, rank_tokens
-from costmodels.compute.machine import LOW_PRECISION, Machine, machine_of
+from costmodels.compute.machine import ELEMENT_BYTES, LOW_PRECISION, Machine, machine_of
 from costmodels.compute.traffic import quantise_s, scan_s, traffic_s
 from costmodels.efficiency import Efficiency
 from costmodels.job import Dispatcher, TrainingJob
 from costmodels.table import Floats, StrategyTable
 from costmodels.workload.feedforward import DISPATCH
+from costmodels.workload.kernels import SCORE_ELEMENTS, Softmax
 from costmodels.workload.op import Op, OpKind, Split
 from hardware.cluster import Accelerator
 
@@ -27,6 +28,11 @@ order: 3. DeepEP sends from the layer's input and sums before it returns: 4, eac
 back."""
 _SCAN_KERNELS: Final = (5.0, 10.0)  # chunk states, their scan, chunk products, convolution; with gradients
 _SCAN_BACKWARD: Final = 2.5  # gradients of both operands, and the chunk states again
+_SOFTMAX_BATCH: Final = 4.0  # sequences times heads that a block of the fused softmax takes
+_SEPARATE_ELEMENTS: Final = SCORE_ELEMENTS[Softmax.SEPARATE_FP32] - SCORE_ELEMENTS[Softmax.FUSED]
+_SEPARATE_KERNELS: Final = 4.0  # cast, scale, mask, softmax and cast back for one
+_ALIGNED_BYTES: Final = 16.0  # kernels load so much at once
+_WORD_BYTES: Final = 4.0  # the least that goes to shared memory without a detour over registers
 _OPAQUE_BACKWARD: Final = 2.0  # gradients of inputs and of weights
 
 
@@ -128,11 +134,12 @@ def _gemm(op: Op, grid: Grid, job: TrainingJob, machine: Machine) -> _Priced:
     one_by_one = op.kind is OpKind.GROUPED_GEMM and not job.software.grouped_gemm
     calls = shape.groups if one_by_one else 1.0
     shape = replace(shape, groups=1.0) if one_by_one else shape
+    shape = replace(shape, aligned=_aligned(op, shape.n, machine, number_format))
     accumulate_bytes = 2.0 * (job.software.gradient_bytes or job.precision.gradient_bytes)
     if job.software.separate_accumulation:
         accumulate_bytes = job.precision.activation_bytes
-    input_gradient = GemmShape(m=shape.m, n=shape.k, k=shape.n, groups=shape.groups)
-    weight_gradient = GemmShape(m=shape.k, n=shape.n, k=shape.m, groups=shape.groups, output_bytes=accumulate_bytes)
+    input_gradient = replace(shape, n=shape.k, k=shape.n)
+    weight_gradient = replace(shape, m=shape.k, k=shape.m, output_bytes=accumulate_bytes)
     rows = shape.m * shape.groups * calls
     forward_s = calls * gemm_s(shape, machine, number_format) + quantise_s(rows * shape.k, machine, number_format)
     backward_s = gemm_s(input_gradient, machine, number_format)
@@ -152,16 +159,49 @@ def _gemm(op: Op, grid: Grid, job: TrainingJob, machine: Machine) -> _Priced:
     )
 
 
+def _aligned(op: Op, columns: Floats, machine: Machine, number_format: str) -> Floats | float:
+    """Rate of a product over one whose rows of results start at multiples of 16 bytes, shape (U,); 1 where all do.
+
+    References
+    ----------
+    NVIDIA, Matrix Multiplication Background User's Guide, "Requirements to use Tensor Cores".
+    """
+    if op.padded:
+        return 1.0
+    row_bytes = np.floor(columns) * ELEMENT_BYTES[number_format]
+    shared = machine.shared
+    off = np.where(row_bytes % _WORD_BYTES == 0, shared.word_aligned_math, shared.unaligned_math)
+    share: Floats = np.where(row_bytes % _ALIGNED_BYTES == 0, 1.0, off)
+    return share
+
+
 def _attention(op: Op, grid: Grid, job: TrainingJob, machine: Machine) -> _Priced:
     shape = attention_shape(op, grid, job)
     number_format = job.precision.attention
+    started: Floats | float = 0.0
     if job.software.flash_attention:
         forward_s, backward_s = flash_attention_s(shape, machine, number_format, job.software.attention_kernel)
     else:
+        separate = _separate_softmax(shape, job)
+        elements = op.traffic_elements_per_score + _SEPARATE_ELEMENTS * separate
         forward_s, backward_s = matrix_attention_s(
-            shape, machine, elements_per_score=op.traffic_elements_per_score, number_format=number_format
+            shape, machine, elements_per_score=elements, number_format=number_format
         )
-    return _Priced(forward_s=forward_s, backward_s=backward_s, forward_kernels=2.0, backward_kernels=3.0)
+        started = _SEPARATE_KERNELS * separate
+    return _Priced(
+        forward_s=forward_s,
+        backward_s=backward_s,
+        forward_kernels=2.0 + started,
+        backward_kernels=3.0 + started,
+    )
+
+
+def _separate_softmax(shape: AttentionShape, job: TrainingJob) -> Floats:
+    """1 where the fused kernel does not take a rank's heads and sequences, and PyTorch's kernels do its work; (U,)."""
+    if job.software.softmax is not Softmax.FUSED_IN_FOURS:
+        return np.zeros_like(shape.heads)
+    sequences = shape.tokens / shape.matrix_keys
+    return np.where(sequences * shape.heads % _SOFTMAX_BATCH == 0.0, 0.0, 1.0)
 
 
 def _memory(op: Op, grid: Grid, job: TrainingJob, machine: Machine) -> _Priced:

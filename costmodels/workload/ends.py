@@ -15,6 +15,7 @@ _FUSED_LOSS_TRAFFIC = 3.0
 # Engine triton/cross_entropy.py.
 _LOSS_BACKWARD = 7.0 / 19.0
 _FUSED_LOSS_BACKWARD = 2.0 / 3.0
+_KERNEL_COLUMNS = 8  # columns that kernels handle together: 16 bytes of 16-bit elements
 
 
 def padded_vocab(model: ModelSpec, tp: int) -> int:
@@ -191,21 +192,9 @@ def head_ops(
     if not model.vocab:
         return ()
     columns = vocab or model.vocab
-    owned = 0 if shared_weights or model.tied_embeddings else columns * model.hidden
     return (
         norm_op("final_norm", model.hidden, model.final_norm_parameters, Kernels(fused=fused_kernels)),
-        Op(
-            name="logits",
-            module="head",
-            kind=OpKind.GEMM,
-            split=Split.COLUMN,
-            k=model.hidden,
-            n=columns,
-            saved_elements_per_token=float(model.hidden),
-            saved_split=Split.SEQUENCE,
-            parameters=owned + (columns if model.head_bias and not shared_weights else 0),
-            low_precision=False,
-        ),
+        _logits(model, columns, shared_weights=shared_weights),
         Op(
             name="loss",
             module="head",
@@ -216,6 +205,23 @@ def head_ops(
             saved_elements_per_token=columns * float(fused_loss),
             saved_bytes_per_token=FP32_BYTES * columns * (not fused_loss),
         ),
+    )
+
+
+def _logits(model: ModelSpec, columns: int, *, shared_weights: bool) -> Op:
+    owned = 0 if shared_weights or model.tied_embeddings else columns * model.hidden
+    return Op(
+        name="logits",
+        module="head",
+        kind=OpKind.GEMM,
+        split=Split.COLUMN,
+        k=model.hidden,
+        n=columns,
+        saved_elements_per_token=float(model.hidden),
+        saved_split=Split.SEQUENCE,
+        parameters=owned + (columns if model.head_bias and not shared_weights else 0),
+        low_precision=False,
+        padded=model.vocab_multiple % _KERNEL_COLUMNS == 0,
     )
 
 

@@ -95,6 +95,8 @@ class Op:
         Trainable parameters that the op owns (whole, all experts).
     low_precision : bool
         True when a fp8/fp4 recipe runs this GEMM in low precision.
+    padded : bool
+        True when the columns of this GEMM are as many as kernels like; False: as many as a vocabulary happens to have.
     """
 
     name: str
@@ -118,6 +120,7 @@ class Op:
     saved_split: Split | None = None
     parameters: int = 0
     low_precision: bool = True
+    padded: bool = True
     traffic_elements_per_score: float = 0.0
     traffic_bytes_per_token: float = 0.0
     backward_traffic: float = 0.0
