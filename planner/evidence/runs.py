@@ -1,11 +1,8 @@
 """From a measured run to what the cost models price: model, cluster, job and layout."""
 
 import re
-import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cache
-from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
@@ -36,10 +33,10 @@ from hardware.cluster import Cluster
 from hardware.errors import InputError
 from hardware.segments import in_segments
 from planner.evidence.measured import MeasuredRun, RunGrid, parse_recompute
+from planner.evidence.source_facts import source_facts
 from planner.layouts.grids import expert_count
 from planner.layouts.splits import even_chunks
 
-_READINGS: Final = Path(__file__).with_name("readings.toml")
 BITS_PER_BYTE: Final = 8.0
 BYTES_PER_GBIT: Final = 1e9 / BITS_PER_BYTE
 BILLION: Final = 1e9
@@ -181,21 +178,10 @@ def _words(run: MeasuredRun) -> RunText:
     return RunText(**words)
 
 
-def stated_facts(source: str) -> Mapping[str, str | int]:
-    """Return what ``readings.toml`` puts in place of a table's columns; empty where it leaves them as they are."""
-    return next((fact for fact in _facts() if re.search(str(fact["pattern"]), source.lower())), {})
-
-
-@cache
-def _facts() -> tuple[Mapping[str, str | int], ...]:
-    with _READINGS.open("rb") as file:
-        return tuple(tomllib.load(file)["facts"])
-
-
 def _model(run: MeasuredRun) -> ModelSpec:
     """The model that a run states, with the vocabulary that its source is known to use."""
     model = _stated_model(run)
-    vocab = int(stated_facts(run.text("source")).get("vocab", 0))
+    vocab = int(source_facts(run.text("source")).get("vocab", 0))
     if not (vocab and run.grid):
         return model
     return replace(model, vocab=vocab - vocab % run.grid.tp, vocab_multiple=1)
@@ -398,7 +384,7 @@ def _zero(run: MeasuredRun, software: Software) -> int:
 
 def _recompute(run: MeasuredRun, software: Software) -> Recompute:
     """Return what a run recomputes; "selective" means other modules in torchtitan than in Megatron-LM."""
-    known = stated_facts(run.text("source")).get("recompute")
+    known = source_facts(run.text("source")).get("recompute")
     if known:
         return parse_recompute(str(known))
     per_layer = "layer" in run.text("recompute").lower()

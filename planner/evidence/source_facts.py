@@ -1,0 +1,32 @@
+"""What is known of a source of measured runs that stands over the columns of its table: ``[[facts]]`` of a data file."""
+
+import re
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+_READINGS: Final = Path(__file__).with_name("readings.toml")
+
+
+def source_facts(source: str) -> Mapping[str, str | int]:
+    """Return what ``readings.toml`` puts in place of a table's columns.
+
+    Parameters
+    ----------
+    source : str
+        Where a run was published.
+
+    Returns
+    -------
+    mapping
+        ``recompute`` and ``vocab`` where they are known, with the reason; empty where the table stands.
+    """
+    return next((fact for fact in _facts() if re.search(str(fact["pattern"]), source.lower())), {})
+
+
+@cache
+def _facts() -> tuple[Mapping[str, str | int], ...]:
+    with _READINGS.open("rb") as file:
+        return tuple(tomllib.load(file)["facts"])
