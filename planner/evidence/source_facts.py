@@ -1,4 +1,4 @@
-"""What is known of a source of measured runs that stands over the columns of its table: ``[[facts]]`` of a data file."""
+"""What is known of a source of measured runs that stands over the columns of its table: ``[[facts]]`` of a file."""
 
 import re
 import tomllib
