@@ -16,6 +16,7 @@ import numpy as np
 
 from costmodels.compute import accumulation_s, dispatch_s, op_times
 from costmodels.exchange import Boundaries, LayerExchange, PlacedTable, layer_exchange, tensor_calls
+from costmodels.host_waits import host_wait_s
 from costmodels.layout import Granularity, Recompute
 from costmodels.memory.states import LocalParameters, local_parameters
 from costmodels.overlap import exposed_s
@@ -110,6 +111,11 @@ class PartCosts:
     forward_links_s: Floats
     backward_links_s: Floats
     boundaries: Boundaries
+
+    @cached_property
+    def meets(self) -> Bools:
+        """Whether host and device meet in every layer of tensor-parallel ranks, shape (S,)."""
+        return np.asarray(self.placed.table.tp > 1, dtype=np.bool_)
 
     @property
     def placed(self) -> PlacedTable:
@@ -300,9 +306,7 @@ class _Part:
         graphed = software.cuda_graphs and software.graphed_experts
         counted = not graphed and not software.capacity_factor  # a capacity fixes the sizes: nothing to read back
         routed = counted and any(op.kind is OpKind.GROUPED_GEMM for op in self.ops)
-        meets = routed | (self.table.tp > 1)
-        whole = np.where(meets, np.hypot(device_s, host_s), np.maximum(device_s, host_s))
-        return np.asarray(whole - device_s)
+        return host_wait_s(device_s, host_s, routed | (self.table.tp > 1))
 
     @property
     def forward_host_s(self) -> Floats:

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.explicit_step import PricedStep, priced_step
+from costmodels.host_waits import host_of_wait_s, host_wait_s
 from costmodels.layer_costs import DEVICE_WORKS, power_seconds
 from costmodels.layer_costs import Work as LayerWork
 from costmodels.layout import Layout
@@ -22,7 +23,7 @@ from costmodels.power.accelerator import PowerModel, StepLoad, Work, power_model
 from costmodels.power.thermal import Slots, ThermalModel, ThermalState, steady_state, temperatures_c, thermal_model
 from costmodels.pricing import Pricing
 from costmodels.step import StageWork, StepTimes
-from costmodels.table import Floats, Ints
+from costmodels.table import Bools, Floats, Ints
 from hardware.cluster import Island
 
 ROUNDS: Final = 48  # sixteen halvings at least; a few suffice
@@ -401,22 +402,25 @@ def stretched(work: StageWork, stretch: Floats) -> StageWork:
     rows = len(stretch)
     return replace(
         work,
-        forward_s=_stretched(work.forward_s, stretch),
-        backward_s=_stretched(work.backward_s, stretch),
+        forward_s=_stretched(work.forward_s, stretch, work.meets),
+        backward_s=_stretched(work.backward_s, stretch, work.meets),
         dense_parameters=np.repeat(work.dense_parameters, rows, axis=0),
         expert_parameters=np.repeat(work.expert_parameters, rows, axis=0),
         forward_links_s=np.repeat(work.forward_links_s, rows, axis=1),
         backward_links_s=np.repeat(work.backward_links_s, rows, axis=1),
+        meets=np.repeat(work.meets, rows, axis=0),
     )
 
 
-def _stretched(works_s: Floats, stretch: Floats) -> Floats:
+def _stretched(works_s: Floats, stretch: Floats, meets: Bools) -> Floats:
     """Seconds by work, shape (len(Work), R, pp, vpp): a slower device waits less for its host."""
     found = np.repeat(works_s, len(stretch), axis=1)
-    device = list(DEVICE_WORKS)
-    more_s = found[device].sum(axis=0) * (stretch[:, :, None] - 1.0)
-    found[device] *= stretch[None, :, :, None]
-    found[LayerWork.LAUNCH] = np.maximum(found[LayerWork.LAUNCH] - np.maximum(more_s, 0.0), 0.0)
+    wait_s = found[LayerWork.LAUNCH]
+    busy_s = found.sum(axis=0) - wait_s
+    host_s = host_of_wait_s(busy_s, wait_s, meets[:, :, None])
+    more_s = found[list(DEVICE_WORKS)].sum(axis=0) * (stretch[:, :, None] - 1.0)
+    found[list(DEVICE_WORKS)] *= stretch[None, :, :, None]
+    found[LayerWork.LAUNCH] = host_wait_s(busy_s + more_s, host_s, meets[:, :, None])
     return found
 
 

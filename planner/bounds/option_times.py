@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.compute.local import Grid, grid_of
+from costmodels.host_waits import host_of_wait_s
 from costmodels.layer_costs import (
     DEVICE_WORKS,
     EXCHANGE_WORKS,
@@ -140,9 +141,10 @@ class OptionTimes:
         for times in (costs.forward_s[:, :, rows], costs.backward_s[:, :, rows]):
             total = times.sum(axis=0)
             device, exchange = times[list(DEVICE_WORKS)].sum(axis=0), times[list(EXCHANGE_WORKS)].sum(axis=0)
-            once = (times[Work.LAUNCH] > 0.0) & (times[Work.RECOMPUTE] == 0.0)  # a pass of its own as long as its host
+            once = times[Work.RECOMPUTE] == 0.0  # a pass of its own, whose host takes at least as long as if they met
+            host = np.where(once, host_of_wait_s(device + exchange, times[Work.LAUNCH], once), 0.0)
             exact += total
-            low += np.maximum(clock * device + exchange, np.where(once, total, 0.0))
+            low += np.hypot(clock * device + exchange, host)
             busy += device + exchange
         # Below the clock at which the voltage stops to fall, less power can mean more energy: nothing is sure then.
         rising = clock >= 1.0 - (1.0 - model.voltage_floor) / model.voltage_slope
