@@ -282,3 +282,16 @@ def test_overrides_of_others_are_read():
 def test_no_key_stands_for_two_flags(framework):
     keys = [name for key in override_keys(framework) for name in key.keys]
     assert len(keys) == len(set(keys))
+
+
+def test_settings_of_other_data_are_named_and_misspelt_ones_refused():
+    def read(*words: str):
+        given = LaunchText(arguments=(*words, "train.micro_batch_size=1", "train.global_batch_size=8"))
+        return judge_launch(
+            LaunchInput(text=given, framework=Framework.BRIDGE, version="0.6", world=8, model=model(DENSE))
+        )
+
+    fine = read("dataset.source.dataset_name=squad", "dataset.seq_length=2048", "model.seq_length=2048")
+    assert fine.legal, fine.violations
+    assert "dataset.source.dataset_name" in fine.unjudged
+    assert not read("dataset.seq_lenght=2048").legal

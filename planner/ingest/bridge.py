@@ -37,6 +37,8 @@ _STAGES: Final = "--pipeline-model-parallel-size"
 _VIRTUAL: Final = "--num-virtual-stages-per-pipeline-rank"
 MOST_DIGITS: Final = 6
 """Of a number of stages."""
+_NEAR_MISS: Final = 0.75
+"""Likeness from which on an unknown name is taken for a known one misspelt."""
 _NOTHING: Final = ("null", "none", "")
 
 
@@ -170,7 +172,7 @@ def read_overrides(overrides: Sequence[str], framework: Framework) -> Overrides:
             continue
         elif name in _sizes():
             found[name] = text
-        elif _is_field(name, framework):
+        elif _is_field(name, framework) or _of_other_data(name, framework):
             unjudged.append(name)
         else:
             faults.append(_unknown(name, framework, [*known, *precise]))
@@ -315,6 +317,14 @@ def _is_field(name: str, framework: Framework) -> bool:
         return section in _table()["nemo_sections"]["names"]
     names = _fields().get(section)
     return names is not None and (not rest or not names or rest.split(".")[0] in names)
+
+
+def _of_other_data(name: str, framework: Framework) -> bool:
+    """Whether a key of ``dataset`` is like none known: recipes of fine-tuning have data with settings of their own."""
+    section, _, field = name.partition(".")
+    if framework is not Framework.BRIDGE or section != "dataset":
+        return False
+    return not difflib.get_close_matches(field, _fields()[section], n=1, cutoff=_NEAR_MISS)
 
 
 def _synonyms() -> Mapping[str, str]:
