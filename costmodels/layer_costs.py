@@ -1,72 +1,25 @@
 """Time of each kind of layer under each strategy: compute, recompute, and what of its exchanges stays visible.
 
 Rows of every array are the *parts* of the model: its kinds of layers in order of first use, then the embedding, the
-head (final norm,
-logits, loss) and one multi-token-prediction layer. All times are seconds per micro-batch on one rank.
+head (final norm, logits, loss) and one multi-token-prediction layer. All times are seconds per micro-batch on one rank.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import IntEnum
 from functools import cached_property
 from types import MappingProxyType
 from typing import Final
 
 import numpy as np
 
-from costmodels.compute import accumulation_s, dispatch_s, op_times
-from costmodels.exchange import Boundaries, LayerExchange, PlacedTable, layer_exchange, tensor_calls
-from costmodels.host_waits import host_wait_s
-from costmodels.layout import Granularity, Recompute
-from costmodels.memory.states import LocalParameters, local_parameters
-from costmodels.overlap import exposed_s
-from costmodels.part_ops import part_ops
+from costmodels.exchange import Boundaries, PlacedTable
+from costmodels.layout import Recompute
+from costmodels.one_part import Part
+from costmodels.part_ops import part_names, part_ops
 from costmodels.power import accelerator as power
 from costmodels.pricing import Pricing
-from costmodels.reliability import expected_maximum
 from costmodels.table import Bools, Floats, StrategyTable
-from costmodels.workload.op import SUBMODULES, Op, OpKind
-
-EMBEDDING: Final = "embedding"
-HEAD: Final = "head"
-MTP: Final = "mtp"
-
-
-class Work(IntEnum):
-    """What a rank's time goes to; index of the first axis of :attr:`PartCosts.forward_s`."""
-
-    GEMM = 0
-    ATTENTION = 1
-    MEMORY = 2
-    RECOMPUTE = 3
-    LAUNCH = 4  # the host starts kernels slower than the accelerator runs them
-    TP = 5
-    CP = 6
-    EP = 7
-    WEIGHTS = 8  # weight gathers and gradient reductions of every micro-batch (ZeRO-3)
-    RESHARD = 9  # activations that move between layers of unlike strategies
-    SHARED = 10  # exchanges wait for links that other transfers use; known once stages and schedule are
-    ROUTING = 11  # ranks wait for the one whose experts got the most tokens
-
-    @property
-    def is_compute(self) -> bool:
-        """Whether it belongs to computing: the accelerator works, or waits for its host, not for a transfer."""
-        return self <= Work.LAUNCH
-
-
-DEVICE_WORKS: Final = (Work.GEMM, Work.ATTENTION, Work.MEMORY, Work.RECOMPUTE)
-COMPUTE_WORKS: Final = tuple(work for work in Work if work.is_compute)
-EXCHANGE_WORKS: Final = tuple(work for work in Work if not work.is_compute)
-_WORK_OF: Final = MappingProxyType(
-    {
-        OpKind.GEMM: Work.GEMM,
-        OpKind.GROUPED_GEMM: Work.GEMM,
-        OpKind.ATTENTION: Work.ATTENTION,
-        OpKind.SCAN: Work.ATTENTION,
-        OpKind.MEMORY: Work.MEMORY,
-        OpKind.OPAQUE: Work.GEMM,
-    }
-)
+from costmodels.works import DEVICE_WORKS, EXCHANGE_WORKS, Work
 
 _POWER_WORK: Final = MappingProxyType(
     {
@@ -133,13 +86,6 @@ class PartCosts:
         return self.names.index(name)
 
 
-def part_names(pricing: Pricing) -> tuple[str, ...]:
-    """Names of the model's parts in row order."""
-    model = pricing.model
-    ends = (EMBEDDING, HEAD) if model.hidden else ()
-    return (*(kind.name for kind in model.kinds()), *ends, *((MTP,) if model.mtp_layers else ()))
-
-
 def price_parts(pricing: Pricing, table: StrategyTable, *, exchanges: bool = True) -> PartCosts:
     """Price every part of the model under every strategy.
 
@@ -183,7 +129,7 @@ def _priced_parts(pricing: Pricing, table: StrategyTable, *, exchanges: bool) ->
     """Price the parts as their busiest expert rank takes them."""
     names = part_names(pricing)
     placed = PlacedTable(table, pricing.tiers, pricing.constants.network)
-    parts = [_Part(pricing, placed, *part) for part in zip(names, part_ops(pricing), strict=True)]
+    parts = [Part(pricing, placed, *part) for part in zip(names, part_ops(pricing), strict=True)]
     links = [part.links_s(exchanges=exchanges) for part in parts]
     costs = _at_sustained_clock(
         pricing,
@@ -205,7 +151,7 @@ def _priced_parts(pricing: Pricing, table: StrategyTable, *, exchanges: bool) ->
     return costs
 
 
-def _wait_for_host(costs: PartCosts, parts: "Sequence[_Part]") -> None:
+def _wait_for_host(costs: PartCosts, parts: Sequence[Part]) -> None:
     """Fill in :attr:`Work.LAUNCH`: what the host needs to start the kernels of a pass beyond what the device needs.
 
     A pass over a layer takes the longer of both: the host runs ahead of the device, or the device waits for it. Where
@@ -233,7 +179,7 @@ def repeated_s(pricing: Pricing, table: StrategyTable, recomputes: Sequence[Reco
         Seconds per micro-batch, shape (len(recomputes), K, S).
     """
     placed = PlacedTable(table, pricing.tiers, pricing.constants.network)
-    parts = [_Part(pricing, placed, *part) for part in zip(part_names(pricing), part_ops(pricing), strict=True)]
+    parts = [Part(pricing, placed, *part) for part in zip(part_names(pricing), part_ops(pricing), strict=True)]
     return np.stack([np.stack([part.repeated_by(recompute) for part in parts]) for recompute in recomputes])
 
 
@@ -271,222 +217,3 @@ def _at_sustained_clock(pricing: Pricing, costs: PartCosts) -> PartCosts:
         backward_s=costs.backward_s * factor[:, None],
         clock=clock,
     )
-
-
-class _Part:
-    """One part under all strategies: its compute by op, its exchanges, and what they add up to."""
-
-    def __init__(self, pricing: Pricing, placed: PlacedTable, name: str, ops: Sequence[Op]) -> None:
-        self.pricing = pricing
-        self.placed = placed
-        self.table = table = placed.table
-        self.ops = ops
-        self.parameters: LocalParameters = local_parameters(ops, table)
-        self.name = name
-        times = [
-            op_times(
-                op,
-                pricing.job,
-                table,
-                pricing.accelerator,
-                efficiency=pricing.constants.efficiency,
-            )
-            for op in ops
-        ]
-        self.op_forward_s = np.stack([t.forward_s for t in times])
-        self.op_backward_s = np.stack([t.backward_s for t in times])
-        self.work = np.array([_WORK_OF[op.kind] for op in ops])
-        each_s = np.array([[dispatch_s(pricing.job, pricing.constants.efficiency, op)] for op in ops])
-        self._forward_start_s = np.stack([t.forward_kernels for t in times]) * each_s
-        self._backward_start_s = np.stack([t.backward_kernels for t in times]) * each_s
-
-    def wait_s(self, host_s: Floats, device_s: Floats) -> Floats:
-        """What a pass takes beyond its device seconds, shape (S,)."""
-        software = self.pricing.job.software
-        graphed = software.cuda_graphs and software.graphed_experts
-        counted = not graphed and not software.capacity_factor  # a capacity fixes the sizes: nothing to read back
-        routed = counted and any(op.kind is OpKind.GROUPED_GEMM for op in self.ops)
-        return host_wait_s(device_s, host_s, routed | (self.table.tp > 1))
-
-    @property
-    def forward_host_s(self) -> Floats:
-        """Seconds that the slowest host of a group needs to start the kernels of a forward pass, shape (S,)."""
-        return self._host_s(self._forward_start_s.sum(axis=0) + self._collectives_s[0])
-
-    @property
-    def backward_host_s(self) -> Floats:
-        """Seconds that the slowest host of a group needs to start the kernels of a backward pass, shape (S,)."""
-        return self._host_s(self._backward_start_s.sum(axis=0) + self._collectives_s[1])
-
-    @property
-    def repeated_host_s(self) -> Floats:
-        """Seconds that the slowest host of a group needs to start what the backward pass repeats, shape (S,)."""
-        again = [self._forward_start_s[self._repeated(recompute)].sum(axis=0) for recompute in self.table.recomputes]
-        whole = np.array([recompute.granularity is Granularity.FULL for recompute in self.table.recomputes])
-        start_s = (
-            np.stack(again)[self.table.recompute, np.arange(len(self.table))]
-            + whole[self.table.recompute] * self._collectives_s[0]
-        )
-        return self._host_s(start_s)
-
-    @cached_property
-    def _collectives_s(self) -> tuple[Floats, Floats]:
-        """Host's work for tensor-parallel collectives, forward and backward, shapes (S,)."""
-        efficiency = self.pricing.constants.efficiency
-        each_s = efficiency.shared.collective_kernels * dispatch_s(self.pricing.job, efficiency)
-        forward, backward = tensor_calls(self.name, self.pricing.model, self.table)
-        return each_s * forward, each_s * backward
-
-    def _host_s(self, start_s: Floats) -> Floats:
-        """Hosts vary, and ranks that meet in every layer wait for the slowest of their group."""
-        efficiency = self.pricing.constants.efficiency
-        host = efficiency.generation(self.pricing.accelerator).host
-        return np.asarray(start_s * host * (1.0 + efficiency.shared.host_jitter * expected_maximum(self.table.tp)))
-
-    @cached_property
-    def exchange(self) -> LayerExchange:
-        """Exchanges of the part before anything hides them."""
-        return layer_exchange(self.name, self.pricing.model, self.pricing.job, self.placed)
-
-    def forward_s(self, *, exchanges: bool) -> Floats:
-        """Forward seconds by work, shape (len(Work), S)."""
-        out = self._compute(self.op_forward_s)
-        if not exchanges:
-            return out
-        gemm, attention = out[Work.GEMM], out[Work.ATTENTION]
-        e = self.exchange
-        out[Work.TP] = self._tp_exposed(e.tp_forward_s, gemm)
-        out[Work.CP] = self._hidden_behind(e.cp_forward_s, attention)
-        out[Work.EP] = self._ep_exposed(e.ep_forward_s, out)
-        out[Work.WEIGHTS] = self._weights_exposed(e.weights_forward_s, out[list(DEVICE_WORKS)].sum(axis=0))
-        return out
-
-    def backward_s(self, *, exchanges: bool) -> Floats:
-        """Backward seconds by work with recompute, shape (len(Work), S)."""
-        out = self._compute(self.op_backward_s)
-        out[Work.RECOMPUTE] = self._repeated_compute_s()
-        out[Work.MEMORY] += self._accumulation_s()
-        if not exchanges:
-            return out
-        e = self.exchange
-        gemm = out[Work.GEMM]
-        attention = out[Work.ATTENTION]
-        repeated_exchange = self._repeated_s
-        out[Work.TP] = self._tp_backward(gemm) + repeated_exchange[0]
-        out[Work.CP] = self._hidden_behind(e.cp_backward_s, attention) + repeated_exchange[1]
-        out[Work.EP] = self._ep_exposed(e.ep_backward_s, out) + repeated_exchange[2]
-        out[Work.WEIGHTS] = self._weights_exposed(e.weights_backward_s, out[list(DEVICE_WORKS)].sum(axis=0))
-        return out
-
-    def links_s(self, *, exchanges: bool) -> tuple[Floats, Floats]:
-        """Seconds on outer tiers of a forward and a backward pass, shapes (T, S); see :class:`PartCosts`."""
-        shape = (1 + len(self.exchange.ep_load), len(self.table))
-        if not exchanges or shape[0] == 1:
-            return np.zeros(shape), np.zeros(shape)
-        e, (again_tp, again_cp, again_ep) = self.exchange, self._repeated_s
-        passes = (
-            (e.tp_load, e.tp_forward_s, e.tp_backward_s + again_tp),
-            (e.cp_load, e.cp_forward_s, e.cp_backward_s + again_cp),
-            (e.ep_load, e.ep_forward_s, e.ep_backward_s + again_ep),
-            (e.weights_load, e.weights_forward_s, e.weights_backward_s),
-        )
-        forward, backward = np.zeros(shape), np.zeros(shape)
-        for load, forward_s, backward_s in passes:
-            if load.any():
-                uses = np.concatenate([load[:1] > 0.0, load])
-                forward += uses * forward_s
-                backward += uses * backward_s
-        return forward, backward
-
-    def _compute(self, op_s: Floats) -> Floats:
-        out = np.zeros((len(Work), len(self.table)))
-        np.add.at(out, self.work, op_s)
-        return out
-
-    def _accumulation_s(self) -> Floats:
-        """Seconds to add the gradients of a micro-batch to their sum, shape (S,)."""
-        p = self.pricing
-        parameters = self.parameters.dense + self.parameters.expert
-        return accumulation_s(parameters, p.job, p.accelerator, efficiency=p.constants.efficiency)
-
-    @property
-    def _step_exchange(self) -> float:
-        """Time of a tensor-parallel exchange over its time alone: more where Python starts it between other calls."""
-        software = self.pricing.job.software
-        copied = software.scripted or software.copied_exchanges
-        return self.pricing.constants.overlap.step_exchange if copied else 1.0
-
-    def _tp_exposed(self, transfer_s: Floats, gemm_s: Floats) -> Floats:
-        overlap = self.pricing.constants.overlap
-        if not self.pricing.job.software.tp_overlap:
-            return self._step_exchange * transfer_s
-        pieces, contention = np.minimum(self.table.tp, overlap.tp_chunks), overlap.user_buffer_contention
-        return exposed_s(transfer_s, gemm_s, overlap.window_share, least_share=1.0 / pieces, contention=contention)
-
-    def _tp_backward(self, gemm_s: Floats) -> Floats:
-        """Backward exchanges of column-parallel GEMMs run beside weight-gradient GEMMs in most frameworks."""
-        e, overlap = self.exchange, self.pricing.constants.overlap
-        if not self.pricing.job.software.tp_backward_overlap:
-            return self._tp_exposed(e.tp_backward_s, gemm_s)
-        beside_s = self._step_exchange * e.tp_backward_hidden_s
-        beside = exposed_s(beside_s, 0.5 * gemm_s, overlap.window_share, contention=overlap.contention)
-        return self._tp_exposed(e.tp_backward_s - e.tp_backward_hidden_s, gemm_s) + beside
-
-    def _hidden_behind(self, transfer_s: Floats, window_s: Floats) -> Floats:
-        """Ring attention sends the next keys and values while it works on the present ones; the others wait."""
-        if self.pricing.job.software.cp_comm != "p2p":
-            return transfer_s
-        overlap = self.pricing.constants.overlap
-        share = (self.table.cp - 1) / self.table.cp
-        return exposed_s(transfer_s, share * window_s, overlap.window_share, contention=overlap.contention)
-
-    def _ep_exposed(self, transfer_s: Floats, works: Floats) -> Floats:
-        """With expert overlap, one micro-batch's exchange runs beside another one's compute of the other direction."""
-        if not self.pricing.job.software.expert_overlap:
-            return transfer_s
-        window = works[list(DEVICE_WORKS)].sum(axis=0)
-        overlap = self.pricing.constants.overlap
-        return exposed_s(transfer_s, window, overlap.window_share, contention=overlap.contention)
-
-    def _weights_exposed(self, transfer_s: Floats, compute_s: Floats) -> Floats:
-        overlap = self.pricing.constants.overlap
-        hides = self.pricing.job.software.param_overlap
-        window = compute_s if hides else np.zeros_like(compute_s)
-        return exposed_s(transfer_s, window, overlap.window_share, contention=overlap.contention)
-
-    def repeated_by(self, recompute: Recompute) -> Floats:
-        """Seconds of forward compute that a recompute choice runs again, shape (S,)."""
-        return np.asarray(self.op_forward_s[self._repeated(recompute)].sum(axis=0))
-
-    def _repeated(self, recompute: Recompute) -> Bools:
-        """Which ops a recompute choice runs again."""
-        return np.array([_repeats(recompute, op) for op in self.ops])
-
-    def _repeated_compute_s(self) -> Floats:
-        """Seconds of forward compute that the backward pass runs again, shape (S,)."""
-        choices = np.stack([self.repeated_by(recompute) for recompute in self.table.recomputes])
-        return np.asarray(choices[self.table.recompute, np.arange(len(self.table))])
-
-    @cached_property
-    def _repeated_s(self) -> Floats:
-        """Seconds of TP, CP and EP exchanges that the backward pass runs again, shape (3, S)."""
-        repeated = np.zeros((3, len(self.table)))
-        e = self.exchange
-        step_exchange = self._step_exchange
-        for number, recompute in enumerate(self.table.recomputes):
-            rows = self.table.recompute == number
-            if recompute.granularity is Granularity.FULL and self.name not in (EMBEDDING, HEAD):
-                repeated[:, rows] = np.stack([step_exchange * e.tp_forward_s, e.cp_forward_s, e.ep_forward_s])[:, rows]
-            elif "moe" in recompute.modules:
-                repeated[2, rows] = e.ep_forward_s[rows]
-        return repeated
-
-
-def _repeats(recompute: Recompute, op: Op) -> bool:
-    """Whether the backward pass runs the op's forward again. The ends of the model are never recomputed."""
-    if op.module in (EMBEDDING, HEAD) or recompute.granularity is Granularity.NONE:
-        return False
-    if recompute.granularity is Granularity.FULL:
-        return True
-    inside = {inner for module in recompute.modules for inner in SUBMODULES.get(module, ())}
-    return op.module in recompute.modules or op.module in inside

@@ -1,14 +1,26 @@
-"""The ops of every part of a model under the kernels of a job's software."""
+"""The parts of a model: their names in row order, and their ops under the kernels of a job's software."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from costmodels.pricing import Pricing
 from costmodels.workload.layers import embedding_ops, head_ops, layer_ops, mtp_ops, padded_vocab
 from costmodels.workload.op import Op
 
+EMBEDDING: Final = "embedding"
+HEAD: Final = "head"
+MTP: Final = "mtp"
+
+
+def part_names(pricing: Pricing) -> tuple[str, ...]:
+    """Names of the model's parts in row order."""
+    model = pricing.model
+    ends = (EMBEDDING, HEAD) if model.hidden else ()
+    return (*(kind.name for kind in model.kinds()), *ends, *((MTP,) if model.mtp_layers else ()))
+
 
 def part_ops(pricing: Pricing) -> tuple[tuple[Op, ...], ...]:
-    """Return the ops of every part of a model, in the order of :func:`costmodels.layer_costs.part_names`.
+    """Return the ops of every part of a model, in the order of :func:`part_names`.
 
     Parameters
     ----------

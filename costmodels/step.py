@@ -14,7 +14,7 @@ import numpy as np
 
 from costmodels.compute import optimizer_step_s
 from costmodels.exchange import state_exchange
-from costmodels.layer_costs import COMPUTE_WORKS, EXCHANGE_WORKS, PartCosts, Work
+from costmodels.layer_costs import PartCosts
 from costmodels.memory.states import LocalParameters
 from costmodels.overlap import Overlap, exposed_s
 from costmodels.pipeline.graph import Transfers
@@ -26,6 +26,7 @@ from costmodels.reliability import jitter_s
 from costmodels.results import StepTime
 from costmodels.shared_links import Exchanging, beside
 from costmodels.table import Bools, Floats, Ints, StrategyTable
+from costmodels.works import COMPUTE_WORKS, EXCHANGE_WORKS, Work
 
 WEIGHT_GRADIENT_SHARE: Final = 0.5
 """Share of the products of a backward pass that make gradients of weights: one of two equal products."""

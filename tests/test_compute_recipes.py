@@ -5,7 +5,7 @@ import pytest
 
 from costmodels.compute import OpTimes, default_efficiency, op_times
 from costmodels.job import Dispatcher, Software, TrainingJob
-from costmodels.layer_costs import Work, price_parts
+from costmodels.layer_costs import price_parts
 from costmodels.layout import Strategy
 from costmodels.precision import precision
 from costmodels.pricing import Pricing
@@ -15,6 +15,7 @@ from costmodels.workload.feedforward import DISPATCH
 from costmodels.workload.layers import layer_ops
 from costmodels.workload.model import ModelSpec
 from costmodels.workload.op import Op, OpKind, Split
+from costmodels.works import Work
 from hardware.catalog import accelerator, cluster_of_run
 
 EFFICIENCY = default_efficiency()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from costmodels.job import Software, TrainingJob
-from costmodels.layer_costs import PartCosts, Work, part_weights, price_parts, repeated_s
+from costmodels.layer_costs import PartCosts, part_weights, price_parts, repeated_s
 from costmodels.layout import (
     FULL_RECOMPUTE,
     NO_RECOMPUTE,
@@ -25,6 +25,7 @@ from costmodels.price import price_layout
 from costmodels.pricing import Pricing
 from costmodels.table import StrategyTable, table_of
 from costmodels.workload import presets
+from costmodels.works import Work
 from hardware.catalog import cluster_of_run
 
 STRATEGIES = [

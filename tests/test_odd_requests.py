@@ -5,10 +5,10 @@ import warnings
 import numpy as np
 import pytest
 
-from costmodels.layer_costs import Work
 from costmodels.reliability import jitter_s
 from costmodels.step import StepTimes
 from costmodels.workload.files import read_model
+from costmodels.works import Work
 from hardware.errors import InputError
 from planner import Question, plan, request_of
 

@@ -8,12 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.contention import Flow, max_min_rates
-from costmodels.layer_costs import Work, price_parts
+from costmodels.layer_costs import price_parts
 from costmodels.layout import Layout, Stage, Strategy, StrategyRun
 from costmodels.pipeline.schedules import Schedule
 from costmodels.positions import contents_of
 from costmodels.shared_links import Exchanging, beside, pair_speeds
 from costmodels.step import StepTimes, price_steps
+from costmodels.works import Work
 from planner import Question, request_of
 from planner.planning import pricings_of
 

@@ -9,17 +9,18 @@ from costmodels.collectives import send_receive_s
 from costmodels.compute import op_times
 from costmodels.exchange import LayerExchange, PlacedTable, layer_exchange
 from costmodels.job import Software, TrainingJob
-from costmodels.layer_costs import Work, part_names, price_parts
+from costmodels.layer_costs import price_parts
 from costmodels.layout import Strategy
 from costmodels.memory.states import LocalParameters, parameter_bytes, state_bytes
 from costmodels.overlap import exposed_s
-from costmodels.part_ops import part_ops
+from costmodels.part_ops import part_names, part_ops
 from costmodels.precision import precision
 from costmodels.pricing import Pricing
 from costmodels.reliability import expected_maximum
 from costmodels.table import Floats, StrategyTable, table_of
 from costmodels.workload import presets
 from costmodels.workload.op import OpKind
+from costmodels.works import Work
 from hardware.catalog import cluster_of_run
 
 

@@ -14,8 +14,7 @@ import numpy as np
 
 from costmodels.explicit_step import PricedStep, priced_step
 from costmodels.host_waits import host_of_wait_s, host_wait_s
-from costmodels.layer_costs import DEVICE_WORKS, power_seconds
-from costmodels.layer_costs import Work as LayerWork
+from costmodels.layer_costs import power_seconds
 from costmodels.layout import Layout
 from costmodels.network_loads import seated
 from costmodels.placement import UNUSED, Placement, ranks_of_stages, stage_map
@@ -24,6 +23,8 @@ from costmodels.power.thermal import Slots, ThermalModel, ThermalState, steady_s
 from costmodels.pricing import Pricing
 from costmodels.step import StageWork, StepTimes
 from costmodels.table import Bools, Floats, Ints
+from costmodels.works import DEVICE_WORKS
+from costmodels.works import Work as LayerWork
 from hardware.cluster import Island
 
 ROUNDS: Final = 48  # sixteen halvings at least; a few suffice

@@ -15,8 +15,8 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.layer_costs import EMBEDDING, MTP
 from costmodels.memory import MemoryConstants, ModelMemory, usable_memory
+from costmodels.part_ops import EMBEDDING, MTP
 from costmodels.pricing import Pricing
 from costmodels.results import Verdict
 from costmodels.table import Bools, Floats, Ints

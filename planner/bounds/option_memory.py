@@ -6,9 +6,10 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.layer_costs import part_names, part_weights
+from costmodels.layer_costs import part_weights
 from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Recompute
 from costmodels.memory import model_memory, usable_memory
+from costmodels.part_ops import part_names
 from costmodels.pricing import Pricing
 from costmodels.results import Verdict
 from costmodels.table import Bools, Floats, Ints

@@ -8,20 +8,13 @@ import numpy as np
 
 from costmodels.compute.local import Grid, grid_of
 from costmodels.host_waits import host_of_wait_s
-from costmodels.layer_costs import (
-    DEVICE_WORKS,
-    EXCHANGE_WORKS,
-    PartCosts,
-    Work,
-    part_names,
-    part_weights,
-    price_parts,
-    repeated_s,
-)
+from costmodels.layer_costs import PartCosts, part_weights, price_parts, repeated_s
 from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Granularity, Recompute
+from costmodels.part_ops import part_names
 from costmodels.power import accelerator as power
 from costmodels.pricing import Pricing
 from costmodels.table import Floats, Ints
+from costmodels.works import DEVICE_WORKS, EXCHANGE_WORKS, Work
 from planner.bounds.step_time import ENDS, part_work
 from planner.bounds.step_time import Work as ModelWork
 from planner.layouts.grids import Grids

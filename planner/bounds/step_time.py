@@ -11,7 +11,8 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.layer_costs import EMBEDDING, HEAD, MTP, PartCosts
+from costmodels.layer_costs import PartCosts
+from costmodels.part_ops import EMBEDDING, HEAD, MTP
 from costmodels.reliability import jitter_s
 from costmodels.table import Bools, Floats, Ints
 

@@ -6,8 +6,9 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.layer_costs import EMBEDDING, HEAD, MTP, PartCosts
+from costmodels.layer_costs import PartCosts
 from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Recompute
+from costmodels.part_ops import EMBEDDING, HEAD, MTP
 from costmodels.pipeline.schedules import PipelineSpec, Schedule
 from costmodels.positions import Contents, part_counts
 from costmodels.table import Bools, Floats, Ints

@@ -6,9 +6,10 @@ from functools import cached_property
 
 import numpy as np
 
-from costmodels.layer_costs import PartCosts, part_names, part_weights, price_parts
+from costmodels.layer_costs import PartCosts, part_weights, price_parts
 from costmodels.layout import Strategy
 from costmodels.memory import ModelMemory, model_memory
+from costmodels.part_ops import part_names
 from costmodels.pipeline.schedules import PipelineSpec
 from costmodels.positions import Contents, part_counts
 from costmodels.pricing import Pricing

@@ -10,10 +10,11 @@ import numpy as np
 from costmodels.compute import optimizer_step_s
 from costmodels.exchange import state_exchange
 from costmodels.exchange.reshard import reshard_s
-from costmodels.layer_costs import EMBEDDING, MTP, PartCosts, price_parts
+from costmodels.layer_costs import PartCosts, price_parts
 from costmodels.layout import Strategy
 from costmodels.memory import ModelMemory, model_memory, usable_memory
 from costmodels.memory.states import LocalParameters
+from costmodels.part_ops import EMBEDDING, MTP
 from costmodels.positions import same_activations
 from costmodels.pricing import Pricing
 from costmodels.table import Floats, table_of

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from costmodels.layer_costs import EMBEDDING, MTP, PartCosts
+from costmodels.layer_costs import PartCosts
 from costmodels.memory import ModelMemory
+from costmodels.part_ops import EMBEDDING, MTP
 from costmodels.positions import kind_prefix
 from costmodels.table import Floats
 from costmodels.workload.model import ModelSpec

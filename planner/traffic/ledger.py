@@ -11,10 +11,11 @@ import numpy as np
 from costmodels.collectives import ALL_REDUCE_ALGORITHMS, NetworkConstants, all_reduce_algorithm
 from costmodels.exchange import boundary_exchange, layer_exchange, state_exchange
 from costmodels.exchange.placed import Call, PlacedTable
-from costmodels.layer_costs import EMBEDDING, HEAD, PartCosts, price_parts
+from costmodels.layer_costs import PartCosts, price_parts
 from costmodels.layout import Granularity, Layout, Recompute
 from costmodels.memory.states import LocalParameters
 from costmodels.mesh import Axis, PlacedGroup
+from costmodels.part_ops import EMBEDDING, HEAD
 from costmodels.pipeline.schedules import positions
 from costmodels.positions import contents_of
 from costmodels.pricing import Pricing
