@@ -7,7 +7,7 @@ import pytest
 
 from hardware.catalog import cluster
 from planner import Question, plan, request_of
-from planner.infeasible.changes import shorter
+from planner.infeasible.changes import and_more_sequences, more_nodes, shorter
 
 
 def ask(**more):
@@ -78,3 +78,39 @@ def test_sequences_of_odd_length_are_shortened_too():
     lengths = [change.request.job.seq for change in shorter(replace(base, job=replace(base.job, seq=5001)))]
     assert lengths == [4096, 2048, 1024, 512]
     assert not any(shorter(replace(base, job=replace(base.job, seq=512))))
+
+
+@pytest.mark.parametrize(
+    ("asked", "change"),
+    [
+        ({"model": "llama3_8b", "cluster": "l4-8:1", "global_batch": 1, "seq": 1}, "2 nodes (16 GPUs): PP16 fits"),
+        (
+            {"model": "llama3_70b", "cluster": "dgx-h100:1", "global_batch": 7, "seq": 4096, "fixed": ("tp=3",)},
+            "free all pins, 2 nodes (16 GPUs): ",
+        ),
+    ],
+)
+def test_nodes_alone_are_named_where_they_alone_help(asked, change):
+    report = plan(ask(**asked))
+    assert report.infeasible.nearest_change.startswith(change)
+    assert report.infeasible.remedy.job == report.request.job
+    assert plan(report.infeasible.remedy).layouts
+
+
+def test_a_larger_batch_is_named_beside_nodes_that_do_not_help_alone():
+    request = ask(model="llama3_70b", cluster="dgx-h100:1", global_batch=8, fixed=("tp=1", "cp=1", "pp=1", "zero=3"))
+    remedy = more_nodes(request, 4), and_more_sequences(request, 4)
+    assert [change.request.job.global_batch for change in remedy] == [8, 32]
+    assert remedy[1].words == "4 nodes (32 GPUs) and a global batch of 32"
+
+
+def test_part_of_a_machine_is_named_for_a_batch_that_divides_no_grid_over_all_of_it():
+    """8,000 = 2^6 x 5^3 GPUs are no product of a tp that divides 32 heads, a cp of 2^n and at most 32 stages."""
+    request = ask(model="llama3_8b", cluster="dgx-h100:1000", global_batch=1, seq=131072)
+    report = plan(request)
+    assert report.infeasible.constraint == "no grid over 8,000 GPUs divides a global batch of 1"
+    used = report.infeasible.remedy.cluster.gpus
+    assert f"at most {used // 8} of its 1,000 nodes" in report.infeasible.nearest_change
+    shards = {tp * cp * pp for tp in (1, 2, 4, 8, 16, 32) for cp in (1, 2, 4, 8, 16, 32, 64) for pp in range(1, 33)}
+    assert used == max(size for size in shards if size < 8000 and size % 8 == 0)
+    assert report.infeasible.remedy.job == request.job

@@ -100,4 +100,4 @@ def test_changes_come_in_the_order_of_what_they_cost():
     assert without_choices(asked("llama3_8b", "dgx-h100:1")) is None
     assert [change.request.job.global_batch for change in batches(request)] == [8, 16]
     assert [change.request.job.seq for change in shorter(request)] == [1024, 512]
-    assert more_nodes(request, 4).words == "4 nodes (32 GPUs) and a global batch of 32"
+    assert more_nodes(request, 4).words == "4 nodes (32 GPUs)"

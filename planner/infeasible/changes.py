@@ -1,12 +1,15 @@
 """Changes of a request that may make it feasible, in the order of what they cost a user."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
 from hardware.cluster import Cluster
 from hardware.nouns import count
+from planner.layouts.grids import enumerate_grids
 from planner.request import PlanRequest
+from planner.rules import legal_mask
 
 DOUBLINGS: Final = 7  # of the number of nodes
 SHORTEST_SEQ: Final = 512
@@ -41,14 +44,41 @@ def batches(request: PlanRequest) -> Iterator[Change]:
         yield Change(words=f"a global batch of {size}", request=replace(request, job=job))
 
 
+def fewer_nodes(request: PlanRequest, deadline: float) -> Iterator[Change]:
+    """Yield the request on ever fewer nodes of its first island, where some grid over them multiplies out and is legal.
+
+    Ends at a deadline of ``time.monotonic``.
+    """
+    first = request.cluster.islands[0]
+    for nodes in range(first.nodes - 1, 0, -1):
+        if time.monotonic() > deadline:
+            return
+        machine = _with_nodes(request.cluster, nodes)
+        grids = enumerate_grids(request, machine.islands[0].gpus)
+        if len(grids) and legal_mask(request.framework, grids.table, request.model, request.job).ok.any():
+            words = f"at most {nodes:,} of its {count(first.nodes, 'node')} ({count(machine.gpus, 'GPU')})"
+            yield Change(words=words, request=replace(request, cluster=machine))
+
+
 def more_nodes(request: PlanRequest, nodes: int) -> Change:
+    """Return the request on so many nodes of its first island."""
+    machine = _with_nodes(request.cluster, nodes)
+    words = f"{count(machine.nodes, 'node')} ({count(machine.gpus, 'GPU')})"
+    return Change(words=words, request=replace(request, cluster=machine))
+
+
+def and_more_sequences(request: PlanRequest, nodes: int) -> Change:
     """Return the request on so many nodes of its first island, with at least a sequence for every GPU."""
-    first, *others = request.cluster.islands
-    machine: Cluster = replace(request.cluster, islands=(replace(first, nodes=nodes, domains=()), *others))
-    job = replace(request.job, global_batch=max(request.job.global_batch, machine.gpus))
-    more = f"{count(machine.nodes, 'node')} ({count(machine.gpus, 'GPU')})"
-    words = more if job == request.job else f"{more} and a global batch of {job.global_batch}"
-    return Change(words=words, request=replace(request, cluster=machine, job=job))
+    change = more_nodes(request, nodes)
+    job = replace(request.job, global_batch=max(request.job.global_batch, change.request.cluster.gpus))
+    return Change(
+        words=f"{change.words} and a global batch of {job.global_batch}", request=replace(change.request, job=job)
+    )
+
+
+def _with_nodes(cluster: Cluster, nodes: int) -> Cluster:
+    first, *others = cluster.islands
+    return replace(cluster, islands=(replace(first, nodes=nodes, devices=(), inlets_c=(), domains=()), *others))
 
 
 def without_choices(request: PlanRequest) -> Change | None:

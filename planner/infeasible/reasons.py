@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
@@ -13,7 +13,17 @@ from costmodels.pricing import Constants, Pricing
 from costmodels.workload.counts import parameter_count
 from hardware.cluster import Cluster
 from hardware.nouns import count
-from planner.infeasible.changes import DOUBLINGS, Change, batches, choices, more_nodes, shorter, without_choices
+from planner.infeasible.changes import (
+    DOUBLINGS,
+    Change,
+    and_more_sequences,
+    batches,
+    choices,
+    fewer_nodes,
+    more_nodes,
+    shorter,
+    without_choices,
+)
 from planner.layouts.build import on_island
 from planner.layouts.grids import expert_count, world_sizes
 from planner.plan_report import Infeasibility
@@ -77,15 +87,33 @@ class _Look:
         More nodes and shorter sequences cost users differently, so both are given where both do.
         """
         free = without_choices(request)
-        same_machine = self._first(choices(request)) or (self._first(batches(request)) if near is None else None)
-        if same_machine is not None:
-            return [same_machine]
+        chosen = self._first(choices(request))
+        if chosen is not None:
+            return [chosen]
+        divided = self._divided(request) if near is None else []
+        if divided:
+            return divided
         # Long sequences first: they are the cheaper search, and none can help where the states alone are too large.
         less = self._first(shorter(request)) if self._states_fit(request.cluster) else None
-        more = self._fewest_nodes(request, "")
+        more = self._more(request, "")
         if more is None and free is not None:
-            more = self._fewest_nodes(free.request, free.words)
+            more = self._more(free.request, free.words)
         return [found for found in (more, less) if found is not None]
+
+    def _divided(self, request: PlanRequest) -> list[tuple[Change, Layout]]:
+        """Another batch and a part of the machine, where what is asked does not divide; the smaller change first."""
+
+        def size(found: tuple[Change, Layout]) -> float:
+            other = found[0].request
+            batch = other.job.global_batch / request.job.global_batch
+            return abs(math.log(batch * request.cluster.gpus / other.cluster.gpus))
+
+        other = (self._first(batches(request)), self._first(fewer_nodes(request, self.deadline)))
+        return sorted((found for found in other if found is not None), key=size)
+
+    def _more(self, request: PlanRequest, also: str) -> tuple[Change, Layout] | None:
+        """More nodes, and only where they alone do not help a larger batch too."""
+        return self._fewest_nodes(request, also, more_nodes) or self._fewest_nodes(request, also, and_more_sequences)
 
     def _states_fit(self, machine: Cluster) -> bool:
         usable = sum(island.gpus * usable_memory(island.node.accelerator) for island in machine.islands)
@@ -98,7 +126,9 @@ class _Look:
                 return change, layout
         return None
 
-    def _fewest_nodes(self, request: PlanRequest, also: str) -> tuple[Change, Layout] | None:
+    def _fewest_nodes(
+        self, request: PlanRequest, also: str, changed: Callable[[PlanRequest, int], Change]
+    ) -> tuple[Change, Layout] | None:
         """Add nodes in growing steps until a layout fits, then halve the step between what did not fit and what did.
 
         Fewer nodes than hold the states are passed over.
@@ -109,10 +139,10 @@ class _Look:
         low, step = high, max(1, high // FIRST_STEP)
         while found is None and high < most:
             low, high, step = high, min(high + step, most), 2 * step
-            found = self._first([more_nodes(request, high)])
+            found = self._first([changed(request, high)])
         while found is not None and high - low > 1:
             middle = (low + high) // 2
-            fewer = self._first([more_nodes(request, middle)])
+            fewer = self._first([changed(request, middle)])
             low, high, found = (low, middle, fewer) if fewer is not None else (middle, high, found)
         if found is None or not also:
             return found
