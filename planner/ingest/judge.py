@@ -20,7 +20,7 @@ from planner.ingest.judged import JudgedLaunch, LaunchInput, fault_violations, u
 from planner.ingest.launch_text import LaunchText, without_unresolved
 from planner.ingest.megatron import Launch, LaunchVerdict, judge, layout_of, parse_megatron
 from planner.ingest.megatron_model import model_of
-from planner.ingest.open_ends import foreign_notes, own_options, refuse_gaps
+from planner.ingest.open_ends import foreign_notes, own_options, refuse_gaps, refuse_missing
 from planner.ingest.options import Arguments, Fault, megatron_options
 from planner.ingest.plain_layout import StatedLayout
 from planner.ingest.torchtitan_models import model_of_config
@@ -101,6 +101,7 @@ def _megatron(given: LaunchInput) -> JudgedLaunch:
         environment=text.environment if told else None,
         model=facts_of(given.model) if own and given.model else None,
     )
+    refuse_missing(text, launch.faults)
     model, notes = given.model, [*text.notes, *foreign_notes(text.program, foreign)]
     wide = launch.proposal.tp * launch.proposal.cp > 1 and not launch.proposal.switches.megatron_fsdp
     if text.environment is not None and not told and wide:

@@ -9,7 +9,6 @@ import shlex
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -20,21 +19,18 @@ from hardware.errors import InputError
 from hardware.text_file import read_text_file
 from planner.ingest.script_files import written_files
 from planner.ingest.shell_script import BLANK, MOST_SCRIPT_BYTES, ShellCommand, ShellScript, read_script
+from planner.ingest.training_command import training_command
 
 MOST_YAML_EVENTS: Final = 20_000
 MOST_NESTING: Final = 20
 MOST_TESTS_TOLD: Final = 4
 _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_SILENT: Final = ("echo", "printf", "cp", "mv", "cat", "ls", "cd", "source")
-_SHELLS: Final = ("bash", "sh", "sbatch")
 _DEEPSPEED_CONFIG: Final = ("--deepspeed_config", "--deepspeed-config")
 _PER_NODE: Final = ("--nproc_per_node", "--nproc-per-node", "--num_gpus", "--num-gpus")
 _NODES: Final = ("--nnodes", "--num_nodes", "--num-nodes", "-N")
 _SLURM_PER_NODE: Final = ("--gpus-per-node", "--gres", "--ntasks-per-node")
-_LAUNCHERS: Final = ("torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic")
 _RECIPES: Final = ("--recipe", "--factory")
 _CONFIG_KEYS: Final = ("galvatron_config_path", "deepspeed_config")
-_STARTERS: Final = ("torchrun", "python", "python3", "deepspeed", "srun", "mpirun", "accelerate", "exec")
 _LAYOUT_WORDS: Final = MappingProxyType({"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"})
 
 
@@ -136,86 +132,32 @@ def _shell(text: str, path: Path) -> LaunchText:
             ) from None
         return LaunchText(arguments=tuple(words))
     script = read_script(text, str(path))
-    command, program, arguments = _training_command(script, str(path))
+    found, rivals = training_command(script, path)
+    command, arguments = found.command, found.arguments
     unresolved = [name for name in command.unresolved if any(name in word for word in command.words)]
     named = [name for name in unresolved if name not in ("$@", "$*") and any(name in word for word in arguments)]
     told = f"no value in {path.name}, so options that use it are not judged: {', '.join(named).replace(BLANK, ' ')}"
     return LaunchText(
         arguments=arguments,
-        unresolved=tuple(unresolved),
+        unresolved=tuple(dict.fromkeys(unresolved)),
         config=_named_json(command, path, written_files(script, path.parent)),
-        program=program,
+        program=found.program,
         environment=command.environment,
-        world=_world(command.words, script),
-        notes=(*([told] if named else []), *_undecided(script)),
+        world=_world(command, script),
+        notes=(*rivals, *([told] if named else []), *_undecided(script)),
     )
 
 
 def _undecided(script: ShellScript) -> list[str]:
     """Say which branches are all read, because only the running shell decides between them."""
+    told = "; ".join(script.skipped)
+    skipped = [f"options that the script itself takes count as not given, so no arm in a loop is read of: {told}"]
     if not script.undecided:
-        return []
+        return skipped if script.skipped else []
     told = "; ".join(script.undecided[:MOST_TESTS_TOLD])
     more = f" and {len(script.undecided) - MOST_TESTS_TOLD} more" if len(script.undecided) > MOST_TESTS_TOLD else ""
-    return [f"of the branches behind these tests all are read and the last assignment counts: {told}{more}"]
-
-
-def _training_command(script: ShellScript, where: str) -> tuple[ShellCommand, str, tuple[str, ...]]:
-    """The command with most arguments behind a Python program or module, that program, and those arguments."""
-    found: list[tuple[int, ShellCommand, str, tuple[str, ...]]] = []
-    for command in script.commands:
-        for inner in _nested(command, where):
-            behind = _behind_program(inner.words)
-            if behind is not None:
-                found.append((len(behind[1]), inner, *behind))
-    if not found:
-        raise InputError(
-            "no training command is found",
-            allowed="a script with one of torchrun, python, deepspeed, srun before a .py file, python -m MODULE, "
-            "or a file of arguments alone",
-            where=where,
-        )
-    return max(found, key=lambda item: item[0])[1:]
-
-
-def _nested(command: ShellCommand, where: str) -> Iterator[ShellCommand]:
-    """The command itself, or those inside ``bash -c "..."`` or behind ``sbatch <<``."""
-    for index, word in enumerate(command.words):
-        if word.rpartition("/")[2] in ("bash", "sh"):
-            options = list(takewhile(lambda option: option.startswith("-"), command.words[index + 1 :]))
-            last = index + len(options) + 1
-            if options and options[-1].endswith("c") and last < len(command.words):
-                yield from _inside(command.words[last], command, where)
-                return
-    if command.words[0] == "eval":
-        yield from _inside(" ".join(command.words[1:]), command, where)
-    elif command.document and command.words[0].rpartition("/")[2] in _SHELLS:
-        yield from _inside(command.document, command, where)
-    else:
-        yield command
-
-
-def _inside(text: str, command: ShellCommand, where: str) -> Iterator[ShellCommand]:
-    """Training commands of a script in a script, which knows what the outer one exports."""
-    for inner in read_script(text, where, command.environment).commands:
-        environment = MappingProxyType({**command.environment, **inner.environment})
-        unresolved = (*command.unresolved, *inner.unresolved)
-        yield from _nested(replace(inner, environment=environment, unresolved=unresolved), where)
-
-
-def _behind_program(words: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
-    """The training program and its arguments; what a script prints or copies starts nothing."""
-    if words[0].rpartition("/")[2] in _SILENT:
-        return None
-    if "llm" in words and "pretrain" in words[words.index("llm") :]:  # nemo's command line
-        return "nemo", tuple(words[words.index("pretrain", words.index("llm")) + 1 :])
-    for index, word in enumerate(words):
-        module = word == "-m" and index + 1 < len(words) and not words[index + 1].startswith(_LAUNCHERS)
-        started = index and words[0].rpartition("/")[2] in _STARTERS and not words[index - 1].startswith("-")
-        named_later = word.startswith("$") and bool(started) and not word.endswith("]")
-        if word.endswith(".py") or module or named_later:
-            return words[index + module], tuple(words[index + 1 + module :])
-    return None
+    note = f"of the branches behind these tests all are read and the last assignment counts: {told}{more}"
+    return [note, *(skipped if script.skipped else [])]
 
 
 def unresolved_options(text: LaunchText, names: Collection[str]) -> Mapping[str, str]:
@@ -234,9 +176,10 @@ def unresolved_options(text: LaunchText, names: Collection[str]) -> Mapping[str,
         value = word
         if word.startswith("--"):
             name, _, value = word.partition("=")
-        if value and name in names:
+        if value and name in names and (word.startswith("--") is bool("=" in word)):
             found.pop(name, None)
             found |= {name: value.replace(BLANK, " ")} if any(gap in value for gap in text.unresolved) else {}
+            name = ""  # the words behind an option's value are not of it
     return MappingProxyType(found)
 
 
@@ -295,14 +238,15 @@ def _option(words: Sequence[str], names: Sequence[str]) -> str:
     return ""
 
 
-def _world(words: Sequence[str], script: ShellScript) -> int:
+def _world(command: ShellCommand, script: ShellScript) -> int:
     """GPUs that the launcher's options, the batch system's lines or the script's variables state; 0: none do."""
+    words = command.words
     per_node = _count(_option(words, _PER_NODE)) or _slurm_per_node(script)
     stated = _option(words, _NODES)
     nodes = _count(stated) or _count(_option(script.directives, ("--nodes", "-N")))
     if per_node:
         return per_node * (nodes or (0 if stated else 1))  # a number of nodes that only the running shell knows
-    return _count(script.variables.get("WORLD_SIZE", ""))
+    return _count(command.environment.get("WORLD_SIZE", script.variables.get("WORLD_SIZE", "")))
 
 
 def _slurm_per_node(script: ShellScript) -> int:

@@ -5,6 +5,7 @@ References
 Megatron-LM ``megatron/training/arguments.py``, ``parse_args``: a program may add options of its own to the parser.
 """
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
@@ -12,6 +13,7 @@ from hardware.errors import InputError
 from planner.ingest.judged import LaunchInput
 from planner.ingest.launch_text import LaunchText, unresolved_options
 from planner.ingest.options import Fault, megatron_options, without_unknown
+from planner.ingest.shell_script import BLANK
 
 _DECIDING: Final = frozenset(
     f"--{name}"
@@ -49,6 +51,31 @@ def refuse_gaps(text: LaunchText) -> None:
         raise InputError(
             f"values are not in the file: {told}",
             allowed=f"them behind the file, such as -- {next(iter(gaps))} VALUE",
+        )
+
+
+def refuse_missing(text: LaunchText, faults: Sequence[Fault]) -> None:
+    """Refuse a launch whose missing options may stand in words that the file does not hold, such as ``"$@"``.
+
+    Raises
+    ------
+    InputError
+        Names the options and the words.
+    """
+    missing = [fault.argument for fault in faults if fault.rule.endswith("-option-missing")]
+    previous = ("", *text.arguments)
+    words = [
+        word
+        for word, before in zip(text.arguments, previous, strict=False)
+        if any(word.strip("{}").startswith(gap) for gap in text.unresolved) and not before.startswith("--")
+    ]
+    whole = [word for word in text.arguments if word in ("$@", "$*") or re.match(r"\$\{?[@*]", word)]
+    open_words = list(dict.fromkeys([*words, *whole]))
+    if missing and open_words:
+        told = ", ".join(open_words).replace(BLANK, " ")
+        raise InputError(
+            f"options are missing that may stand in what the file does not hold ({told}): {', '.join(missing)}",
+            allowed=f"them behind the file, such as -- {missing[0]} VALUE",
         )
 
 

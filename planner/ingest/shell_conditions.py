@@ -8,7 +8,8 @@ POSIX.1-2017, Shell Command Language, ``test``; ``[[`` and ``((`` as in bash.
 import ast
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Final
 
@@ -113,3 +114,40 @@ class Branch:
         """``elif`` and ``else``: the arm runs unless an earlier one does."""
         self.live = not self.taken
         self.tests, self.begun = [], begun
+
+
+@dataclass(kw_only=True)
+class Case:
+    """A ``case`` that is being read.
+
+    Attributes
+    ----------
+    subject : str or None
+        What is compared with the patterns; None: not known, so that every arm may run.
+    never : bool
+        No arm counts: options of the script itself, read in a loop.
+    taken : bool
+        An earlier arm runs for sure.
+    live : bool
+        Statements of this arm count.
+    inside : bool
+        Behind a pattern, not before one.
+    """
+
+    subject: str | None
+    never: bool = False
+    taken: bool = False
+    live: bool = True
+    inside: bool = False
+    patterns: list[str] = field(default_factory=list)
+
+    def begin_arm(self) -> None:
+        """``)``: the arm runs where one of its patterns fits and no earlier arm did."""
+        fits = self.subject is None or any(fnmatchcase(self.subject, pattern) for pattern in self.patterns)
+        self.live = fits and not self.taken and not self.never
+        self.taken |= fits and self.subject is not None
+        self.inside, self.patterns = True, []
+
+    def end_arm(self) -> None:
+        """``;;``."""
+        self.live, self.inside = True, False

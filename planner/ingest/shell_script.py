@@ -9,13 +9,15 @@ POSIX.1-2017, Shell Command Language: quoting, parameter expansion, field splitt
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
 from hardware.errors import InputError
-from planner.ingest.shell_conditions import Branch, condition, whole_number
+from planner.ingest.shell_conditions import Branch, Case, condition, whole_number
+from planner.ingest.shell_functions import Functions, Statement
+from planner.ingest.shell_words import ARM_END, Pieces, closing_bracket, literal, statements
 
 MOST_SCRIPT_BYTES: Final = 1 << 20
 MOST_VALUE: Final = 200_000
@@ -23,22 +25,20 @@ MOST_VALUE: Final = 200_000
 MOST_STATEMENTS: Final = 10_000
 BLANK: Final = "\u2420"
 """Stands for a blank inside a text whose value is not known, which stays one word."""
+MOST_CALLS: Final = 20
+"""Functions that call one another."""
 MOST_OPERAND: Final = 40
 """Characters of a variable that arithmetic looks at."""
 _NAME: Final = re.compile(r"[A-Za-z_]\w*")
 _ASSIGNED: Final = re.compile(r"([A-Za-z_]\w*)(\+?)=")
-_DEFAULTED: Final = re.compile(r"([A-Za-z_]\w*|\d+)(?:\[[@*]\])?(?::?([-=?+])(.*))?", re.DOTALL)
+_DEFAULTED: Final = re.compile(r"([A-Za-z_]\w*|\d+)(?:\[[@*]\])?(?:(:?)([-=?+])(.*))?", re.DOTALL)
+_ALL_ARGUMENTS: Final = re.compile(r"([@*])(?::\s*(\d+)(?::\s*(\d+))?)?")
+_WHOLE: Final = re.compile(r"\$@|\$\{@.*\}|\$\{\w+\[@\]\}")
 _REDIRECTION: Final = re.compile(r"\d*(<<<|>>|[<>])\|?")
 _PLACEHOLDER: Final = re.compile(r"<[^<>]+>")
-_HERE: Final = re.compile(r"<<(-?)[ \t]*(?:'(\w+)'|\"(\w+)\"|\\?(\w+))")
 _DOCUMENT: Final = ("document", "verbatim")
 _KEYWORDS: Final = ("if", "then", "else", "elif", "fi", "do", "done", "while", "for", "{", "}", "!", "time", "exec")
 _DECLARING: Final = ("export", "declare", "local", "readonly", "typeset")
-Pieces = tuple[tuple[str, str], ...]
-"""Parts of one word: ``plain`` ones are expanded and split, ``double`` ones expanded, ``single`` ones kept.
-
-A word of one ``document`` (expanded) or ``verbatim`` part is the text behind ``<<``.
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,13 +80,16 @@ class ShellScript:
     directives : tuple of str
         Words of ``#SBATCH`` lines.
     undecided : tuple of str
-        Tests behind ``if`` that depend on what the script does not hold.
+        Tests behind ``if`` and ``case`` that depend on what the script does not hold.
+    skipped : tuple of str
+        Subjects of ``case`` in a loop over what the script is given: none of its arms is read.
     """
 
     commands: tuple[ShellCommand, ...]
     variables: Mapping[str, str]
     directives: tuple[str, ...]
     undecided: tuple[str, ...]
+    skipped: tuple[str, ...] = ()
 
 
 @dataclass(kw_only=True)
@@ -94,15 +97,26 @@ class _State:
     values: dict[str, tuple[str, ...]] = field(default_factory=dict)
     exported: set[str] = field(default_factory=set)
     unresolved: list[str] = field(default_factory=list)
-    branches: list[Branch] = field(default_factory=list)
+    branches: list[Branch | Case] = field(default_factory=list)
     undecided: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    functions: Functions = field(default_factory=Functions)
+    arguments: tuple[str, ...] | None = None  # of the function that is being read, or of the script; None: not known
+    frames: list[dict[str, tuple[str, ...] | None]] = field(default_factory=list)  # what local names hide
+    loops: int = 0
+    read: int = 0
 
     def counts(self) -> bool:
         """Whether a statement here runs, or may run."""
         return all(branch.live for branch in self.branches)
 
 
-def read_script(text: str, where: str = "script", known: Mapping[str, str] = MappingProxyType({})) -> ShellScript:
+def read_script(
+    text: str,
+    where: str = "script",
+    known: Mapping[str, str] = MappingProxyType({}),
+    arguments: Sequence[str] | None = None,
+) -> ShellScript:
     """Read a script.
 
     Parameters
@@ -113,51 +127,101 @@ def read_script(text: str, where: str = "script", known: Mapping[str, str] = Map
         File that errors name.
     known : mapping of str to str
         Variables that are set when it starts.
+    arguments : sequence of str, optional
+        What it is given; None: not known.
 
     Raises
     ------
     InputError
-        A quote or bracket is not closed, or the text or a value is too long.
+        A quote, bracket or function is not closed, or the text or a value is too long.
     """
     if len(text) > MOST_SCRIPT_BYTES:
         raise InputError(f"{len(text)} characters", allowed=f"up to {MOST_SCRIPT_BYTES}", where=where)
-    state, commands = _State(values={name: (value,) for name, value in known.items()}), []
+    state = _State(
+        values={name: (value,) for name, value in known.items()},
+        arguments=None if arguments is None else tuple(arguments),
+    )
     try:
-        for number, words in enumerate(statements(text, where)):
-            if number >= MOST_STATEMENTS:
-                raise InputError("too many statements", allowed=f"up to {MOST_STATEMENTS}", where=where)
-            found = _run(words, state, where)
-            if found is not None:
-                commands.append(found)
+        commands = _read(statements(text, where), state, where)
     except RecursionError:
         raise InputError("quotes and brackets are nested too deeply", allowed="a shell script", where=where) from None
+    state.functions.refuse_open(where)
     directives = [word for line in text.splitlines() if line.startswith("#SBATCH") for word in line.split()[1:]]
     return ShellScript(
         commands=tuple(commands),
         variables=MappingProxyType({name: " ".join(values) for name, values in state.values.items()}),
         directives=tuple(directives),
         undecided=tuple(dict.fromkeys(state.undecided)),
+        skipped=tuple(dict.fromkeys(state.skipped)),
     )
+
+
+def _read(stream: Iterable[Statement], state: _State, where: str) -> list[ShellCommand]:
+    """Commands of some statements; a call of a function becomes the commands of its body."""
+    commands: list[ShellCommand] = []
+    for words in stream:
+        state.read += 1
+        if state.read > MOST_STATEMENTS:
+            raise InputError("too many statements", allowed=f"up to {MOST_STATEMENTS}", where=where)
+        if state.functions.takes(words, live=state.counts()):
+            continue
+        found = _run(words, state, where)
+        if found is None:
+            continue
+        name, *given = found.words
+        if name in state.functions.bodies:
+            commands += _call(name, given, state, where)
+        elif name == "shift" and state.arguments is not None:
+            state.arguments = state.arguments[int(given[0]) if given and given[0].isdecimal() else 1 :]
+        else:
+            commands.append(found)
+    return commands
+
+
+def _call(name: str, given: Sequence[str], state: _State, where: str) -> list[ShellCommand]:
+    """Commands of a function that is called with some arguments; names that are local to it end with it."""
+    if len(state.frames) >= MOST_CALLS:
+        return []
+    outer, state.arguments = state.arguments, tuple(given)
+    state.frames.append({})
+    depth = len(state.branches)
+    commands = _read(state.functions.bodies[name], state, where)
+    del state.branches[depth:]
+    for hidden, values in state.frames.pop().items():
+        if values is None:
+            state.values.pop(hidden, None)
+        else:
+            state.values[hidden] = values
+    state.arguments = outer
+    return commands
 
 
 def _run(words: list[Pieces], state: _State, where: str) -> ShellCommand | None:
     """Take a statement's assignments over; return its command, if it has one."""
+    words = _behind_pattern(words, state, where)
     index = 0
-    while index < len(words) and _literal(words[index]) in _KEYWORDS:
-        _turn(_literal(words[index]), state)
+    while index < len(words) and literal(words[index]) in _KEYWORDS:
+        _turn(literal(words[index]), state)
         index += 1
-    if not state.counts():
+    if literal(words[index] if index < len(words) else ()) == "case" and len(words) > index + 2:
+        state.branches.append(_case(words[index + 1], state, where))
+        return _run(words[index + 3 :], state, where) if len(words) > index + 3 else None
+    if not words or not state.counts():
         return None
-    if state.branches and not state.branches[-1].begun:
-        state.branches[-1].tests.append(_test(words[:index], words[index:], state, where))
-    declared = index < len(words) and _literal(words[index]) in _DECLARING
-    index += declared
+    branch = state.branches[-1] if state.branches else None
+    if isinstance(branch, Branch) and not branch.begun:
+        branch.tests.append(_test(words[:index], words[index:], state, where))
+    declared = literal(words[index]) if index < len(words) and literal(words[index]) in _DECLARING else ""
+    index += bool(declared)
     own: dict[str, str] = {}
     while index < len(words):
         kind, text = words[index][0] if words[index] else ("plain", "")
         name = _ASSIGNED.match(text) if kind == "plain" else None
         if name is None and not declared:
             break
+        if declared == "local" and state.frames:
+            hidden = name[1] if name else text
+            state.frames[-1].setdefault(hidden, state.values.get(hidden))
         if name is None:
             state.exported.add(text)
         else:
@@ -172,22 +236,65 @@ def _run(words: list[Pieces], state: _State, where: str) -> ShellCommand | None:
 
 
 def _turn(keyword: str, state: _State) -> None:
-    """Follow an ``if`` to its next part."""
-    if keyword == "if":
+    """Follow an ``if`` to its next part, and count loops."""
+    if keyword in ("do", "done"):
+        state.loops = max(0, state.loops + (1 if keyword == "do" else -1))
+    elif keyword == "if":
         state.branches.append(Branch(tests=[]))
-    elif not state.branches:
+    elif not state.branches or not isinstance(branch := state.branches[-1], Branch):
         return
     elif keyword == "then":
-        state.branches[-1].begin_arm()
+        branch.begin_arm()
     elif keyword in ("elif", "else"):
-        state.branches[-1].next_arm(begun=keyword == "else")
+        branch.next_arm(begun=keyword == "else")
     elif keyword == "fi":
         state.branches.pop()
 
 
+def _case(subject: Pieces, state: _State, where: str) -> Case:
+    """A ``case`` that begins; the options of a script itself, read in a loop, count as not given."""
+    if not state.counts():
+        return Case(subject="", never=True)
+    before = len(state.unresolved)
+    text = " ".join(_expand(subject, state, where))
+    unknown = any(name in text for name in state.unresolved)
+    del state.unresolved[before:]
+    if not unknown:
+        return Case(subject=text)
+    told = state.skipped if state.loops else state.undecided
+    told.append(f"case {text.replace(BLANK, ' ')}")
+    return Case(subject=None, never=state.loops > 0)
+
+
+def _behind_pattern(words: Statement, state: _State, where: str) -> Statement:
+    """What of a statement is left behind the patterns and ends of a ``case``."""
+    branch = state.branches[-1] if state.branches else None
+    first = literal(words[0]) if words else ""
+    if not isinstance(branch, Case):
+        return [] if first == ARM_END else words
+    if first == ARM_END:
+        branch.end_arm()
+        return []
+    if first == "esac":
+        state.branches.pop()
+        return words[1:]
+    for index, pieces in enumerate(words if not branch.inside else ()):
+        kind, text = pieces[-1]
+        before, bracket, behind = text.partition(")") if kind == "plain" else (text, "", "")
+        body = (*pieces[:-1], (kind, before)) if before or len(pieces) == 1 else pieces[:-1]
+        if kind == "array":
+            branch.patterns += [pattern.strip() for pattern in text.split("|")]
+        else:
+            branch.patterns.append("".join(_expand(body, state, where)))
+        if bracket or kind == "array":
+            branch.begin_arm()
+            return [*([(("plain", behind),)] if behind else []), *words[index + 1 :]]
+    return words if branch.inside else []
+
+
 def _test(keywords: list[Pieces], words: list[Pieces], state: _State, where: str) -> bool | None:
     """What a test behind ``if`` comes to; None when a value in it is not known."""
-    if any(_literal(keyword) == "!" for keyword in keywords):
+    if any(literal(keyword) == "!" for keyword in keywords):
         return None
     before = len(state.unresolved)
     expanded = [word for pieces in words for word in _expand(pieces, state, where)]
@@ -227,10 +334,6 @@ def _command(words: list[Pieces], state: _State, where: str, environment: Mappin
     )
 
 
-def _literal(pieces: Pieces) -> str:
-    return pieces[0][1] if len(pieces) == 1 and pieces[0][0] == "plain" else ""
-
-
 def _assign(name: re.Match[str], pieces: Pieces, state: _State, where: str) -> None:
     rest = (pieces[0][0], pieces[0][1][name.end() :])
     if rest[1] == "" and len(pieces) == 2 and pieces[1][0] == "array":
@@ -246,126 +349,6 @@ def _assign(name: re.Match[str], pieces: Pieces, state: _State, where: str) -> N
         raise InputError(f"variable {name[1]} grows beyond {MOST_VALUE} characters", where=where)
 
 
-def statements(text: str, where: str = "script") -> Iterator[list[Pieces]]:
-    """Yield the statements of a script as words; separators are line ends, ``;``, ``&`` and ``|`` outside quotes."""
-    words: list[Pieces] = []
-    pieces: list[tuple[str, str]] = []
-    index = 0
-    while index < len(text):
-        char = text[index]
-        if char == "\\" and text[index + 1 : index + 2] == "\n":
-            index += 2
-        elif char in " \t\r\n;&|":
-            words += [tuple(pieces)] if pieces else []
-            pieces = []
-            if char in "\n;&|" and words:
-                yield words
-                words = []
-            index += 1
-        elif not pieces and text.startswith("<<", index) and (here := _HERE.match(text, index)):
-            words.append(((_here_kind(here), _here_text(text, here)),))
-            text, index = _without_here_text(text, here), here.end()
-        elif char == "#" and not pieces:
-            end = text.find("\n", index)
-            index = len(text) if end < 0 else end
-        else:
-            kind, part, index = _piece(text, index, where)
-            pieces.append((kind, part)) if not _joins(pieces, kind) else pieces.append((kind, pieces.pop()[1] + part))
-    words += [tuple(pieces)] if pieces else []
-    if words:
-        yield words
-
-
-def _here_kind(here: re.Match[str]) -> str:
-    return "document" if here[4] and not here[0].endswith("\\" + here[4]) else "verbatim"
-
-
-def _here_span(text: str, here: re.Match[str]) -> tuple[int, int, int]:
-    """Where the text behind ``<<WORD`` begins, ends, and where the line after its ``WORD`` begins."""
-    start = text.find("\n", here.end()) % (len(text) + 1) + 1
-    tabs = r"\t*" if here[1] else ""
-    closing = re.compile(rf"^{tabs}{here[2] or here[3] or here[4]}[ \t]*$", re.MULTILINE).search(text, start)
-    if closing is None:
-        return start, len(text), len(text)
-    return start, closing.start(), min(len(text), closing.end() + 1)
-
-
-def _here_text(text: str, here: re.Match[str]) -> str:
-    start, end, _ = _here_span(text, here)
-    return text[start:end]
-
-
-def _without_here_text(text: str, here: re.Match[str]) -> str:
-    start, _, rest = _here_span(text, here)
-    return text[:start] + text[rest:]
-
-
-def _joins(pieces: list[tuple[str, str]], kind: str) -> bool:
-    return bool(pieces) and pieces[-1][0] == kind == "plain"
-
-
-def _piece(text: str, index: int, where: str) -> tuple[str, str, int]:
-    """One part of a word from ``index``: its kind, its text, and where it ends."""
-    char = text[index]
-    if char == "'":
-        end = text.find("'", index + 1)
-        if end < 0:
-            raise InputError("a single quote is not closed", allowed="a shell script", where=where)
-        return "single", text[index + 1 : end], end + 1
-    if char == '"':
-        end = _closing_quote(text, index + 1, where)
-        return "double", text[index + 1 : end], end + 1
-    if char == "\\":
-        return "single", text[index + 1 : index + 2], index + 2
-    if char == "`" or text.startswith(("$(", "${"), index):
-        end = text.find("`", index + 1) if char == "`" else _closing_bracket(text, index + 1, where)
-        if end < 0:
-            raise InputError("a backquote is not closed", allowed="a shell script", where=where)
-        return "plain", text[index : end + 1], end + 1
-    if char == "(":
-        end = _closing_bracket(text, index, where)
-        return "array", text[index + 1 : end], end + 1
-    end = index + 1
-    while end < len(text) and text[end] not in " \t\r\n;&|'\"\\`($":
-        end += 1
-    return "plain", text[index:end], end
-
-
-def _closing_quote(text: str, index: int, where: str) -> int:
-    while index < len(text) and text[index] != '"':
-        if text.startswith(("$(", "${"), index):
-            index = _closing_bracket(text, index + 1, where) + 1
-        elif text[index] == "`" and "`" in text[index + 1 :]:
-            index = text.index("`", index + 1) + 1
-        else:
-            index += 2 if text[index] == "\\" else 1
-    if index >= len(text):
-        raise InputError("a double quote is not closed", allowed="a shell script", where=where)
-    return index
-
-
-def _closing_bracket(text: str, index: int, where: str) -> int:
-    """Index of the bracket that closes the one at ``index``; quotes and comments inside are passed over."""
-    opened, closed = text[index], {"(": ")", "{": "}"}[text[index]]
-    depth = 0
-    while index < len(text):
-        char = text[index]
-        if char == "'" and opened == "(":
-            index = text.find("'", index + 1)
-            if index < 0:
-                break
-        elif char == '"':
-            index = _closing_quote(text, index + 1, where)
-        elif char == "#" and text[index - 1 : index] in ("\n", " ", "\t"):
-            index = text.find("\n", index) % (len(text) + 1)
-            continue
-        depth += (char == opened) - (char == closed)
-        if depth == 0:
-            return index
-        index += 1
-    raise InputError(f"a bracket {opened} is not closed", allowed="a shell script", where=where)
-
-
 def _expand(pieces: Pieces, state: _State, where: str) -> list[str]:
     """Words that one word becomes."""
     fields: list[str] = [""]
@@ -375,7 +358,7 @@ def _expand(pieces: Pieces, state: _State, where: str) -> list[str]:
             fields[-1] += text if kind == "single" else f"({text})"
             quoted = True
             continue
-        quoted |= kind == "double"
+        quoted |= kind == "double" and not (_WHOLE.fullmatch(text) and not _any_values(text, state))
         parts = _substituted(text, state, kind == "double")
         for number, part in enumerate(parts):
             if number:
@@ -415,33 +398,60 @@ def _substituted(text: str, state: _State, quoted: bool) -> list[str]:
 def _value(text: str, index: int, state: _State) -> tuple[tuple[str, ...], int]:
     """Values of the expansion at ``index``, and where it ends; one that is not known stays as written."""
     if text.startswith("$((", index):
-        end = _closing_bracket(text, index + 1, "arithmetic") + 1
+        end = closing_bracket(text, index + 1, "arithmetic") + 1
         return (_arithmetic(text[index + 3 : end - 2], state),), end
     if text.startswith(("$(", "`"), index):
-        end = text.find("`", index + 1) if text[index] == "`" else _closing_bracket(text, index + 1, "command")
+        end = text.find("`", index + 1) if text[index] == "`" else closing_bracket(text, index + 1, "command")
         end = len(text) if end < 0 else end + 1
         return (_not_known(text[index:end], state),), end
     if text.startswith("${", index):
-        end = _closing_bracket(text, index + 1, "expansion") + 1
+        end = closing_bracket(text, index + 1, "expansion") + 1
         return _parameter(text[index + 2 : end - 1], state), end
     name = _NAME.match(text, index + 1)
     if name is None:
         special = text[index + 1 : index + 2] in tuple("@*#?0123456789")
-        return (_not_known(text[index : index + 2], state) if special else "$",), index + 1 + special
+        return (_parameter(text[index + 1], state) if special else ("$",)), index + 1 + special
     return _parameter(name[0], state), name.end()
+
+
+def _any_values(whole: str, state: _State) -> bool:
+    """Whether all arguments, or the elements of an array, are any at all; those that are not known are."""
+    name = whole.strip("${}")
+    values = _arguments(name, state) if name.startswith("@") else state.values.get(name.removesuffix("[@]"))
+    return values is None or len(values) > 0
+
+
+def _arguments(name: str, state: _State) -> tuple[str, ...] | None:
+    """Values of ``$@``, ``$*``, ``$#``, ``$1`` and slices such as ``${@:2}``; None where they are not known."""
+    if state.arguments is None:
+        return None
+    if name in ("#", "#@", "#*"):
+        return (str(len(state.arguments)),)
+    if name.isdecimal() and name != "0":
+        return state.arguments[int(name) - 1 : int(name)] or ("",)
+    found = _ALL_ARGUMENTS.fullmatch(name)
+    if found is None:
+        return None
+    first = max(0, int(found[2] or 1) - 1)
+    values = state.arguments[first:] if found[3] is None else state.arguments[first : first + int(found[3])]
+    return values if found[1] == "@" else (" ".join(values),)
 
 
 def _parameter(body: str, state: _State) -> tuple[str, ...]:
     found = _DEFAULTED.fullmatch(body)
     name = found[1] if found else body
-    if name in state.values:
-        values = state.values[name]
-        return values if "[@]" in body or "[*]" in body else (" ".join(values[:1]) if len(values) > 1 else values[0],)
-    if found and found[2] in ("-", "="):
-        return (" ".join(_substituted(found[3].strip("'\""), state, True)),)
-    if found and found[2] == "+":
+    values = state.values[name] if name in state.values else _arguments(name, state)
+    operator = found[3] if found else None
+    empty = values is None or (not any(values) and (bool(found and found[2]) or name.isdecimal()))
+    if found and operator and ((operator == "+" and not empty) or (operator in "-=" and empty)):
+        return (" ".join(_substituted(found[4].strip("'\""), state, True)),)
+    if operator == "+":
         return ("",)
-    return (_not_known(f"${{{name}}}" if name.isdigit() and len(name) > 1 else f"${name}", state),)
+    if values is not None:
+        whole = "[@]" in body or "[*]" in body or _ALL_ARGUMENTS.fullmatch(name)
+        return values if whole else values[:1] or ("",)
+    braced = name.startswith(("@", "*", "#")) and len(name) > 1
+    return (_not_known(f"${{{name}}}" if (name.isdigit() and len(name) > 1) or braced else f"${name}", state),)
 
 
 def _arithmetic(body: str, state: _State) -> str:

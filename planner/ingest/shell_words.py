@@ -1,0 +1,149 @@
+"""A shell script cut into statements, words and the quoted and plain parts of words; nothing is expanded.
+
+References
+----------
+POSIX.1-2017, Shell Command Language: token recognition and quoting.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from hardware.errors import InputError
+
+_HERE: Final = re.compile(r"<<(-?)[ \t]*(?:'(\w+)'|\"(\w+)\"|\\?(\w+))")
+ARM_END: Final = ";;"
+"""End of an arm of ``case``, a statement of its own."""
+Pieces = tuple[tuple[str, str], ...]
+"""Parts of one word: ``plain`` ones are expanded and split, ``double`` ones expanded, ``single`` ones kept.
+
+A word of one ``document`` (expanded) or ``verbatim`` part is the text behind ``<<``.
+"""
+
+
+def statements(text: str, where: str = "script") -> Iterator[list[Pieces]]:
+    """Yield the statements of a script as words; separators are line ends, ``;``, ``&`` and ``|`` outside quotes."""
+    words: list[Pieces] = []
+    pieces: list[tuple[str, str]] = []
+    index = 0
+    while index < len(text):
+        char = text[index]
+        if char == "\\" and text[index + 1 : index + 2] == "\n":
+            index += 2
+        elif char in " \t\r\n;&|":
+            words += [tuple(pieces)] if pieces else []
+            pieces = []
+            if char in "\n;&|" and words:
+                yield words
+                words = []
+            if text.startswith(ARM_END, index):
+                yield [(("plain", ARM_END),)]
+                index += 1
+            index += 1
+        elif not pieces and text.startswith("<<", index) and (here := _HERE.match(text, index)):
+            words.append(((_here_kind(here), _here_text(text, here)),))
+            text, index = _without_here_text(text, here), here.end()
+        elif char == "#" and not pieces:
+            end = text.find("\n", index)
+            index = len(text) if end < 0 else end
+        else:
+            kind, part, index = _piece(text, index, where)
+            pieces.append((kind, part)) if not _joins(pieces, kind) else pieces.append((kind, pieces.pop()[1] + part))
+    words += [tuple(pieces)] if pieces else []
+    if words:
+        yield words
+
+
+def literal(pieces: Pieces) -> str:
+    """The word itself where it is one plain part, else an empty text."""
+    return pieces[0][1] if len(pieces) == 1 and pieces[0][0] == "plain" else ""
+
+
+def _here_kind(here: re.Match[str]) -> str:
+    return "document" if here[4] and not here[0].endswith("\\" + here[4]) else "verbatim"
+
+
+def _here_span(text: str, here: re.Match[str]) -> tuple[int, int, int]:
+    """Where the text behind ``<<WORD`` begins, ends, and where the line after its ``WORD`` begins."""
+    start = text.find("\n", here.end()) % (len(text) + 1) + 1
+    tabs = r"\t*" if here[1] else ""
+    closing = re.compile(rf"^{tabs}{here[2] or here[3] or here[4]}[ \t]*$", re.MULTILINE).search(text, start)
+    if closing is None:
+        return start, len(text), len(text)
+    return start, closing.start(), min(len(text), closing.end() + 1)
+
+
+def _here_text(text: str, here: re.Match[str]) -> str:
+    start, end, _ = _here_span(text, here)
+    return text[start:end]
+
+
+def _without_here_text(text: str, here: re.Match[str]) -> str:
+    start, _, rest = _here_span(text, here)
+    return text[:start] + text[rest:]
+
+
+def _joins(pieces: list[tuple[str, str]], kind: str) -> bool:
+    return bool(pieces) and pieces[-1][0] == kind == "plain"
+
+
+def _piece(text: str, index: int, where: str) -> tuple[str, str, int]:
+    """One part of a word from ``index``: its kind, its text, and where it ends."""
+    char = text[index]
+    if char == "'":
+        end = text.find("'", index + 1)
+        if end < 0:
+            raise InputError("a single quote is not closed", allowed="a shell script", where=where)
+        return "single", text[index + 1 : end], end + 1
+    if char == '"':
+        end = _closing_quote(text, index + 1, where)
+        return "double", text[index + 1 : end], end + 1
+    if char == "\\":
+        return "single", text[index + 1 : index + 2], index + 2
+    if char == "`" or text.startswith(("$(", "${"), index):
+        end = text.find("`", index + 1) if char == "`" else closing_bracket(text, index + 1, where)
+        if end < 0:
+            raise InputError("a backquote is not closed", allowed="a shell script", where=where)
+        return "plain", text[index : end + 1], end + 1
+    if char == "(":
+        end = closing_bracket(text, index, where)
+        return "array", text[index + 1 : end], end + 1
+    end = index + 1
+    while end < len(text) and text[end] not in " \t\r\n;&|'\"\\`($":
+        end += 1
+    return "plain", text[index:end], end
+
+
+def _closing_quote(text: str, index: int, where: str) -> int:
+    while index < len(text) and text[index] != '"':
+        if text.startswith(("$(", "${"), index):
+            index = closing_bracket(text, index + 1, where) + 1
+        elif text[index] == "`" and "`" in text[index + 1 :]:
+            index = text.index("`", index + 1) + 1
+        else:
+            index += 2 if text[index] == "\\" else 1
+    if index >= len(text):
+        raise InputError("a double quote is not closed", allowed="a shell script", where=where)
+    return index
+
+
+def closing_bracket(text: str, index: int, where: str) -> int:
+    """Index of the bracket that closes the one at ``index``; quotes and comments inside are passed over."""
+    opened, closed = text[index], {"(": ")", "{": "}"}[text[index]]
+    depth = 0
+    while index < len(text):
+        char = text[index]
+        if char == "'" and opened == "(":
+            index = text.find("'", index + 1)
+            if index < 0:
+                break
+        elif char == '"':
+            index = _closing_quote(text, index + 1, where)
+        elif char == "#" and text[index - 1 : index] in ("\n", " ", "\t"):
+            index = text.find("\n", index) % (len(text) + 1)
+            continue
+        depth += (char == opened) - (char == closed)
+        if depth == 0:
+            return index
+        index += 1
+    raise InputError(f"a bracket {opened} is not closed", allowed="a shell script", where=where)

@@ -1,0 +1,170 @@
+"""Which command of a script starts the training, also in scripts that it calls, and what else it starts."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from hardware.errors import InputError
+from hardware.text_file import read_text_file
+from planner.ingest.shell_script import MOST_SCRIPT_BYTES, ShellCommand, ShellScript, read_script
+
+_SILENT: Final = ("echo", "printf", "cp", "mv", "cat", "ls", "cd", "source")
+_SHELLS: Final = ("bash", "sh", "sbatch")
+_LAUNCHERS: Final = ("torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic")
+_STARTERS: Final = ("torchrun", "python", "python3", "deepspeed", "srun", "mpirun", "accelerate", "exec")
+MOST_CALLED: Final = 3
+"""Scripts that call one another."""
+MOST_TOLD: Final = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingCommand:
+    """The command that starts the training.
+
+    Attributes
+    ----------
+    command : ShellCommand
+        As the script has it.
+    program : str
+        Its Python program or module.
+    arguments : tuple of str
+        Behind the program.
+    """
+
+    command: ShellCommand
+    program: str
+    arguments: tuple[str, ...]
+
+    @property
+    def _name(self) -> str:
+        return self.program.rpartition("/")[2]
+
+    def rivals(self, other: "TrainingCommand") -> bool:
+        """Whether another command starts the same program, or one that trains too, on other arguments."""
+        trains = all("train" in name for name in (self._name, other._name))
+        return (trains or self._name == other._name) and self.arguments != other.arguments
+
+
+def training_command(script: ShellScript, path: Path) -> tuple[TrainingCommand, list[str]]:
+    """Find the command with most arguments behind a Python program or module, and tell of others that train.
+
+    Parameters
+    ----------
+    script : ShellScript
+        As read.
+    path : Path
+        Its file; scripts beside it that it calls are read too.
+
+    Returns
+    -------
+    tuple
+        The command, and notes: what else is started and not judged.
+
+    Raises
+    ------
+    InputError
+        The script starts no Python program.
+    """
+    found: list[TrainingCommand] = []
+    for command in script.commands:
+        for inner in _nested(command, path, 0):
+            behind = _behind_program(inner.words)
+            if behind is not None:
+                found.append(TrainingCommand(command=inner, program=behind[0], arguments=behind[1]))
+    if not found:
+        raise InputError(
+            "no training command is found",
+            allowed="a script with one of torchrun, python, deepspeed, srun before a .py file, python -m MODULE, "
+            "or a file of arguments alone",
+            where=str(path),
+        )
+    chosen = max(found, key=lambda one: len(one.arguments))
+    rivals = [one for one in found if one is chosen or chosen.rivals(one)]
+    return chosen, _rivals_told(chosen, rivals)
+
+
+def _rivals_told(chosen: TrainingCommand, rivals: Sequence[TrainingCommand]) -> list[str]:
+    if len(rivals) < 2:
+        return []
+    own = _options(chosen.arguments)
+    told = []
+    for number, one in enumerate(rivals, start=1):
+        other = [option for option in _options(one.arguments) if option not in own][:MOST_TOLD]
+        if one is not chosen and number <= MOST_TOLD:
+            told.append(f"number {number} has {', '.join(other) or 'fewer arguments'}")
+    judged = f"number {rivals.index(chosen) + 1}, which has most arguments, and not: {'; '.join(told) or 'the others'}"
+    return [f"the script starts {len(rivals)} training commands; judged is {judged}"]
+
+
+def _options(words: Sequence[str]) -> list[str]:
+    """Options with their values, each as one text."""
+    found: list[str] = []
+    for word in words:
+        if word.startswith("--") or not found:
+            found.append(word)
+        else:
+            found[-1] += f" {word}"
+    return found
+
+
+def _nested(command: ShellCommand, path: Path, calls: int) -> Iterator[ShellCommand]:
+    """The command itself, or those inside ``bash -c "..."``, behind ``sbatch <<`` or in a script that it calls."""
+    for index, word in enumerate(command.words):
+        if word.rpartition("/")[2] in ("bash", "sh"):
+            options = list(takewhile(lambda option: option.startswith("-"), command.words[index + 1 :]))
+            last = index + len(options) + 1
+            if options and options[-1].endswith("c") and last < len(command.words):
+                yield from _inside(command.words[last], command, path, calls)
+                return
+    if command.words[0] == "eval":
+        yield from _inside(" ".join(command.words[1:]), command, path, calls)
+    elif command.document and command.words[0].rpartition("/")[2] in _SHELLS:
+        yield from _inside(command.document, command, path, calls)
+    elif (called := _called(command, path)) is not None and calls < MOST_CALLED:
+        index, file = called
+        text = read_text_file(file, allowed="a shell script", most_bytes=MOST_SCRIPT_BYTES).replace("\r\n", "\n")
+        yield from _inside(text, command, file, calls + 1, command.words[index + 1 :])
+    else:
+        yield command
+
+
+def _called(command: ShellCommand, path: Path) -> tuple[int, Path] | None:
+    """The script beside this one that a command calls, and the place of its word."""
+    if command.words[0].rpartition("/")[2] in _SILENT or _behind_program(command.words, later=False) is not None:
+        return None
+    for index, word in enumerate(command.words):
+        file = path.parent / Path(word).name
+        if word.endswith(".sh") and file.is_file() and file.resolve() != path.resolve():
+            return index, file
+    return None
+
+
+def _inside(
+    text: str, command: ShellCommand, path: Path, calls: int, arguments: Sequence[str] | None = None
+) -> Iterator[ShellCommand]:
+    """Training commands of a script in a script, which knows what the outer one exports."""
+    for inner in read_script(text, str(path), command.environment, arguments).commands:
+        environment = MappingProxyType({**command.environment, **inner.environment})
+        unresolved = (*command.unresolved, *inner.unresolved)
+        yield from _nested(replace(inner, environment=environment, unresolved=unresolved), path, calls)
+
+
+def _behind_program(words: Sequence[str], *, later: bool = True) -> tuple[str, tuple[str, ...]] | None:
+    """The training program and its arguments; what a script prints or copies starts nothing.
+
+    With ``later``, a program that a variable without a value names is one too.
+    """
+    if words[0].rpartition("/")[2] in _SILENT:
+        return None
+    if "llm" in words and "pretrain" in words[words.index("llm") :]:  # nemo's command line
+        return "nemo", tuple(words[words.index("pretrain", words.index("llm")) + 1 :])
+    for index, word in enumerate(words):
+        module = word == "-m" and index + 1 < len(words) and not words[index + 1].startswith(_LAUNCHERS)
+        started = index and words[0].rpartition("/")[2] in _STARTERS and not words[index - 1].startswith("-")
+        named_later = later and word.startswith("$") and bool(started) and not word.endswith("]")
+        if word.endswith(".py") or module or named_later:
+            return words[index + module], tuple(words[index + 1 + module :])
+    return None
