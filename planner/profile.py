@@ -1,9 +1,10 @@
 """What a calibration knows of one machine, as a value and as a TOML file that is written whole and read strictly."""
 
+import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from costmodels.pricing import Constants
 from costmodels.profile import UNCHANGED, Profile, profiled
@@ -128,7 +129,13 @@ class MachineProfile:
 
 
 def profile_text(profile: MachineProfile) -> str:
-    """Return a profile as the text of a TOML file."""
+    """Return a profile as the text of a TOML file.
+
+    Raises
+    ------
+    InputError
+        :func:`read_profile` would refuse the file: a factor is no number, or out of its range.
+    """
     lines = [
         "# The profile of one machine, written by plan calibrate: factors on the published constants (1: as they",
         "# ship), what they were fitted on, and logarithms of predicted over measured step time before and after.",
@@ -150,7 +157,9 @@ def profile_text(profile: MachineProfile) -> str:
         lines += ["", "[[run]]", _line("id", run.id)]
         lines += [_line(name, getattr(run, name)) for name in ("before", "after", "left_out", "distrusted", *_RATES)]
         lines += [_line(field.name, getattr(run.traits, field.name)) for field in fields(RunTraits)]
-    return "\n".join(lines) + "\n"
+    text = "\n".join(lines) + "\n"
+    _parsed(tomllib.loads(text), "the profile that was fitted", profile.name)
+    return text
 
 
 def _range_lines(runs: Iterable[FittedRun]) -> list[str]:
@@ -194,8 +203,11 @@ def read_profile(path: Path) -> MachineProfile:
     InputError
         The file is missing, too large, no TOML, or a field is missing, unknown, or out of its range.
     """
-    where = str(path)
     table = read_toml_file(path, allowed="a profile that plan calibrate wrote", most_bytes=MOST_BYTES)
+    return _parsed(table, str(path), path.name)
+
+
+def _parsed(table: Mapping[str, Any], where: str, name: str) -> MachineProfile:
     read = Fields(table, where)
     read.only(("format", "accelerator", "frameworks", "learned", "factors", "memory_errors", "file", "run"))
     if read.whole("format") != FORMAT:
@@ -208,7 +220,7 @@ def read_profile(path: Path) -> MachineProfile:
         memory=_memory_errors(read.table("memory_errors")),
         files=tuple(_file(row) for row in _rows(table, "file", where)),
         runs=tuple(_run(row) for row in _rows(table, "run", where)),
-        name=path.name,
+        name=name,
     )
 
 

@@ -21,6 +21,7 @@ from planner.calibrate.inputs import Inputs
 from planner.calibrate.runs import read_calibration_runs
 from planner.calibrate.tables import read_products
 from planner.cli import app
+from planner.evidence.left_out import LeftOut
 from planner.evidence.nearness import evidence_for
 from planner.evidence.profile_use import profile_notes
 from planner.layouts.explicit import ExplicitLayout, layout_of
@@ -202,7 +203,7 @@ def test_a_table_of_products_calibrates_their_rate(tmp_path):
     assert found.profile.factors.matrix == pytest.approx(0.8, abs=0.04)
     assert found.profile.frameworks == ()
     assert found.profile.files[0].used == 5
-    assert dict(found.skipped) == {f"{table}: m below 128": 1}
+    assert found.skipped == (LeftOut(reason="m below 128", rows=("gemm.csv: row 7",)),)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +215,7 @@ def test_a_table_of_products_calibrates_their_rate(tmp_path):
             r"gemm.csv: row 2: k: '0' is not accepted; allowed: a number from",
         ),
         ("m,n,k,dtype,time_us\nmany,4096,64,bf16,1\n", r"gemm.csv: row 2: m: 'many' is not accepted"),
-        ("m,n,k,dtype,time_us\n4096,4096,64,int8,1\n", r"no row can be used \(1: dtype 'int8'\)"),
+        ("m,n,k,dtype,time_us\n4096,4096,64,int8,1\n", r"no row can be used \(1: dtype 'int8' \(gemm\.csv: row 2\)\)"),
     ],
 )
 def test_a_wrong_table_of_products_is_refused_with_its_place(tmp_path, text, message):
@@ -237,7 +238,9 @@ def test_rows_of_two_machines_are_refused_or_chosen_from(tmp_path):
         calibrate(Inputs(runs=(path,)))
     chosen = calibrate(Inputs(runs=(path,), accelerator="a100-sxm-80gb"))
     assert len(chosen.profile.runs) == 2
-    assert dict(chosen.skipped) == {"on h100-sxm-80gb": 3}
+    assert chosen.skipped == (
+        LeftOut(reason="on h100-sxm-80gb", rows=("runs.csv: run-0", "runs.csv: run-1", "runs.csv: run-2")),
+    )
 
 
 def test_runs_that_cannot_be_used_are_refused_with_their_reasons(tmp_path):

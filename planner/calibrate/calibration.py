@@ -16,6 +16,7 @@ from planner.calibrate.machine import fit_machine
 from planner.calibrate.observations import Observations
 from planner.calibrate.runs import CalibrationRun, read_calibration_runs
 from planner.calibrate.tables import Products, log_observations, product_observations, read_logs, read_products
+from planner.evidence.left_out import LeftOut
 from planner.profile import InputFile, MachineProfile
 
 MOST_RUNS: Final = 2000
@@ -24,11 +25,12 @@ MOST_RUNS: Final = 2000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """A profile, the memory fit's distrusted runs, and rows that could not be used, with counts."""
+    """A profile, the memory fit's distrusted runs, rows that could not be used, and columns that are not read."""
 
     profile: MachineProfile
     distrusted_memory: tuple[str, ...]
-    skipped: tuple[tuple[str, int], ...]
+    skipped: tuple[LeftOut, ...]
+    unread: tuple[str, ...] = ()
 
 
 def calibrate(inputs: Inputs) -> Calibration:
@@ -67,11 +69,11 @@ def calibrate(inputs: Inputs) -> Calibration:
     if cluster is not None:
         tables += [log_observations(log, cluster) for log in logs]
     found = fit_machine(chosen.runs, tables, part.name)
-    left_out = [(f"{table.where}: {reason}", count) for table in products for reason, count in table.skipped]
     return Calibration(
         profile=replace(found.profile, files=_files(inputs, chosen.runs, logs, products)),
         distrusted_memory=found.distrusted_memory,
-        skipped=(*chosen.skipped, *left_out),
+        skipped=(*chosen.skipped, *(one for table in products for one in table.skipped)),
+        unread=chosen.unread,
     )
 
 

@@ -16,9 +16,11 @@ from costmodels.table import Floats
 from hardware.cluster import Accelerator
 from hardware.errors import InputError
 from planner.calibrate.observations import Observations
+from planner.evidence.cells import unread_columns
+from planner.evidence.left_out import LeftOut, left_out, rows_in_words
 from planner.evidence.measured import MeasuredRun, read_runs
 from planner.evidence.runs import PricedRun, question_of
-from planner.evidence.validate import LEAST_MFU_PERCENT, stated_peak_bytes
+from planner.evidence.validate import stated_peak_bytes
 
 BYTES_PER_GIB: Final = 2.0**30
 TIME_NOISE: Final = 0.08
@@ -46,9 +48,7 @@ class CalibrationRun:
     @property
     def timed(self) -> bool:
         """Whether its step time says something: it ran, and nothing troubled it."""
-        utilisation = self.run.number("mfu")
-        troubled = self.run.status != "ok" or (utilisation is not None and utilisation < LEAST_MFU_PERCENT)
-        return bool(self.run.step_time_s) and not troubled
+        return not self.run.untimed
 
     @property
     def weighed(self) -> bool:
@@ -66,10 +66,11 @@ class CalibrationRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """The runs of one accelerator, in the order of their files, and why others were left out, with counts."""
+    """The runs of one accelerator, in the order of their files, what was left out, and columns that are not read."""
 
     runs: tuple[CalibrationRun, ...]
-    skipped: tuple[tuple[str, int], ...]
+    skipped: tuple[LeftOut, ...]
+    unread: tuple[str, ...] = ()
 
 
 def read_calibration_runs(paths: Sequence[Path], accelerator: str = "") -> Chosen:
@@ -92,25 +93,26 @@ def read_calibration_runs(paths: Sequence[Path], accelerator: str = "") -> Chose
         A file is no table of runs, no row can be used, or the rows are of several accelerators.
     """
     found: list[CalibrationRun] = []
-    skipped: Counter[str] = Counter()
-    for file, run in ((path, run) for path in paths for run in read_runs(path)):
-        try:
-            usable = usable_run(run)
-        except InputError as error:
-            skipped[str(error)] += 1
-            continue
-        if accelerator and usable.accelerator.name != accelerator:
-            skipped[f"on {usable.accelerator.name}"] += 1
-        else:
-            found.append(replace(usable, file=file))
+    skipped: list[tuple[str, str]] = []
+    unread: list[str] = []
+    for path in paths:
+        read = read_runs(path)
+        unread += [f"{path.name}: {words}" for words in unread_columns(read[0].row if read else ())]
+        for run in read:
+            try:
+                usable = usable_run(run)
+            except InputError as error:
+                skipped.append((str(error), run.place))
+                continue
+            if accelerator and usable.accelerator.name != accelerator:
+                skipped.append((f"on {usable.accelerator.name}", run.place))
+                continue
+            found.append(replace(usable, file=path))
+            if run.step_time_s and run.untimed and run.status == "ok":
+                skipped.append((f"the step time alone: {run.untimed}", run.place))
     where = ", ".join(str(path) for path in paths)
     if paths and not found:
-        reasons = "; ".join(f"{count}: {reason}" for reason, count in skipped.most_common(MOST_REASONS))
-        raise InputError(
-            f"no row can be used ({reasons or 'no rows'})",
-            allowed="rows with a full layout and step_time_s or peak_mem_gb",
-            where=where,
-        )
+        raise _nothing(left_out(skipped), unread, where)
     parts = Counter(run.accelerator.name for run in found)
     if len(parts) > 1:
         listed = ", ".join(f"{count} on {name}" for name, count in parts.most_common())
@@ -119,7 +121,17 @@ def read_calibration_runs(paths: Sequence[Path], accelerator: str = "") -> Chose
             allowed="one machine in a profile: --accelerator " + parts.most_common(1)[0][0],
             where=where,
         )
-    return Chosen(runs=tuple(found), skipped=tuple(skipped.most_common()))
+    return Chosen(runs=tuple(found), skipped=left_out(skipped), unread=tuple(unread))
+
+
+def _nothing(skipped: Sequence[LeftOut], unread: Sequence[str], where: str) -> InputError:
+    """Return the error of tables without a row that can be used, with the reasons."""
+    reasons = [f"{len(one.rows)}: {one.reason} ({rows_in_words(one.rows)})" for one in skipped[:MOST_REASONS]]
+    return InputError(
+        f"no row can be used ({'; '.join([*reasons, *unread]) or 'no rows'})",
+        allowed="rows with a full layout and step_time_s or peak_mem_gb",
+        where=where,
+    )
 
 
 def usable_run(run: MeasuredRun) -> CalibrationRun:
@@ -137,7 +149,7 @@ def usable_run(run: MeasuredRun) -> CalibrationRun:
     if len({island.node.accelerator.name for island in asked.cluster.islands}) > 1:
         raise InputError("several kinds of accelerators in one run")
     if not found.timed and not found.weighed:
-        raise InputError("no step time and no peak memory of a run that went well")
+        raise InputError(f"no step time that counts ({run.untimed}) and no peak_mem_gb of a run that went well")
     step_time_s(found.pricings(Constants()), asked.layout)
     return found
 
@@ -147,20 +159,20 @@ class Prices:
     """Prices of runs under profiles, remembered: a fit asks for the same ones again."""
 
     constants: Constants = field(default_factory=Constants)
-    _times_s: dict[tuple[str, Profile], float] = field(default_factory=dict)
-    _peaks_bytes: dict[tuple[str, Profile], float] = field(default_factory=dict)
+    _times_s: dict[tuple[Path, str, Profile], float] = field(default_factory=dict)
+    _peaks_bytes: dict[tuple[Path, str, Profile], float] = field(default_factory=dict)
     _profiled: dict[Profile, Constants] = field(default_factory=dict)
 
     def time_s(self, run: CalibrationRun, profile: Profile) -> float:
         """Return the step time of a run under a profile [s]."""
-        key = (run.run.id, profile)
+        key = (run.file, run.run.id, profile)
         if key not in self._times_s:
             self._times_s[key] = step_time_s(run.pricings(self._under(profile)), run.asked.layout)
         return self._times_s[key]
 
     def peak_bytes(self, run: CalibrationRun, profile: Profile) -> float:
         """Return the peak that a run would state under a profile [B]."""
-        key = (run.run.id, profile)
+        key = (run.file, run.run.id, profile)
         if key not in self._peaks_bytes:
             asked, memory = run.asked, self._under(profile).memory
             uses = stage_memory(asked.layout, asked.model, asked.job, run.accelerator, memory)

@@ -3,7 +3,6 @@
 import csv
 import io
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +25,7 @@ from hardware.importers.nccl_log import NcclLog, read_nccl_log
 from hardware.importers.source_text import SourceText, read_source
 from planner.calibrate.link_rates import log_ratios, ranks_in
 from planner.calibrate.observations import Observations, shared_noise
+from planner.evidence.left_out import LeftOut, left_out, rows_in_words
 
 LOG_NOISE: Final = 0.12
 """Median error of the communication model over the nccl-tests tables (docs/collectives.md), 0.07, and repeats."""
@@ -107,7 +107,7 @@ def _wide_enough(island: Island, ranks: int) -> Island:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Products:
-    """Timed matrix products of one file: sizes (N,), formats, seconds (N,), and why rows were left out."""
+    """Timed matrix products of one file: sizes (N,), formats, seconds (N,), and rows that were left out."""
 
     where: str
     m: Floats
@@ -115,7 +115,7 @@ class Products:
     k: Floats
     formats: tuple[str, ...]
     time_s: Floats
-    skipped: tuple[tuple[str, int], ...]
+    skipped: tuple[LeftOut, ...]
 
 
 def read_products(path: Path, part: Accelerator) -> Products:
@@ -148,14 +148,14 @@ def read_products(path: Path, part: Accelerator) -> Products:
         raise source.wrong(f"lacks the column {', '.join(missing)}", 1, allowed)
     rows: list[tuple[float, float, float, float]] = []
     formats: list[str] = []
-    skipped: Counter[str] = Counter()
+    skipped: list[tuple[str, str]] = []
     try:
         for line, row in enumerate(reader, start=2):
             if line > MOST_PRODUCTS:
                 raise source.wrong("too many rows", line, f"up to {MOST_PRODUCTS}")
             reason = _left_out(row, part)
             if reason:
-                skipped[reason] += 1
+                skipped.append((reason, f"{path.name}: row {line}"))
                 continue
             m, n, k, stated = (_positive(row, name, f"{source.where}: row {line}") for name in ("m", "n", "k", time))
             rows.append((m, n, k, stated * _TIMES[time] if time in _TIMES else 2.0 * m * n * k / (stated * _TERA)))
@@ -163,7 +163,8 @@ def read_products(path: Path, part: Accelerator) -> Products:
     except csv.Error as error:
         raise source.wrong(f"is no CSV ({error})", 0, "comma-separated text with a header") from error
     if not rows:
-        reasons = "; ".join(f"{count}: {reason}" for reason, count in skipped.most_common(3)) or "no rows"
+        listed = (f"{len(one.rows)}: {one.reason} ({rows_in_words(one.rows)})" for one in left_out(skipped)[:3])
+        reasons = "; ".join(listed) or "no rows"
         what = f"no row can be used ({reasons})"
         raise source.wrong(what, 0, f"products of {part.name} with m of {LEAST_ROWS} or more")
     columns = np.array(rows, dtype=np.float64).T
@@ -174,7 +175,7 @@ def read_products(path: Path, part: Accelerator) -> Products:
         k=columns[2],
         time_s=columns[3],
         formats=tuple(formats),
-        skipped=tuple(skipped.most_common()),
+        skipped=left_out(skipped),
     )
 
 

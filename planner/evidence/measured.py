@@ -1,19 +1,14 @@
 """Measured runs as tables state them: one CSV row becomes one frozen value, or a reason why it cannot be priced.
 
-Understood columns: ``id, framework, source_version, date, model, layers, hidden_size, ffn_hidden_size, heads,
-kv_heads, vocab, experts,
-topk, hardware, gpus_per_node, n_gpus, scaleout_gbps_per_node, intra_node, precision, dtype, seq_len, global_batch_size,
-micro_batch_size, tp, pp, cp, vpp, ep, etp, dp, zero, fsdp, sequence_parallel, distributed_optimizer, recompute,
-schedule_kind,
-overlap, cuda_graphs, offload, moe_dispatcher, token_routing, step_time_s, peak_mem_gb, status``. Blank means not
-stated.
+Understood columns: :data:`planner.evidence.cells.COLUMNS`. Blank means not stated.
 """
 
 import csv
 import io
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -21,10 +16,11 @@ from typing import Final
 from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Granularity, Recompute
 from hardware.errors import InputError
 from hardware.text_file import read_text_file
+from planner.evidence.cells import MOST_NUMBER, wrong_cell
 
+LEAST_MFU_PERCENT: Final = 5.0
+"""Runs below it are troubled (a network fault, a cold start) and say nothing about a model."""
 MAX_FILE_BYTES: Final = 256 * 1024 * 1024
-MOST_NUMBER: Final = 1e15
-"""No count, size or time of a run is larger; products of several of them are still numbers."""
 _NEEDED_COLUMNS: Final = ("id", "hardware", "n_gpus", "seq_len", "global_batch_size")
 _MODULES: Final = MappingProxyType(
     {
@@ -65,7 +61,10 @@ class RunGrid:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredRun:
-    """One row. ``skipped`` says why a row states too little (or nonsense) to be priced; then ``grid`` is None."""
+    """One row. ``skipped`` says why a row states too little (or nonsense) to be priced; then ``grid`` is None.
+
+    ``file`` is the name of its table.
+    """
 
     id: str
     row: Mapping[str, str]
@@ -77,6 +76,25 @@ class MeasuredRun:
     peak_mem_gib: float | None
     status: str
     skipped: str | None
+    file: str = ""
+
+    @property
+    def place(self) -> str:
+        """Where it stands: ``runs.csv: id``."""
+        return f"{self.file}: {self.id}" if self.file else self.id
+
+    @property
+    def untimed(self) -> str:
+        """Why its step time says nothing about a model; empty where it does."""
+        if self.status != "ok":
+            return f"status {self.status}"
+        if not self.step_time_s:
+            return "no step_time_s"
+        share = self.number("mfu")
+        if share is None or share >= LEAST_MFU_PERCENT:
+            return ""
+        hint = " (mfu is in percent: 40 for 40 %, not 0.4)" if share <= 1.0 else ""
+        return f"mfu below {LEAST_MFU_PERCENT:g} %, as of a troubled run{hint}"
 
     def text(self, column: str) -> str:
         """Return a column's text, stripped; empty when absent."""
@@ -93,23 +111,47 @@ def read_runs(path: Path) -> tuple[MeasuredRun, ...]:
     Raises
     ------
     InputError
-        The file is missing, too large, not UTF-8 CSV, lacks a needed column, or repeats an id.
+        The file is missing, too large, not UTF-8 CSV, lacks a needed column, repeats a column or an id, or a row has
+        not as many cells as the header.
     """
     text = read_text_file(path, allowed="a CSV of measured runs", most_bytes=MAX_FILE_BYTES)
     try:
         reader = csv.DictReader(io.StringIO(text, newline=""))
-        missing = [name for name in _NEEDED_COLUMNS if name not in (reader.fieldnames or ())]
-        if missing:
-            raise InputError(
-                f"lacks the column {', '.join(missing)}",
-                allowed="a header with " + ", ".join(_NEEDED_COLUMNS),
-                where=str(path),
-            )
-        return tuple(_unique(path, (parse_run(row) for row in reader)))
+        _check_header(path, reader.fieldnames or ())
+        return tuple(_unique(path, (replace(parse_run(row), file=path.name) for row in _whole_rows(path, reader))))
     except csv.Error as error:
         raise InputError(
             f"is not a CSV file ({error})", allowed="comma-separated text with a header", where=str(path)
         ) from error
+
+
+def _check_header(path: Path, names: Sequence[str]) -> None:
+    missing = [name for name in _NEEDED_COLUMNS if name not in names]
+    if missing:
+        raise InputError(
+            f"lacks the column {', '.join(missing)}",
+            allowed="a header with " + ", ".join(_NEEDED_COLUMNS),
+            where=str(path),
+        )
+    twice = [name for name, number in Counter(names).items() if name and number > 1]
+    if twice:
+        raise InputError(
+            f"the column {', '.join(twice)} stands twice", allowed="each column once", where=f"{path}: line 1"
+        )
+
+
+def _whole_rows(path: Path, reader: "csv.DictReader[str]") -> Iterator[Mapping[str, str]]:
+    """Yield rows; one with a cell more or less than the header has values under wrong names."""
+    columns = len(reader.fieldnames or ())
+    for row in reader:
+        more, less = len(row.get(reader.restkey) or ()), sum(cell is None for cell in row.values())
+        if more or less:
+            raise InputError(
+                f"row {(row.get('id') or '').strip()!r} has {columns + more - less} cells and the header {columns}",
+                allowed="as many cells as the header; blank where not stated",
+                where=f"{path}: line {reader.line_num}",
+            )
+        yield row
 
 
 def _unique(path: Path, runs: Iterator[MeasuredRun]) -> Iterator[MeasuredRun]:
@@ -133,7 +175,9 @@ def number(row: Mapping[str, str], column: str) -> float | None:
 
 def parse_run(row: Mapping[str, str]) -> MeasuredRun:
     """Read one row; never raises for what the row says, but sets ``skipped``."""
-    grid, reason = _grid(row)
+    status = (row.get("status") or "ok").strip() or "ok"
+    reason = wrong_cell(row, status)
+    grid, reason = (None, reason) if reason else _grid(row)
     zero, shard_group = _zero(row)
     return MeasuredRun(
         id=(row.get("id") or "").strip(),
@@ -144,7 +188,7 @@ def parse_run(row: Mapping[str, str]) -> MeasuredRun:
         recompute=parse_recompute(row.get("recompute") or ""),
         step_time_s=number(row, "step_time_s"),
         peak_mem_gib=_peak_gib(row),
-        status=(row.get("status") or "ok").strip() or "ok",
+        status=status,
         skipped=reason,
     )
 

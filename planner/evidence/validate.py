@@ -21,8 +21,6 @@ from planner.evidence.measured import MeasuredRun, read_runs
 from planner.evidence.runs import PricedRun, question_of
 from planner.profile import MachineProfile
 
-LEAST_MFU_PERCENT = 5.0
-"""Runs below it are troubled (a network fault, a cold start) and say nothing about a model."""
 UNSTATED = "(not stated)"
 _READINGS: Final = Path(__file__).with_name("readings.toml")
 
@@ -46,9 +44,7 @@ class Prediction:
     def error(self) -> float | None:
         """Predicted over measured step time less one; None when either is missing or the run was troubled."""
         measured = self.run.step_time_s
-        mfu = self.run.number("mfu")
-        troubled = self.run.status != "ok" or (mfu is not None and mfu < LEAST_MFU_PERCENT)
-        if self.step_time_s is None or not measured or troubled:
+        if self.step_time_s is None or not measured or self.run.untimed:
             return None
         return self.step_time_s / measured - 1.0
 

@@ -15,10 +15,10 @@ from planner.calibrate.calibration import Calibration
 from planner.profile import FittedRun, MachineProfile
 from planner.report.console import section, show
 from planner.report.layout_text import bullets, labelled
+from planner.report.left_out_text import left_out_rows
 from planner.report.ranking import ruled_table
 from planner.report.words import gib, listed, percent
 
-MOST_REASONS: Final = 8
 LABELS: Final = MappingProxyType(
     {
         "matrix": "rate of matrix products",
@@ -100,7 +100,7 @@ def _size(runs: Sequence[FittedRun], field: str, share: float) -> float:
 
 
 def _left_out(found: Calibration) -> list[RenderableType]:
-    """Name runs that were distrusted, and count rows that could not be used."""
+    """Name runs that were distrusted, rows that could not be used, and columns that are not read."""
     lines = [
         f"{run.id}: {math.exp(run.after):.2f} times the measured step under the fit of the others; not used"
         for run in found.profile.runs
@@ -108,7 +108,5 @@ def _left_out(found: Calibration) -> list[RenderableType]:
     ]
     lines += [f"{name}: its peak memory fits no other run; not used" for name in found.distrusted_memory]
     parts: list[RenderableType] = [section("Distrusted", bullets(lines))] if lines else []
-    rows = [(f"{number:6,}", reason) for reason, number in found.skipped[:MOST_REASONS]]
-    rest = sum(number for _, number in found.skipped[MOST_REASONS:])
-    rows += [(f"{rest:6,}", "for other reasons")] if rest else []
-    return [*parts, section("Not usable", labelled(rows))] if rows else parts
+    parts += [section("Columns", bullets(found.unread))] if found.unread else []
+    return [*parts, section("Not usable", left_out_rows(found.skipped))] if found.skipped else parts

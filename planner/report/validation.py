@@ -11,17 +11,19 @@ from rich.text import Text
 
 from costmodels.inventory import fitted_constants
 from hardware.nouns import count
+from planner.evidence.cells import unread_columns
+from planner.evidence.left_out import left_out
 from planner.evidence.measured import MeasuredRun
 from planner.evidence.validate import ErrorSummary, Prediction, summaries
 from planner.profile import MachineProfile
 from planner.report.console import section, show
 from planner.report.json_report import Json, heading
-from planner.report.layout_text import labelled
+from planner.report.layout_text import bullets, labelled
+from planner.report.left_out_text import left_out_rows
 from planner.report.ranking import ruled_table
 from planner.report.words import gib, percent
 
 MOST_GROUPS: Final = 20
-MOST_REASONS: Final = 8
 LEAST_ROWS: Final = 3  # a median of fewer says nothing
 
 
@@ -88,14 +90,22 @@ def print_predictions(
         groups = [(title, found) for title, found in _groups(predictions) if found]
         parts.append(section("Step time: error of the prediction against the measured step", _table(groups)))
     parts += _memory_parts(predictions)
-    reasons = _reasons(predictions)
-    if reasons:
-        rows = [(f"{number:6,}", reason) for reason, number in reasons[:MOST_REASONS]]
-        rest = sum(number for _, number in reasons[MOST_REASONS:])
-        rows += [(f"{rest:6,}", "for other reasons")] if rest else []
-        parts.append(section("Not predicted", labelled(rows)))
+    parts += _left_out(predictions)
     parts.append(section("Fitted constants", labelled(_constants())))
     show(console, *parts)
+
+
+def _left_out(predictions: Sequence[Prediction]) -> list[RenderableType]:
+    """Name rows that were not predicted or not compared, and columns that look like one that is read."""
+    skipped = left_out((found.skipped, found.run.place) for found in predictions if found.skipped)
+    untimed = left_out(
+        (found.run.untimed, found.run.place) for found in predictions if not found.skipped and found.run.untimed
+    )
+    headers = {found.run.file: found.run.row for found in predictions}
+    unread = [f"{file}: {words}" for file, row in headers.items() for words in unread_columns(row)]
+    parts = [section("Columns", bullets(unread))] if unread else []
+    parts += [section("Step time not compared", left_out_rows(untimed))] if untimed else []
+    return [*parts, section("Not predicted", left_out_rows(skipped))] if skipped else parts
 
 
 def _profile_line(profile: MachineProfile | None, predictions: Sequence[Prediction]) -> list[RenderableType]:
