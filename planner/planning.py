@@ -18,7 +18,7 @@ from planner.evidence.nearness import evidence_for
 from planner.evidence.profile_use import profile_notes
 from planner.infeasible.reasons import explain_infeasible
 from planner.layouts.build import on_island
-from planner.layouts.shape_notes import shape_notes
+from planner.layouts.request_notes import request_notes
 from planner.placement import (
     PlacedLayout,
     in_order,
@@ -223,7 +223,7 @@ def by_device(request: PlanRequest) -> bool:
 
 def _notes(request: PlanRequest, pricings: Sequence[Pricing]) -> tuple[str, ...]:
     """What the prices take for granted about how the job is allocated, and where a profile does not hold."""
-    notes = [*profile_notes(request), *shape_notes(request.model)]
+    notes = [*profile_notes(request), *request_notes(request)]
     for island, pricing in zip(request.cluster.islands, pricings, strict=True):
         segment = pricing.island.node.scale_up.domain_gpus
         if segment != island.node.scale_up.domain_gpus:

@@ -130,8 +130,8 @@ def test_next_steps_name_the_report():
     assert "once --json plan.json is added" in search_text()
     assert "plan export plan.json --rank 1" in search_text(100, None, "-")
     report = samples.report()
-    other = replace(report, request=samples.request(framework="galvatron"))
-    assert "--to galvatron" in search_text(100, other)
+    other = replace(report, request=samples.request(framework="bridge"))
+    assert "--to bridge" in search_text(100, other)
 
 
 def test_a_step_that_leaves_out_heat_says_so():

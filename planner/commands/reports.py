@@ -95,7 +95,7 @@ def traffic(path: Path, rank: int, *, scaling: bool, json_out: str | None) -> in
 def export(path: Path, rank: int, target: Target, folder: Path | None) -> int:
     """Write the launch of a saved layout, or print its arguments."""
     from planner.export.folder import write_folder  # noqa: PLC0415
-    from planner.report.launch import launch_of, print_launch  # noqa: PLC0415
+    from planner.report.launch import launch_of, print_launch, print_warnings  # noqa: PLC0415
 
     if folder is not None:
         check_name(folder)
@@ -103,6 +103,7 @@ def export(path: Path, rank: int, target: Target, folder: Path | None) -> int:
     launch = launch_of(report.request, ranked, target)
     if folder is None:
         write_stdout(launch.text)
+        print_warnings(text_console(json_on_stdout=True), launch)
         return DONE
     write_folder(folder, dict(launch.files))
     print_launch(text_console(), launch, folder)

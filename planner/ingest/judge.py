@@ -26,7 +26,7 @@ from planner.ingest.plain_layout import StatedLayout
 from planner.ingest.torchtitan_models import model_of_config
 from planner.layouts.build import with_strategies
 from planner.request import Framework
-from planner.rules.proposal import ModelFacts, Proposal, facts_of
+from planner.rules.proposal import Proposal, facts_of
 from planner.rules.table import Found
 from planner.rules.verdict import Violation, accepted_at_launch, check
 
@@ -189,7 +189,7 @@ def _overrides(given: LaunchInput) -> JudgedLaunch:
     read = read_overrides(launcher_options_off(without_unresolved(text, _any_value), framework), framework)
     model, notes = _recipe_model(given, read.layers)
     facts = replace(facts_of(model), max_positions=0) if model else None  # positions follow the sequence here
-    words, assumed = _with_assumptions(read.flags, read.answered, facts_of(model) if model else None)
+    words, assumed = _with_assumptions(read.flags, read.answered, model)
     launch = parse_megatron(words, world=given.world, version=CORE[framework], model=facts)
     launch = replace(launch, faults=(*read.faults, *_missing_words(launch.faults)))
     verdict = judge(launch)
@@ -269,16 +269,17 @@ def model_of_recipe(recipe: str) -> ModelSpec | None:
 
 
 def _with_assumptions(
-    flags: Sequence[str], decided: Sequence[str], facts: ModelFacts | None
+    flags: Sequence[str], decided: Sequence[str], model: ModelSpec | None
 ) -> tuple[list[str], list[str]]:
     """Flags with what recipes set where an override does not decide, and a note on each."""
     words, told = list(flags), []
+    facts = facts_of(model) if model else None
     for flag, answered, name in _ASSUMED:
         experts = flag != "--moe-grouped-gemm" or bool(facts and facts.experts) or "--num-experts" in words
         if experts and not any(word in words or word in decided for word in answered):
             words.append(flag)
             told.append(name)
-    defaults = (("--seq-length", str((facts and facts.max_positions and min(facts.max_positions, 4096)) or 4096)),)
+    defaults = (("--seq-length", str(min((model and model.max_positions) or 4096, 4096))),)
     for flag, value in (*defaults, ("--micro-batch-size", "1")):
         if flag not in words:
             words += [flag, value]

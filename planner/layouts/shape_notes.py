@@ -1,4 +1,4 @@
-"""Remarks on a model's shapes that kernels do not like."""
+"""Remarks on a model's shapes: what kernels do not like, and sequences beyond what the model was trained for."""
 
 from typing import Final
 
@@ -14,7 +14,7 @@ def shape_notes(model: ModelSpec) -> tuple[str, ...]:
     Parameters
     ----------
     model : ModelSpec
-        Any model; one without attention has no remark.
+        Any model; one without attention has no remark on heads.
 
     Returns
     -------
@@ -28,3 +28,14 @@ def shape_notes(model: ModelSpec) -> tuple[str, ...]:
         for size in sorted(sizes)
         if size % HEAD_MULTIPLE
     )
+
+
+def position_notes(model: ModelSpec, seq: int) -> tuple[str, ...]:
+    """Say that sequences are longer than the positions that a model states; empty where they are not."""
+    if not 0 < model.max_positions < seq:
+        return ()
+    how = (
+        "its table of positions is to grow" if model.learned_positions else "the launch sets positions to the sequence"
+    )
+    note = f"{model.name} states {model.max_positions:,} positions and sequences have {seq:,} tokens: {how}"
+    return (note,)

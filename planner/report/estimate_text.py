@@ -6,7 +6,7 @@ from rich.console import Console, RenderableType
 
 from planner.advice.remedies import Remedies
 from planner.evidence.profile_use import profile_notes
-from planner.layouts.shape_notes import shape_notes
+from planner.layouts.request_notes import request_notes
 from planner.plan_report import RankedLayout
 from planner.report.console import bars, section, show
 from planner.report.explain_text import saving_sections
@@ -42,7 +42,7 @@ def print_estimate(
 
 
 def _notes(request: PlanRequest) -> Sequence[RenderableType]:
-    notes = (*profile_notes(request), *shape_notes(request.model))
+    notes = (*profile_notes(request), *request_notes(request))
     return (section("Note", bullets(notes)),) if notes else ()
 
 

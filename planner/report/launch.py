@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from rich.console import Console
 
+from costmodels.results import Verdict
 from hardware.errors import InputError
 from hardware.nouns import count
 from planner.export.bridge import export_bridge
@@ -18,14 +19,16 @@ from planner.export.layout_json import write_layout
 from planner.export.megatron import export_megatron
 from planner.export.nemo import export_nemo
 from planner.export.torchtitan import export_torchtitan
+from planner.layouts.platform_notes import refuse_platforms
+from planner.layouts.shape_notes import position_notes
 from planner.nearest import nearest
 from planner.placement.order import places_in_order
 from planner.plan_report import RankedLayout, RankPlace
 from planner.report.console import section, show
 from planner.report.layout_text import bullets
 from planner.report.target import Target
-from planner.report.words import layout_text
-from planner.request import Launcher, PlanRequest
+from planner.report.words import BYTES_PER_GIB, layout_text
+from planner.request import Framework, Launcher, PlanRequest
 
 EXPORTERS: Mapping[str, Callable[[Planned], Export]] = MappingProxyType(
     {
@@ -42,12 +45,16 @@ FORMATS = (*EXPORTERS, "json")
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchFiles:
-    """A launch: its text for standard output, its files by name, and what the user should know."""
+    """A launch: its text for standard output, its files by name, and what the user should know.
+
+    ``warnings`` are those of the notes that stand against starting it.
+    """
 
     title: str
     text: str
     files: Mapping[str, str]
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 def launch_of(request: PlanRequest, ranked: RankedLayout, target: Target) -> LaunchFiles:
@@ -77,6 +84,8 @@ def launch_of(request: PlanRequest, ranked: RankedLayout, target: Target) -> Lau
         return LaunchFiles(title=title, text=text, files=MappingProxyType({"layout.json": text}))
     hosts = target.hosts or (request.cluster.host_names if any(i.hosts for i in request.cluster.islands) else ())
     exporter = EXPORTERS.get(target.format)
+    if exporter is not None:
+        refuse_platforms(Framework(target.format), request.cluster)
     islands = {stage.island for stage in ranked.layout.stages}
     if exporter is not None:
         launcher = Launcher(target.launcher) if target.launcher else request.launcher
@@ -91,15 +100,29 @@ def launch_of(request: PlanRequest, ranked: RankedLayout, target: Target) -> Lau
                 launcher=launcher,
             )
         )
-        export = replace(export, launcher=launcher)
+        warnings = _warnings(request, ranked)
+        export = replace(export, launcher=launcher, notes=(*warnings, *export.notes))
         return LaunchFiles(
             title=title,
             text=export.argument_text + "\n",
             files=MappingProxyType(export_files(export, ranked.layout, title)),
             notes=export.notes,
+            warnings=warnings,
         )
     known = nearest(target.format, FORMATS)
     raise InputError(f"--to {target.format!r} is not known{known}", allowed=", ".join(FORMATS))
+
+
+def _warnings(request: PlanRequest, ranked: RankedLayout) -> tuple[str, ...]:
+    """What stands against starting a launch: memory that will not do, and positions that are new to the model."""
+    use = ranked.cost.heaviest
+    needs, usable = (size / BYTES_PER_GIB for size in (use.total_bytes, use.usable_bytes))
+    memory = f"a GPU of stage {use.stage} needs {needs:.1f} GiB of {usable:.1f} usable"
+    short = {
+        Verdict.OOM: (f"this layout does not fit: {memory}",),
+        Verdict.RISKY: (f"this layout may run out of memory: {memory}",),
+    }
+    return (*short.get(use.verdict, ()), *position_notes(request.model, request.job.seq))
 
 
 def _places(request: PlanRequest, ranked: RankedLayout) -> tuple[RankPlace, ...]:
@@ -127,3 +150,9 @@ def print_launch(console: Console, launch: LaunchFiles, folder: Path) -> None:
     parts = [section(launch.title, bullets([str(folder / name) for name in launch.files]))]
     parts += [section("To know", bullets(launch.notes))] if launch.notes else []
     show(console, *parts)
+
+
+def print_warnings(console: Console, launch: LaunchFiles) -> None:
+    """Say what stands against starting a launch, if anything does."""
+    if launch.warnings:
+        show(console, section("To know", bullets(launch.warnings)))

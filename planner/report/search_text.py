@@ -8,12 +8,15 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from costmodels.results import Evidence
+from hardware.errors import InputError
 from hardware.nouns import count
 from planner.plan_report import PlanReport, SearchProof
 from planner.report.console import bars, section, show
+from planner.report.launch import launch_of
 from planner.report.layout_text import breakdown, facts, job_line, labelled
 from planner.report.ranking import ranking
 from planner.report.stage_text import uneven_sections
+from planner.report.target import Target
 from planner.report.words import interval, layout_text, listed, percent, seconds
 from planner.request import Framework, Objective
 
@@ -46,7 +49,7 @@ def print_search(
     if not report.layouts:
         show(console, job_line(report.request), *_infeasible(report), *_proof(report), *saved_lines(written))
         return
-    best = report.layouts[0]
+    best, not_launched = report.layouts[0], _not_launched(report)
     show(
         console,
         job_line(report.request),
@@ -57,11 +60,11 @@ def print_search(
         ),
         facts("Best", best, report.request),
         *uneven_sections(best, report.request),
-        *_proof(report),
+        *_proof(report, not_launched),
         breakdown(best.cost.step, bars(console)),
         *_losses(report),
         *more,
-        *_next(report, saved),
+        *_next(report, saved, can_launch=not not_launched),
         *saved_lines(written),
     )
 
@@ -77,12 +80,13 @@ def _losses(report: PlanReport) -> Sequence[RenderableType]:
     return (section("What each loses to the one before it", labelled(rows)),)
 
 
-def _proof(report: PlanReport) -> Sequence[RenderableType]:
+def _proof(report: PlanReport, not_launched: str = "") -> Sequence[RenderableType]:
     rows = [("prediction", _prediction_words(ranked.evidence)) for ranked in report.layouts[:1]]
     rows.append(("search", counts_words(report.search)))
     rows += [("time limit", f"{number:,} {what}; a longer --time-limit does") for what, number in report.search.cut]
     if report.unconstrained_s and report.layouts:
         rows.append(("constraint", _constraint_words(report)))
+    rows += [("launch", not_launched)] if not_launched else []
     rows += [("refused", f"{number:,}: {reason}") for reason, number in report.rejected[:MOST_REASONS]]
     rest = len(report.rejected) - MOST_REASONS
     rows += [("", f"and {count(rest, 'further reason')}; --json lists all")] if rest > 0 else []
@@ -150,13 +154,27 @@ def _infeasible(report: PlanReport) -> Sequence[RenderableType]:
     return (section("Nothing feasible", labelled(rows)),)
 
 
-def _next(report: PlanReport, saved: str) -> Sequence[RenderableType]:
-    file = shlex.quote(saved) if saved and saved != "-" else "plan.json"
+def _exported_to(report: PlanReport) -> Framework:
     framework = report.request.framework
-    to = Framework.MEGATRON if framework is Framework.NONE else framework
+    return Framework.MEGATRON if framework is Framework.NONE else framework
+
+
+def _not_launched(report: PlanReport) -> str:
+    """Why the best layout cannot be exported; empty where it can."""
+    try:
+        launch_of(report.request, report.layouts[0], Target(format=str(_exported_to(report))))
+    except InputError as error:
+        return f"no launch can be written: {error.what}"
+    return ""
+
+
+def _next(report: PlanReport, saved: str, *, can_launch: bool) -> Sequence[RenderableType]:
+    file = shlex.quote(saved) if saved and saved != "-" else "plan.json"
+    launched = f"plan export {file} --rank 1 --to {_exported_to(report)} -o launch    # the launch files"
+    bare = f"plan export {file} --rank 1 --to json    # the layout, without any framework's words"
     steps = [
         f"plan explain {file} --rank 1    # where the time goes, what to change",
-        f"plan export {file} --rank 1 --to {to} -o launch    # the launch files",
+        launched if can_launch else bare,
     ]
     how = "" if saved and saved != "-" else ", once --json plan.json is added to this search"
     return (section(f"Next{how}", Text("\n".join(f"  {step}" for step in steps))),)

@@ -203,7 +203,7 @@ def facts_of(model: ModelSpec) -> ModelFacts:
         shared_ffn=_common([f.shared_hidden for f in moe]),
         vocab=model.vocab,
         mtp=model.mtp_layers,
-        max_positions=model.max_positions,
+        max_positions=model.max_positions if model.learned_positions else 0,  # others follow the sequence
         state_heads=_common([s.heads for s in states]),
         state_groups=_common([s.groups for s in states]),
         delta_key_heads=_common([d.key_heads for d in deltas]),

@@ -1,0 +1,89 @@
+"""Search, price, export and check say the same of what can be launched."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from hardware.catalog import cluster
+from planner import Question, plan, request_of
+from planner.cli import app
+from planner.layouts.platform_notes import platform_notes
+from planner.request import Framework
+
+RUN = CliRunner()
+LONG = ("llama3_8b", "dgx-h100:32", "--global-batch", "1", "--seq", "1048576")
+
+
+def run(*words: str, code: int = 0) -> str:
+    result = RUN.invoke(app, list(words))
+    assert result.exit_code == code, result.output
+    return " ".join(result.output.split())
+
+
+def test_sequences_beyond_the_stated_positions_are_one_truth(tmp_path):
+    """Llama 3.1 states 131,072 positions; rotary ones have no table, so the launch sets them to the sequence."""
+    report = str(tmp_path / "long.json")
+    note = "llama3_8b states 131,072 positions and sequences have 1,048,576 tokens"
+    assert note in run("search", *LONG, "--top", "1", "--json", report)
+    priced = run("estimate", *LONG, "--tp", "8", "--cp", "32")
+    assert note in priced
+    assert "does not run this layout" not in priced
+    exported = run("export", report, "--to", "megatron")
+    assert "--max-position-embeddings 1048576" in exported
+    assert note in exported
+    launch = tmp_path / "launch"
+    run("export", report, "--to", "megatron", "-o", str(launch))
+    assert note in " ".join((launch / "README.md").read_text().split())
+    run("check", "--framework", "megatron", "--gpus", "256", str(launch / "launch.sh"))
+
+
+def test_learned_positions_end_where_their_table_ends():
+    request = request_of(Question(model="gpt3_175b", cluster="dgx-h100:32", global_batch=256, seq=4096))
+    assert plan(request).infeasible.constraint.endswith("--max-position-embeddings from 4096")
+
+
+def test_an_export_of_what_does_not_fit_says_so(tmp_path):
+    report, launch = str(tmp_path / "one.json"), tmp_path / "launch"
+    run("estimate", "llama3_70b", "dgx-h100:1", "--global-batch", "8", "--seq", "4096", "--tp", "8", "--json", report)
+    assert json.loads((tmp_path / "one.json").read_text())["layout"]["memory"]["verdict"] == "oom"
+    assert "this layout does not fit: a GPU of stage 0 needs" in run("export", report, "--to", "megatron")
+    assert "this layout does not fit" in run("export", report, "--to", "megatron", "-o", str(launch))
+    assert "this layout does not fit" in (launch / "README.md").read_text()
+
+
+def test_a_layout_that_cannot_be_launched_is_not_said_to_be_exported(tmp_path):
+    hybrid = ("search", "nemotronh_8b", "dgx-h100:1", "--global-batch", "8", "--seq", "4096", "--top", "1")
+    report = str(tmp_path / "hybrid.json")
+    text = run(*hybrid, "--json", report)
+    assert "no launch can be written: model nemotronh_8b: Megatron-LM has no flag for a layer of kind mamba" in text
+    assert "--to megatron" not in text
+    assert f"plan export {report} --rank 1 --to json" in text
+    run("export", report, "--to", "json")
+
+
+@pytest.mark.parametrize(
+    ("framework", "machine", "foreign"),
+    [
+        (Framework.MEGATRON, "tpu-v5p-pod:1", True),
+        (Framework.MEGATRON, "dgx-h100:1", False),
+        (Framework.NEMO, "mi300x-8:1", True),
+        (Framework.MEGATRON, "mi300x-8:1", False),
+        (Framework.DEEPSPEED, "gaudi2-8:1", False),
+        (Framework.TORCHTITAN, "gaudi2-8:1", True),
+        (Framework.NONE, "gaudi2-8:1", False),
+    ],
+)
+def test_frameworks_are_remarked_on_machines_that_they_do_not_run_on(framework, machine, foreign):
+    assert bool(platform_notes(framework, cluster(machine))) is foreign
+
+
+def test_a_plan_for_a_tpu_is_remarked_and_not_exported(tmp_path):
+    report = str(tmp_path / "tpu.json")
+    text = run(
+        "search", "llama3_8b", "tpu-v5p-pod:4", "--global-batch", "64", "--seq", "4096", "--top", "1", "--json", report
+    )
+    assert "megatron does not run on tpu-v5p (google): figures are those of an equivalent program" in text
+    assert "megatron does not run on tpu-v5p (google); allowed: --to json" in run(
+        "export", report, "--to", "megatron", code=2
+    )
