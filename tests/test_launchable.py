@@ -35,7 +35,7 @@ def test_sequences_beyond_the_stated_positions_are_one_truth(tmp_path):
     launch = tmp_path / "launch"
     run("export", report, "--to", "megatron", "-o", str(launch))
     assert note in " ".join((launch / "README.md").read_text().split())
-    run("check", "--framework", "megatron", "--gpus", "256", str(launch / "launch.sh"))
+    run("check", "--world-size", "256", "--args-file", str(launch / "launch.sh"))
 
 
 def test_learned_positions_end_where_their_table_ends():
