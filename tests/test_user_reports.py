@@ -40,7 +40,8 @@ def test_a_report_gets_its_verdict(report, case):
         assert layers_unchecked(found.proposal) == case["built"]
         assert found.built is None
     if found.violations:
-        assert nearest_legal(found.proposal, found.framework, version=found.version)
+        near = nearest_legal(found.proposal, found.framework, version=found.version)
+        assert near or "megatron-head-dim" in broken  # which no degree mends
     else:
         assert sum(map(sum, found.built)) == found.proposal.model.layers
 

@@ -33,6 +33,7 @@ _MODULES: Final = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "m
 MOST_WORLD: Final = 100_000_000
 _LATER: Final = (0, 14)  # names of FSDP, recompute of shared experts, one virtual stage is none
 _STRATEGY_ZERO: Final = MappingProxyType({"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3})
+_GROUP: Final = "--microbatch-group-size-per-virtual-pipeline-stage"
 _CONNECTIONS: Final = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 
@@ -245,7 +246,8 @@ def _switches(read: Arguments, version: str, environment: Mapping[str, str] | No
         fp8_delayed=read.has("--fp8-format") and read.text("--fp8-recipe", "delayed") == "delayed",
         tp_comm_overlap=read.has("--tp-comm-overlap"),
         overlap_p2p=not read.has("--no-overlap-p2p-communication"),
-        microbatch_group=read.number("--microbatch-group-size-per-virtual-pipeline-stage", 0),
+        microbatch_group=read.number(_GROUP, 0),
+        microbatch_group_given=read.has(_GROUP),
         head_dim_given=read.has("--kv-channels"),
         query_groups_given=read.has("--group-query-attention"),
         rope_or_no_positions=positions in ("rope", "none"),

@@ -93,7 +93,8 @@ def with_derived(given: Mapping[str, Ints]) -> Columns:
     columns |= _sharding(columns)
     columns["samples"] = columns["micro_batch"] * columns["dp"]
     columns["microbatches"] = columns["global_batch"] // np.maximum(one, columns["samples"])
-    columns["group"] = np.where(columns["microbatch_group"] > 0, columns["microbatch_group"], columns["pp"])
+    stated = (columns["microbatch_group"] > 0) | (columns["microbatch_group_given"] > 0)
+    columns["group"] = np.where(stated, columns["microbatch_group"], columns["pp"])
     columns["remainder"] = columns["microbatches"] % np.maximum(one, columns["group"])
     columns["rounds"] = np.maximum(one, columns["microbatches"] // np.maximum(one, columns["pp"]))
     columns["positions"] = columns["pp"] * columns["vpp"]

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import product
 from types import MappingProxyType
 from typing import Any, Final
@@ -18,14 +19,31 @@ from planner.rules.table import SPLIT_CHECK, resolve_version, rules_for
 from planner.rules.verdict import check, rows_that_hold
 
 _VARIED: Final = ("world", "tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch", "global_batch", "sequence_parallel")
-_TOLD: Final = ("tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch", "global_batch", "sequence_parallel", "world")
+_GROUP: Final = "microbatch_group"  # a switch, varied where a launch states it
+_TOLD: Final = (
+    "tp",
+    "pp",
+    "cp",
+    "ep",
+    "etp",
+    "vpp",
+    "micro_batch",
+    "global_batch",
+    "sequence_parallel",
+    "world",
+    _GROUP,
+)
+_ROW: Final = (*_VARIED, _GROUP)
 _LARGEST_TP: Final = 64
 _LARGEST_CP: Final = 64
+_LARGEST_GROUP: Final = 1024
 _MOST_ROWS: Final = 400_000
 # A change is worth its size in doublings, plus a constant for touching the degree at all. The batch and the number of
 # GPUs are the job's, so that changing them weighs more.
 _TOUCH: Final = 0.5
-_WEIGHTS: Final = MappingProxyType({"global_batch": 8.0, "world": 12.0, "sequence_parallel": 0.25, "vpp": 0.5})
+_WEIGHTS: Final = MappingProxyType(
+    {"global_batch": 8.0, "world": 12.0, "sequence_parallel": 0.25, "vpp": 0.5, _GROUP: 0.25}
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +71,9 @@ def nearest_legal(
     """Find the legal proposals nearest to one that is not.
 
     Degrees, micro-batch and sequence parallelism are varied, the global batch to the nearest multiples, and the GPUs
-    to the largest number that the given degrees cover; a split that does not fit is spread evenly. Rules that no such
-    change can mend (a switch that excludes another) are left out of account.
+    to the largest number that the given degrees cover, a stated group of micro-batches to what divides them; a split
+    that does not fit is spread evenly. Where no such change mends a rule (a switch that excludes another) nothing is
+    near.
 
     Parameters
     ----------
@@ -74,7 +93,7 @@ def nearest_legal(
     """
     if any(getattr(proposal, name) < 1 for name in _VARIED if name != "sequence_parallel"):
         return ()
-    rows = np.array(_bounded(_candidates(proposal)), dtype=np.int64).reshape(-1, len(_VARIED))
+    rows = np.array(_bounded(_candidates(proposal)), dtype=np.int64).reshape(-1, len(_ROW))
     rows = np.unique(rows, axis=0)
     if not len(rows):
         return ()
@@ -83,12 +102,11 @@ def nearest_legal(
     index = np.flatnonzero(ok)
     order = index[np.lexsort((*reversed(rows[index].T), _distances(proposal, rows)[index]))]
     found: list[Neighbour] = []
-    broken = {violation.rule for violation in check(proposal, framework, version)}
     for row in order[: 50 * count]:
-        neighbour = _neighbour(proposal, dict(zip(_VARIED, (int(n) for n in rows[row]), strict=True)))
+        neighbour = _neighbour(proposal, dict(zip(_ROW, (int(n) for n in rows[row]), strict=True)))
         if any(set(nearer.changes) <= set(neighbour.changes) for nearer in found):
             continue  # a nearer one does with fewer changes
-        if {violation.rule for violation in check(neighbour.proposal, framework, version)} < broken:
+        if not check(neighbour.proposal, framework, version):
             found.append(neighbour)
         if len(found) == count:
             break
@@ -127,15 +145,37 @@ def _candidates(proposal: Proposal) -> Iterator[tuple[int, ...]]:
                 experts = _expert_grids(proposal, tp, tp * cp * dp)
                 for vpp, size, on in product(virtual if pp > 1 else (1,), micro, parallel):
                     for batch in _batches(proposal.global_batch, size * dp, pp if vpp > 1 else 1):
-                        for ep, etp in experts:
-                            yield world, tp, pp, cp, ep, etp, vpp, size, batch, on if tp > 1 else 0
+                        groups = _groups(proposal, pp, vpp, batch // (size * dp))
+                        for (ep, etp), group in product(experts, groups):
+                            yield world, tp, pp, cp, ep, etp, vpp, size, batch, on if tp > 1 else 0, group
+
+
+def _groups(proposal: Proposal, pp: int, vpp: int, microbatches: int) -> list[int]:
+    """Groups of the interleaved schedule: as stated, and the next below and above that leave no rest."""
+    told = proposal.switches.microbatch_group
+    if not (proposal.switches.microbatch_group_given or told) or pp == 1 or vpp == 1:
+        return [told]
+    whole = _whole_groups(pp, microbatches)
+    below, above = [group for group in whole if group < told], [group for group in whole if group > told]
+    return [told, *below[-1:], *above[:1]]
+
+
+@lru_cache(maxsize=4096)
+def _whole_groups(pp: int, microbatches: int) -> tuple[int, ...]:
+    most = min(microbatches, _LARGEST_GROUP)
+    return tuple(group for group in range(pp, most + 1) if microbatches % group == 0)
+
+
+def _value(proposal: Proposal, name: str) -> int:
+    return int(proposal.switches.microbatch_group if name == _GROUP else getattr(proposal, name))
 
 
 def _expert_grids(proposal: Proposal, tp: int, stage_gpus: int) -> list[tuple[int, int]]:
     experts = proposal.model.experts
     if not experts:
         return [(1, tp)]
-    degrees = sorted({1, tp} | ({proposal.etp} if stage_gpus % proposal.etp == 0 else set()))
+    own = proposal.etp != proposal.tp and stage_gpus % proposal.etp == 0  # where they are equal etp follows tp
+    degrees = sorted({1, tp} | ({proposal.etp} if own else set()))
     return [(ep, etp) for etp in degrees for ep in _divisors(experts, stage_gpus) if stage_gpus % (ep * etp) == 0]
 
 
@@ -150,7 +190,7 @@ def _batches(batch: int, samples: int, rounds: int) -> list[int]:
 def _columns(proposal: Proposal, rows: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> Columns:
     base = proposal_columns(replace(proposal, dp=0))
     wide = {name: np.broadcast_to(column, (len(rows),)) for name, column in base.items()}
-    wide |= {name: rows[:, index] for index, name in enumerate(_VARIED)}
+    wide |= {name: rows[:, index] for index, name in enumerate(_ROW)}
     wide["dp"] = np.zeros(len(rows), dtype=np.int64)
     return with_derived(wide)
 
@@ -168,9 +208,15 @@ def _legal(columns: Columns, framework: Framework, version: str) -> Bools:
 
 def _distances(proposal: Proposal, rows: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> Floats:
     total: Floats = np.zeros(len(rows))
-    for index, name in enumerate(_VARIED):
-        old, new = int(getattr(proposal, name)), rows[:, index]
-        step = np.abs(np.log2((new + 1e-9) / (old + 1e-9))) if name != "sequence_parallel" else (new != old) * 1.0
+    for index, name in enumerate(_ROW):
+        old, new = _value(proposal, name), rows[:, index]
+        step = (
+            np.abs(np.log2((np.maximum(new, 0) + 1e-9) / (max(old, 0) + 1e-9)))
+            if name != "sequence_parallel"
+            else (new != old) * 1.0
+        )
+        if name == _GROUP:
+            step = np.abs(np.log2(np.maximum(new, 1) / max(old, 1)))
         if name == "etp" and not proposal.model.experts:
             continue
         total += _WEIGHTS.get(name, 1.0) * step + _TOUCH * (new != old)
@@ -178,14 +224,15 @@ def _distances(proposal: Proposal, rows: np.ndarray[tuple[int, ...], np.dtype[np
 
 
 def _neighbour(proposal: Proposal, values: dict[str, int]) -> Neighbour:
-    told: dict[str, Any] = {**values, "sequence_parallel": bool(values["sequence_parallel"])}
-    moved = replace(proposal, **told, dp=0)
+    told: dict[str, Any] = {name: values[name] for name in _VARIED}
+    told["sequence_parallel"] = bool(values["sequence_parallel"])
+    moved = replace(proposal, **told, dp=0, switches=replace(proposal.switches, microbatch_group=values[_GROUP]))
     even = spread(proposal.model.layers, moved.pp, moved.vpp)
     anew = (moved.pp, moved.vpp) != (proposal.pp, proposal.vpp) or bool(split_problems(proposal))
     if anew:
         moved = replace(moved, split=Split(explicit=even))
     names = [name for name in _TOLD if name != "etp" or proposal.model.experts]
-    changes = [(name, int(getattr(proposal, name)), int(values[name])) for name in names]
+    changes = [(name, _value(proposal, name), values[name]) for name in names]
     return Neighbour(
         proposal=moved,
         changes=tuple(change for change in changes if change[1] != change[2]),

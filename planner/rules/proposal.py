@@ -106,7 +106,8 @@ class Switches:
     overlap_p2p: bool = True
     interleaved_one: bool = False  # one virtual stage counts as interleaved (core 0.13, when it is asked for)
     gpipe: bool = False  # all micro-batches forward, then all backward: they need not fill the stages
-    microbatch_group: int = 0  # 0: the pipeline degree
+    microbatch_group: int = 0  # 0: the pipeline degree, unless it is given
+    microbatch_group_given: bool = False
     ends_alone: bool = False  # embedding and head have stages of their own, which hold no layer
     recompute_full: bool = False
     recompute_selective: bool = False

@@ -1,0 +1,102 @@
+"""What is named as nearest legal is legal when it is written into the launch, and mends what is wrong."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from planner.ingest.megatron import judge, parse_megatron
+from planner.request import Framework
+from planner.rules import ModelFacts, Proposal, check, nearest_legal
+
+TABLE = tomllib.loads((Path(__file__).parent / "reference" / "megatron_cases.toml").read_text(encoding="utf-8"))
+FLAGS = {
+    "tp": "--tensor-model-parallel-size",
+    "pp": "--pipeline-model-parallel-size",
+    "cp": "--context-parallel-size",
+    "ep": "--expert-model-parallel-size",
+    "etp": "--expert-tensor-parallel-size",
+    "micro_batch": "--micro-batch-size",
+    "global_batch": "--global-batch-size",
+    "microbatch_group": "--microbatch-group-size-per-virtual-pipeline-stage",
+}
+SIZES = (
+    "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --swiglu --num-attention-heads 32 --seq-length 4096 "
+    "--max-position-embeddings 4096 --micro-batch-size 1 --global-batch-size 64 --bf16 --vocab-size 32000 "
+    "--use-distributed-optimizer --untie-embeddings-and-output-weights"
+)
+GROUPED = (
+    f"{SIZES} --tensor-model-parallel-size 2 --sequence-parallel --pipeline-model-parallel-size 4 "
+    "--num-virtual-stages-per-pipeline-rank 4"
+)
+
+
+def written(words: list[str], changes) -> list[str]:
+    """The launch with what changes behind it."""
+    more: list[str] = []
+    for name, _, new in changes:
+        if name == "sequence_parallel":
+            words = [word for word in words if word != "--sequence-parallel"]
+            more += ["--sequence-parallel"] if new else []
+        elif name != "world":
+            more += [FLAGS[name], str(new)]
+    return [*words, *more]
+
+
+def test_what_is_near_is_legal_when_it_is_written():
+    judged = 0
+    for case in TABLE["case"]:
+        words = " ".join((TABLE["models"][case["model"]], TABLE["common"], case["args"])).split()
+        if not case["rules"]:
+            continue
+        launch = parse_megatron(words, world=case["world"], version=case.get("core"))
+        if launch.faults:
+            continue
+        for near in nearest_legal(launch.proposal, Framework.MEGATRON, version=case.get("core")):
+            assert check(near.proposal, Framework.MEGATRON, case.get("core")) == ()
+            if near.split or any(name == "vpp" for name, *_ in near.changes):
+                continue
+            again = parse_megatron(written(words, near.changes), world=near.proposal.world, version=case.get("core"))
+            assert judge(again).legal, (case["name"], str(near), judge(again).violations)
+            judged += 1
+    assert judged > 20
+
+
+@pytest.mark.parametrize(
+    ("group", "rule", "first"),
+    [
+        (5, "megatron-group-rest", "microbatch_group 5 -> 4"),
+        (17, "megatron-group-high", "microbatch_group 17 -> 16"),
+        (3, "megatron-group-low", "microbatch_group 3 -> 4"),
+        (0, "megatron-group-low", "microbatch_group 0 -> 4"),
+        (-1, "megatron-group-low", "microbatch_group -1 -> 4"),
+    ],
+)
+def test_groups_of_micro_batches_are_from_the_stages_to_the_micro_batches(group, rule, first):
+    launch = parse_megatron([*GROUPED.split(), FLAGS["microbatch_group"], str(group)], world=32)
+    verdict = judge(launch)
+    assert verdict.violations[0].rule == rule
+    assert f"group {group} " in verdict.violations[0].message or f"group of {group}" in verdict.violations[0].message
+    assert str(nearest_legal(launch.proposal, Framework.MEGATRON)[0]) == first
+
+
+@pytest.mark.parametrize(("group", "legal"), [(None, True), (4, True), (8, True), (16, True), (6, True), (7, False)])
+def test_groups_within_are_legal(group, legal):
+    more = [] if group is None else [FLAGS["microbatch_group"], str(group)]
+    assert judge(parse_megatron([*GROUPED.split(), *more], world=32)).legal == legal
+
+
+def test_a_token_goes_to_at_most_all_experts():
+    words = f"{SIZES} --num-experts 8 --expert-model-parallel-size 4 --disable-bias-linear --moe-router-topk".split()
+    assert judge(parse_megatron([*words, "8"], world=32)).legal
+    verdict = judge(parse_megatron([*words, "9"], world=32))
+    assert [violation.rule for violation in verdict.violations] == ["experts-top-k"]
+    assert "9 experts of 8" in verdict.violations[0].message
+
+
+@pytest.mark.parametrize("framework", list(Framework))
+def test_every_framework_has_the_rule_of_chosen_experts_and_names_nothing_that_leaves_it_broken(framework):
+    facts = ModelFacts(layers=32, hidden=4096, heads=32, kv_heads=8, experts=8, top_k=9, expert_ffn=4096, vocab=32000)
+    proposal = Proposal(world=32, tp=2, ep=3, global_batch=64, seq=4096, model=facts)
+    assert "experts-top-k" in {violation.rule for violation in check(proposal, framework)}
+    assert nearest_legal(proposal, framework) == ()
