@@ -205,9 +205,72 @@ def test_quantities_and_masks() -> None:
     assert quantity("(1700Mhz)", "mhz") == 1700.0
     assert quantity("612 W", "mhz") is None
     assert quantity("[N/A]", "w") is None
-    assert quantity("900", "c") is None
+    assert quantity("2147483632", "c") is None  # blank of DCGM
+    assert quantity("900", "c") == 900.0  # named and left out with its device
     assert reasons_of("0x8") == {"hardware slowdown"}
     assert reasons_of("N/A") == frozenset()
+
+
+MIXED = """\
+index, name, temperature.gpu, power.draw [W], clocks.sm [MHz], utilization.gpu [%]
+0, NVIDIA H100 80GB HBM3, 70, 650 W, 1700 MHz, 99 %
+1, NVIDIA H100 80GB HBM3, 71, 330 W, 1690 MHz, [N/A]
+2, NVIDIA H100 80GB HBM3, 31, 320 W, 1980 MHz, [N/A]
+3, NVIDIA H100 80GB HBM3, 72, [Unknown Error], 1600 MHz, [N/A]
+4, NVIDIA H100 80GB HBM3, 73, 640 W, 1650 MHz, 3 %
+"""
+
+
+def test_where_utilization_is_not_stated_the_draw_decides_sample_by_sample(tmp_path: Path) -> None:
+    """From 325 W, half of 650: GPU 1 works and GPU 2 does not; GPU 3 says nothing, GPU 4 says that it idles."""
+    telemetry = read(tmp_path, MIXED)
+    assert [found.gpu for found in telemetry.readings] == [0, 1, 3]
+    assert only(telemetry, 1).clock_hz == 1690e6
+    text = "; ".join(telemetry.assumed)
+    assert "no utilization of GPU 1, GPU 2; samples from 50% of the highest draw count" in text
+    assert "neither utilization nor draw of GPU 3; all its samples count" in text
+    assert "2 of 5 accelerators idle" in text
+    table = "#Entity   GPUTL   POWER   SMCLK   TMPTR\nID\nGPU 0  99  650.1  1700  70\nGPU 1  N/A  640  1690  71\n"
+    assert [found.clock_hz for found in read(tmp_path, table).readings] == [1700e6, 1690e6]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said", "left"),
+    [
+        ("1905 MHz", "99999 MHz", "clock 99999 MHz of GPU 0 is nothing that a device shows: 1 such", "clock_hz"),
+        ("60, 690", "4000, 690", "temperature 4000 C of GPU 0 is nothing that a device shows", "temperature_c"),
+        ("690.00 W", "-690.00 W", "draw -690 W of GPU 0 is nothing that a device shows", "power_w"),
+    ],
+)
+def test_values_that_no_device_shows_are_named(tmp_path: Path, old: str, new: str, said: str, left: str) -> None:
+    telemetry = read(tmp_path, SMI.replace(old, new))
+    assert any(said in text for text in telemetry.assumed)
+    last = {"clock_hz": 1925e6, "temperature_c": 62.0, "power_w": 694.0}  # the other sample of GPU 0 alone
+    assert getattr(only(telemetry, 0), left) == last[left]
+
+
+def test_who_says_nothing_does_not_make_an_idle_file_a_busy_one(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="every accelerator is idle"):
+        read(tmp_path, MIXED.replace("99 %", "2 %").replace("330 W", "[N/A]").replace("[Unknown Error]", "[N/A]"))
+    head = "index, clocks.sm [MHz], utilization.gpu [%]\n"
+    telemetry = read(tmp_path, f"{head}0, 1700 MHz, 99 %\n1, [N/A], [N/A]\n")
+    assert [found.gpu for found in telemetry.readings] == [0]
+    assert any("no clock, temperature or draw of GPU 1: as the model has it" in text for text in telemetry.assumed)
+    assert not any("idle" in text for text in telemetry.assumed)
+
+
+def test_a_file_of_silly_values_alone_is_refused_with_them(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no clock, temperature or draw .*clock 99999 MHz of GPU 0"):
+        read(tmp_path, "index, clocks.sm [MHz]\n0, 99999 MHz\n")
+
+
+def test_what_is_covered_in_part_or_too_fast_is_said(tmp_path: Path) -> None:
+    (tmp_path / "n.csv").write_text(SMI.replace("1905", "5905").replace("1925", "5905"), encoding="utf-8")
+    notes = measured_cluster([tmp_path / "n.csv"], "dgx-h200:1").assumed
+    assert "n: 2 of 8 accelerators measured under load, the others as the model has them" in notes
+    assert "n GPU 0: 5905 MHz is above the 1980 MHz that h200-sxm-141gb reaches, and counts as that" in notes
+    (tmp_path / "m.csv").write_text(MIXED, encoding="utf-8")
+    assert measured_cluster([tmp_path / "m.csv"]).cluster.gpus == 5  # GPU 4 idles, and is there
 
 
 def test_laid_on_a_cluster_and_survives_writing(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Measured accelerators: what monitoring saw under load, laid on the nodes of a cluster."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -80,12 +80,44 @@ def _laid(cluster: Cluster, files: Sequence[Telemetry], assumed: Sequence[str]) 
         notes.append(f"nodes 0 to {len(hosts) - 1} are {', '.join(hosts[:8])}{', ...' if len(hosts) > 8 else ''}")
     if len(hosts) < cluster.nodes:
         notes.append(f"{count(cluster.nodes - len(hosts), 'node')} without a series: as the model has it")
+    notes += _partial(cluster, files, hosts)
+    notes += _too_fast(cluster, files)
     return MeasuredCluster(
         cluster=_with_devices(cluster, files, hosts),
         hosts=hosts,
         stated=tuple(_line(reading) for file in files for reading in file.readings),
         assumed=tuple(notes),
     )
+
+
+def _partial(cluster: Cluster, files: Sequence[Telemetry], hosts: Sequence[str]) -> list[str]:
+    """Say which hosts have accelerators without a reading."""
+    seen = Counter(reading.host for file in files for reading in file.readings)
+    sizes = [island.node.gpus for island in cluster.islands for _ in range(island.nodes)]
+    covered: dict[tuple[int, int], list[str]] = defaultdict(list)
+    for host, gpus in zip(hosts, sizes, strict=False):
+        if seen[host] < gpus:
+            covered[seen[host], gpus].append(host)
+    return [
+        f"{', '.join(names[:4])}{', ...' if len(names) > 4 else ''}: {found} of {gpus} accelerators measured under "
+        "load, the others as the model has them"
+        for (found, gpus), names in covered.items()
+    ]
+
+
+def _too_fast(cluster: Cluster, files: Sequence[Telemetry]) -> list[str]:
+    """Say where a clock is higher than the part runs at: it counts as the part's highest."""
+    part = cluster.islands[0].node.accelerator
+    highest_hz = part.max_clock_hz or part.peak_clock_hz
+    alike = len({island.node.accelerator.name for island in cluster.islands}) == 1
+    fast = [
+        reading for file in files for reading in file.readings if highest_hz and reading.clock_hz > 1.01 * highest_hz
+    ]
+    return [
+        f"{reading.host} GPU {reading.gpu}: {reading.clock_hz / 1e6:.0f} MHz is above the {highest_hz / 1e6:.0f} MHz "
+        f"that {part.name} reaches, and counts as that"
+        for reading in (fast if alike else ())
+    ]
 
 
 def _check_hosts(files: Sequence[Telemetry]) -> None:
@@ -111,7 +143,7 @@ def _cluster_of(files: Sequence[Telemetry], hosts: Sequence[str], accelerator: s
     if not name:
         what = f"device '{device}' is not in the catalogue" if device else "the files name no device"
         raise InputError(what, allowed="--cluster NAME:NODES, or --accelerator NAME", where=files[0].where)
-    per_node = 1 + max(reading.gpu for file in files for reading in file.readings)
+    per_node = max(file.gpus for file in files)
     cluster = catalog.cluster_of_run(name, len(hosts) * per_node, per_node)
     assumed.append(f"the nodes are {cluster.islands[0].node.name} with {per_node} x {name}: --cluster names others")
     return cluster

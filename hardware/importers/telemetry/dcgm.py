@@ -16,8 +16,7 @@ ASK: Final = "dcgmi dmon -e 150,155,100,203,112 (temperature, power, SM clock, u
 
 def _fraction(text: str) -> float | None:
     """Return a share printed as 0 to 1."""
-    value = quantity(text, "%")
-    return value if value is not None and value <= 1.0 else None
+    return quantity(text, "%")
 
 
 # Field: attribute and reader. Short names of dcgmi dmon and long names of the exporter (dcgm_fields.h).

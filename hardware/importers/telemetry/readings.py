@@ -2,15 +2,15 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Final
+from typing import Any, Final
 
 from hardware.importers.source_text import SourceText, read_source
 from hardware.importers.telemetry import amd_smi, dcgm, nvidia_smi, rocm_smi
-from hardware.importers.telemetry.samples import Sample
+from hardware.importers.telemetry.samples import QUANTITIES, Sample, possible, shown
 
 BUSY_LOAD: Final = 0.5
 """Share of time with work from which a sample counts as under load."""
@@ -44,11 +44,15 @@ class DeviceReading:
 
 @dataclass(frozen=True, kw_only=True)
 class Telemetry:
-    """What a file says: readings by host and index, which tool wrote it, and what was assumed or left out."""
+    """What a file says: readings by host and index, which tool wrote it, and what was assumed or left out.
+
+    ``gpus`` is the least number of accelerators of a node that has all indices seen, idle ones included.
+    """
 
     where: str
     tool: str
     readings: tuple[DeviceReading, ...]
+    gpus: int
     assumed: tuple[str, ...] = ()
 
 
@@ -73,21 +77,59 @@ def read_telemetry(path: str | Path) -> Telemetry:
     """
     source = read_source(path)
     tool, read = _tool(source)
-    samples, left_out = read(source)
-    if not any(told for sample in samples for told in (sample.clock_hz, sample.temperature_c, sample.power_w)):
-        raise source.wrong(f"no clock, temperature or draw in this output of {tool}", allowed=_ask())
+    stated, left_out = read(source)
+    samples, odd = _possible(stated)
+    if not any(_tells(sample) for sample in samples):
+        but = f" ({'; '.join(odd)})" if odd else ""
+        raise source.wrong(f"no clock, temperature or draw in this output of {tool}{but}", allowed=_ask())
     assumed = [f"{source.where}: {left_out} lines or records break off and are left out"] if left_out else []
+    assumed += [f"{source.where}: {words}" for words in odd]
     busy = _under_load(samples, assumed, source)
     by_device: dict[tuple[str, int], list[Sample]] = defaultdict(list)
     for sample in busy:
         by_device[sample.host, sample.gpu].append(sample)
-    idle = {(sample.host, sample.gpu) for sample in samples} - set(by_device)
+    told = {(sample.host, sample.gpu) for sample in samples if _tells(sample)}
+    mute = [sample for sample in samples if (sample.host, sample.gpu) not in told]
+    if mute:
+        assumed.append(f"{source.where}: no clock, temperature or draw of {_gpus(mute)}: as the model has it")
+    idle = told - set(by_device)
     if idle:
         assumed.append(f"{source.where}: {len(idle)} of {len(idle) + len(by_device)} accelerators idle: as their like")
     readings = tuple(
         _reading(*seat, by_device[seat]) for seat in sorted(by_device, key=lambda seat: (host_order(seat[0]), seat[1]))
     )
-    return Telemetry(where=source.where, tool=tool, readings=readings, assumed=tuple(assumed))
+    gpus = 1 + max(sample.gpu for sample in samples)
+    return Telemetry(where=source.where, tool=tool, readings=readings, gpus=gpus, assumed=tuple(assumed))
+
+
+def _possible(samples: Sequence[Sample]) -> tuple[list[Sample], list[str]]:
+    """Return samples without values that no device shows, and what those were."""
+    odd: dict[str, list[tuple[Sample, float]]] = defaultdict(list)
+    kept = []
+    for sample in samples:
+        values = {name: getattr(sample, name) for name in QUANTITIES}
+        wrong = {name: value for name, value in values.items() if value is not None and not possible(name, value)}
+        for name, value in wrong.items():
+            odd[name].append((sample, value))
+        kept.append(_without(sample, wrong) if wrong else sample)
+    words = [
+        f"{shown(name, found[0][1])} of {_gpus(sample for sample, _ in found)} is nothing that a device shows: "
+        f"{len(found)} such values are not used"
+        for name, found in odd.items()
+    ]
+    return kept, words
+
+
+def _without(sample: Sample, names: Iterable[str]) -> Sample:
+    nothing: dict[str, Any] = dict.fromkeys(names)
+    return replace(sample, **nothing)
+
+
+def _gpus(samples: Iterable[Sample]) -> str:
+    """Name the accelerators of samples, the first three of many."""
+    seats = sorted({(sample.host, sample.gpu) for sample in samples})
+    names = ", ".join(f"{host} GPU {gpu}".strip() for host, gpu in seats[:3])
+    return f"{names} and {len(seats) - 3} more" if len(seats) > 3 else names
 
 
 def host_order(host: str) -> list[tuple[int, str]]:
@@ -115,18 +157,38 @@ def _ask() -> str:
 
 
 def _under_load(samples: Sequence[Sample], assumed: list[str], source: SourceText) -> list[Sample]:
-    """Return the samples with work: by the stated load, else by the draw, else all of them."""
-    if any(sample.load is not None for sample in samples):
-        busy = [sample for sample in samples if sample.load is not None and sample.load >= BUSY_LOAD]
-        if not busy:
-            raise source.wrong("every accelerator is idle", allowed="a series taken while the job trains")
-        return busy
-    draws = [sample.power_w for sample in samples if sample.power_w]
-    if draws:
-        assumed.append(f"{source.where}: no utilization; samples from {BUSY_POWER:.0%} of the highest draw count")
-        return [sample for sample in samples if sample.power_w and sample.power_w >= BUSY_POWER * max(draws)]
-    assumed.append(f"{source.where}: neither utilization nor draw; all samples count as under load")
-    return list(samples)
+    """Return the samples with work: by the stated load, where none is stated by the draw.
+
+    An accelerator that states neither in any sample counts in all of them: nothing says that it idles.
+    """
+    unstated = [sample for sample in samples if sample.load is None]
+    least_w = BUSY_POWER * max((sample.power_w for sample in samples if sample.power_w), default=0.0)
+    telling = {(sample.host, sample.gpu) for sample in samples if sample.load is not None or sample.power_w}
+    silent = [sample for sample in unstated if (sample.host, sample.gpu) not in telling and _tells(sample)]
+    drawing = [sample for sample in unstated if sample.power_w]
+    if drawing:
+        of = "" if len(unstated) == len(samples) else f" of {_gpus(drawing)}"
+        assumed.append(f"{source.where}: no utilization{of}; samples from {BUSY_POWER:.0%} of the highest draw count")
+    if silent:
+        of = "" if len(silent) == len(samples) else f" of {_gpus(silent)}"
+        assumed.append(f"{source.where}: neither utilization nor draw{of}; all its samples count as under load")
+    busy = [sample for sample in samples if _busy(sample, least_w, (sample.host, sample.gpu) in telling)]
+    if not busy or (telling and not any((sample.host, sample.gpu) in telling for sample in busy)):
+        raise source.wrong("every accelerator is idle", allowed="a series taken while the job trains")
+    return busy
+
+
+def _busy(sample: Sample, least_w: float, telling: bool) -> bool:
+    if sample.load is not None:
+        return sample.load >= BUSY_LOAD
+    if sample.power_w:
+        return sample.power_w >= least_w
+    return not telling and _tells(sample)
+
+
+def _tells(sample: Sample) -> bool:
+    """Whether a sample has anything that is laid on a device."""
+    return bool(sample.clock_hz or sample.temperature_c or sample.power_w)
 
 
 def _reading(host: str, gpu: int, samples: Sequence[Sample]) -> DeviceReading:

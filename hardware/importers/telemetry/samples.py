@@ -15,9 +15,20 @@ _REASON_BITS: Final = ((0x4, POWER_CAP), (0x8, HARDWARE), (0x20, HEAT), (0x40, H
 _QUANTITY: Final = re.compile(
     r"\(?\s*(-?\d{1,12}(?:\.\d{1,12})?(?:e[+-]?\d{1,2})?)\s*([A-Za-z%°]{0,4})\s*\)?$", re.IGNORECASE
 )
-_PLAUSIBLE: Final = MappingProxyType(
-    {"c": (-40.0, 200.0), "w": (0.0, 100_000.0), "mhz": (0.0, 20_000.0), "%": (0.0, 100.0)}
+_BLANK: Final = 2_147_483_632.0  # DCGM_INT32_BLANK (dcgm_structs.h); blanks of other types are larger
+_POSSIBLE: Final = MappingProxyType(
+    {"temperature_c": (-40.0, 200.0), "power_w": (0.0, 100_000.0), "clock_hz": (0.0, 20e9), "load": (0.0, 1.0)}
 )
+_SHOWN: Final = MappingProxyType(
+    {
+        "temperature_c": ("temperature", 1.0, "C"),
+        "power_w": ("draw", 1.0, "W"),
+        "clock_hz": ("clock", 1e-6, "MHz"),
+        "load": ("utilization", 100.0, "%"),
+    }
+)
+QUANTITIES: Final = tuple(_POSSIBLE)
+"""What is measured, as attributes of a sample."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,14 +57,25 @@ def quantity(text: str, unit: str) -> float | None:
     text : str
         Such as ``612.34 W``, ``1755``, ``(1700Mhz)``, ``[N/A]``.
     unit : str
-        ``c``, ``w``, ``mhz`` or ``%``; a number with another unit, or one that cannot be, is no measurement.
+        ``c``, ``w``, ``mhz`` or ``%``; a number with another unit, or what DCGM prints for blank, is no measurement.
     """
     match = _QUANTITY.match(text.strip())
     if match is None or match[2].casefold().lstrip("°") not in ("", unit):
         return None
-    low, high = _PLAUSIBLE[unit]
     value = float(match[1])
-    return value if low <= value <= high else None
+    return value if abs(value) < _BLANK else None
+
+
+def possible(name: str, value: float) -> bool:
+    """Whether a device can show a value of one of :data:`QUANTITIES` [SI units]."""
+    low, high = _POSSIBLE[name]
+    return low <= value <= high
+
+
+def shown(name: str, value: float) -> str:
+    """Return a value of one of :data:`QUANTITIES` in words: ``clock 99999 MHz``."""
+    noun, scale, unit = _SHOWN[name]
+    return f"{noun} {value * scale:.0f} {unit}"
 
 
 def clock_hz(text: str) -> float | None:
