@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from planner.ingest.megatron import judge, parse_megatron
+from planner.launches.check import check_launch
+from planner.question import LaunchQuestion
 from planner.request import Framework
 from planner.rules import ModelFacts, Proposal, check, nearest_legal
 
@@ -100,3 +102,56 @@ def test_every_framework_has_the_rule_of_chosen_experts_and_names_nothing_that_l
     proposal = Proposal(world=32, tp=2, ep=3, global_batch=64, seq=4096, model=facts)
     assert "experts-top-k" in {violation.rule for violation in check(proposal, framework)}
     assert nearest_legal(proposal, framework) == ()
+
+
+@pytest.mark.parametrize("model", ["llama3_8b", "qwen3_30b_a3b"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"tensor_parallel_degree": 2, "pipeline_parallel_degree": 2, "local": 1},
+        {"tensor_parallel_degree": 3, "local": 2},
+        {"pipeline_parallel_degree": 4, "context_parallel_degree": 2, "local": 2, "global": 32},
+        {"tensor_parallel_degree": 4, "pipeline_parallel_degree": 2, "data_parallel_shard_degree": 4, "local": 1},
+        {"pipeline_parallel_degree": 5, "local": 5},
+    ],
+)
+def test_what_is_near_a_launch_of_torchtitan_is_legal_when_it_is_written(words, model):
+    names = {"local": "--training.local_batch_size", "global": "--training.global_batch_size"}
+    short = {
+        "tp": "tensor",
+        "pp": "pipeline",
+        "cp": "context",
+        "ep": "expert",
+        "local_batch_size": "local",
+        "global_batch": "global",
+    }
+    flags = {names.get(name, f"--parallelism.{name}"): str(value) for name, value in words.items()}
+
+    def asked(flags: dict[str, str]):
+        given = [word for flag in flags.items() for word in flag]
+        question = LaunchQuestion(framework="torchtitan", model=model, world=64, arguments=tuple(given))
+        return check_launch(question)
+
+    report = asked(flags)
+    assert not report.judged.legal
+    for near in report.near:
+        more = {}
+        for name, _, new in near.neighbour.changes:
+            word = short.get(name, name)
+            degree = f"--parallelism.{word}_parallel_degree"
+            own = (
+                f"--parallelism.{name}" if name != "micro_batch" else "--parallelism.pipeline_parallel_microbatch_size"
+            )
+            more[names[word] if word in names else degree if len(name) == 2 else own] = str(new)
+        again = asked({**flags, **more})
+        assert again.judged.legal, (str(near.neighbour), again.judged.violations)
+
+
+def test_a_pipeline_of_torchtitan_that_is_not_filled_is_mended_by_its_local_batch():
+    words = (
+        "--training.local_batch_size 1 --parallelism.pipeline_parallel_degree 2 --parallelism.tensor_parallel_degree 2"
+    )
+    report = check_launch(
+        LaunchQuestion(framework="torchtitan", model="llama3_8b", world=64, arguments=tuple(words.split()))
+    )
+    assert str(report.near[0].neighbour) == "local_batch_size 1 -> 2"

@@ -18,13 +18,14 @@ from planner.advice.remedies import Remedy, remedies
 from planner.ingest.judge import judge_launch, stated_world
 from planner.ingest.judged import JudgedLaunch, LaunchInput
 from planner.ingest.launch_text import LaunchText, read_launch_text
+from planner.launches.near import near_launch
 from planner.layouts.build import uniform_layout
 from planner.nearest import nearest
 from planner.plan_report import RankedLayout
 from planner.planning import estimate
 from planner.question import LaunchQuestion, job_of
 from planner.request import Framework, PlanRequest
-from planner.rules.nearest import Neighbour, nearest_legal, spread
+from planner.rules.nearest import Neighbour, spread
 from planner.rules.proposal import Proposal, group_of, rank_order_of
 from planner.rules.split import layers_built
 from planner.rules.table import resolve_version
@@ -91,9 +92,7 @@ def check_launch(question: LaunchQuestion) -> LaunchReport:
         The launch cannot be read, or a name is not known.
     """
     judged = read_launch(question)
-    near: tuple[Neighbour, ...] = ()
-    if judged.proposal is not None and not judged.legal:
-        near = nearest_legal(judged.proposal, judged.framework, version=judged.version)
+    near = near_launch(judged, launch_input(question)) if not judged.legal else ()
     request = request_of_launch(judged, question.cluster) if question.cluster else None
     if request is None:
         unpriced = tuple(PricedNeighbour(neighbour=neighbour, ranked=None) for neighbour in near)
@@ -117,22 +116,27 @@ def _estimated(request: PlanRequest, layout: Layout | None) -> tuple[RankedLayou
 
 def read_launch(question: LaunchQuestion) -> JudgedLaunch:
     """Read and judge a launch; parameters and errors as of :func:`check_launch`."""
+    given = launch_input(question)
+    try:
+        judged = judge_launch(given)
+    except InputError as error:
+        raise (error.within(str(question.file)) if question.file else error) from None
+    return judged if _stated_world(question, given.text, given.framework) else _on_assumed_world(judged)
+
+
+def launch_input(question: LaunchQuestion) -> LaunchInput:
+    """What a question gives a reader of launches to read; errors as of :func:`check_launch`."""
     framework = _framework(question.framework)
     if not question.arguments and question.file is None:
         raise InputError("no launch is given", allowed="--args-file FILE, or -- ARGS...")
     text = read_launch_text(question.file, question.arguments)
-    given = LaunchInput(
+    return LaunchInput(
         text=text,
         framework=framework,
         version=resolve_version(framework, question.version),
         world=_world(question, text, framework),
         model=presets.model(question.model) if question.model else None,
     )
-    try:
-        judged = judge_launch(given)
-    except InputError as error:
-        raise (error.within(str(question.file)) if question.file else error) from None
-    return judged if _stated_world(question, text, framework) else _on_assumed_world(judged)
 
 
 def _on_assumed_world(judged: JudgedLaunch) -> JudgedLaunch:

@@ -1,0 +1,101 @@
+"""What is legal near a launch that is not, in the words that its user would write, each judged again."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from hardware.errors import InputError
+from planner.ingest import torchtitan
+from planner.ingest.judge import judge_launch
+from planner.ingest.judged import JudgedLaunch, LaunchInput
+from planner.request import Framework
+from planner.rules.nearest import Neighbour, nearest_legal
+from planner.rules.proposal import Proposal
+
+NAMED: Final = 3
+_TRIED: Final = 12
+_P: Final = "--parallelism."
+_T: Final = "--training."
+Written = tuple[tuple[str, str, int, int], ...]
+"""Changes: option, its short name, old and new value."""
+
+
+def near_launch(judged: JudgedLaunch, given: LaunchInput) -> tuple[Neighbour, ...]:
+    """Find the legal launches nearest to one that is not.
+
+    torchtitan's batch follows from the local one, and its micro-batches from both: changes of it are stated as its
+    options, and judged as a launch that has them.
+
+    Parameters
+    ----------
+    judged : JudgedLaunch
+        The answer on the launch.
+    given : LaunchInput
+        The launch.
+
+    Returns
+    -------
+    tuple of Neighbour
+        Fewest changes first; empty for a legal launch and where nothing near is legal.
+    """
+    proposal = judged.proposal
+    if proposal is None or judged.legal:
+        return ()
+    if judged.framework is not Framework.TORCHTITAN:
+        return nearest_legal(proposal, judged.framework, version=judged.version, count=NAMED)
+    near = nearest_legal(proposal, judged.framework, version=judged.version, count=_TRIED)
+    read = torchtitan.parse_torchtitan(torchtitan.of_any_version(given.text.arguments), world=given.world)
+    candidates = [_filled(proposal), *(one.proposal for one in near)]
+    written = [changes for candidate in candidates for changes in _written(candidate, read)]
+    found: list[Neighbour] = []
+    for changes in sorted(dict.fromkeys(written), key=len):
+        again = _judged_again(changes, given)
+        told = tuple((name, old, new) for _, name, old, new in changes)
+        if again is None or again.proposal is None or any(set(one.changes) <= set(told) for one in found):
+            continue
+        built = again.built or ()
+        found.append(Neighbour(proposal=again.proposal, changes=told, layers_per_stage=built, split=False))
+    return tuple(found[:NAMED])
+
+
+def _filled(proposal: Proposal) -> Proposal:
+    """The same grid with a batch whose micro-batches fill the pipeline."""
+    dp = proposal.world // max(1, proposal.tp * proposal.cp * proposal.pp)
+    return replace(proposal, dp=0, global_batch=max(1, dp) * proposal.micro_batch * proposal.pp)
+
+
+def _written(wanted: Proposal, read: torchtitan.TitanLaunch) -> Iterator[Written]:
+    """Options that differ from those of the launch; none where its options cannot say it."""
+    grid = max(1, wanted.tp * wanted.cp * wanted.pp)
+    dp, number = wanted.world // grid, read.arguments.number
+    replicas = max(1, number(f"{_P}data_parallel_replicate_degree", 1))
+    if wanted.world != read.world or dp < 1 or wanted.global_batch % dp or dp % replicas:
+        return
+    local = wanted.global_batch // dp if wanted.pp > 1 else wanted.micro_batch
+    settings = [
+        (f"{_P}tensor_parallel_degree", "tp", 1, wanted.tp),
+        (f"{_P}pipeline_parallel_degree", "pp", 1, wanted.pp),
+        (f"{_P}context_parallel_degree", "cp", 1, wanted.cp),
+        (f"{_P}expert_parallel_degree", "ep", 1, wanted.ep),
+        (f"{_T}local_batch_size", "local_batch_size", 8, local),
+    ]
+    if wanted.pp > 1:
+        settings.append((f"{_P}pipeline_parallel_microbatch_size", "micro_batch", 1, wanted.micro_batch))
+    if number(f"{_T}global_batch_size", -1) > 0:
+        settings.append((f"{_T}global_batch_size", "global_batch", -1, wanted.global_batch))
+    if number(f"{_P}data_parallel_shard_degree", -1) > 0:
+        settings.append((f"{_P}data_parallel_shard_degree", "data_parallel_shard_degree", -1, dp // replicas))
+    told = [(option, name, number(option, default), new) for option, name, default, new in settings]
+    changes = tuple(change for change in told if change[2] != change[3])
+    if changes:
+        yield changes
+
+
+def _judged_again(changes: Written, given: LaunchInput) -> JudgedLaunch | None:
+    """The answer on a launch with the changes behind it; None where it is not legal."""
+    words = [word for option, _, _, new in changes for word in (option, str(new))]
+    try:
+        again = judge_launch(replace(given, text=replace(given.text, arguments=(*given.text.arguments, *words))))
+    except InputError:
+        return None
+    return again if again.legal else None
