@@ -94,7 +94,7 @@ class PowerState:
     gpu_w: float
     peak_gpu_w: float
     clock_hz: float
-    limited_by: str  # power, heat, none
+    limited_by: str  # power, heat, measured (the clock of the slowest is), none
     energy_j_per_token: float
     max_temp_c: float
     node_energy_j_per_token: float = 0.0

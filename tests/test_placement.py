@@ -222,6 +222,15 @@ def test_measured_clocks_and_temperatures_override_the_model() -> None:
     assert states[1].clock_hz == pytest.approx(1.2e9)
     assert states[1].limited_by == "measured"
     assert states[3].clock_hz < states[2].clock_hz
+    assert cost.power.limited_by == "heat"  # of GPU 3
+
+
+def test_what_limits_the_clocks_is_measured_where_the_slowest_is() -> None:
+    """A clock below the others that monitoring states is no limit of power; one above them limits nothing."""
+    for clock_hz, said in ((1.2e9, "measured"), (1.98e9, "power")):
+        request = hot(1, 4, (10.0,), (DeviceState(node=0, gpu=1, clock_hz=clock_hz),))
+        cost = price_layout_with_heat(pricings_of(request), layout(request, "16,16", tp=2))
+        assert cost.power.limited_by == said
 
 
 def test_inlets_by_node_and_by_place_in_the_rack() -> None:

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from costmodels.layout import FULL_RECOMPUTE, StrategyRun
 from costmodels.results import StepTime, Verdict
+from hardware.cluster import DeviceState
 from planner.advice.explain import crossings, waterfall
 from planner.advice.remedies import Remedies, Remedy
 from planner.question import Question, request_of
@@ -141,6 +142,24 @@ def test_a_step_that_leaves_out_heat_says_so():
     assert "does not count that heat lowers the clock" in search_text(100, report)
     assert "does not count" not in search_text(100, replace(report, request=replace(report.request, thermal=True)))
     assert "does not count" not in search_text()
+
+
+def test_measured_clocks_and_temperatures_are_said_as_such():
+    report = samples.report()
+    best, *others = report.layouts
+    power = replace(best.cost.power, limited_by="measured", max_temp_c=64.0)
+    devices = (
+        DeviceState(node=0, gpu=0, temperature_c=70.0, power_w=650.0),
+        DeviceState(node=0, gpu=3, clock_hz=1.2e9, temperature_c=84.0, power_w=690.0),
+    )
+    island = replace(report.request.cluster.islands[0], devices=devices)
+    request = replace(report.request, cluster=replace(report.request.cluster, islands=(island,)))
+    layouts = (replace(best, cost=replace(best.cost, power=power)), *others)
+    text = " ".join(search_text(100, replace(report, request=request, layouts=layouts)).split())
+    assert "MHz of the slowest, as measured, hottest die 64 C at these draws" in text
+    assert "C at these draws (measured: up to 84 C, at 690 W)" in text
+    assert "power limits the clock" not in text.partition("Best:")[2].partition("long runs")[0]
+    assert "measured: up to" not in search_text()
 
 
 def test_constraint_cost_is_said():

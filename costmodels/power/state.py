@@ -58,8 +58,6 @@ def power_state(problem: HeatProblem, settled: Settled, row: int, *, by_slot: bo
     length_s = float(settled.step_s[row])
     drawn_w = sum(float(used.mean_w.sum()) for used in found)
     count = sum(len(used.stage) for used in found)
-    hot = any(bool(used.heat_limited.any()) for used in found)
-    slow = any(bool((used.clock < 1.0 - CLOCK_TOLERANCE).any()) for used in found)
     clocks_hz = [
         _highest_hz(problem, heat) * float(used.clock.min()) for heat, used in zip(problem.heats, found, strict=True)
     ]
@@ -67,7 +65,7 @@ def power_state(problem: HeatProblem, settled: Settled, row: int, *, by_slot: bo
         gpu_w=drawn_w / count,
         peak_gpu_w=max(float(used.peak_w.max()) for used in found),
         clock_hz=min(clocks_hz),
-        limited_by="heat" if hot else "power" if slow else "none",
+        limited_by=_limits(found, int(np.argmin(clocks_hz))),
         energy_j_per_token=drawn_w * length_s / tokens,
         max_temp_c=max(float(used.peak_c.max()) for used in found),
         node_energy_j_per_token=_nodes_w(problem, found) * length_s / tokens,
@@ -139,6 +137,16 @@ def _slots(problem: HeatProblem, found: list[_Used]) -> tuple[SlotState, ...]:
                 )
             )
     return tuple(rows)
+
+
+def _limits(found: list[_Used], slowest: int) -> str:
+    """What limits the clocks of all: heat anywhere, else that the slowest one, of an island, is as measured."""
+    if any(bool(used.heat_limited.any()) for used in found):
+        return "heat"
+    if found[slowest].measured[int(found[slowest].clock.argmin())]:
+        return "measured"
+    slow = any(bool((used.clock < 1.0 - CLOCK_TOLERANCE)[~used.measured].any()) for used in found)
+    return "power" if slow else "none"
 
 
 def _limit(used: _Used, index: int) -> str:

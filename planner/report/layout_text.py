@@ -282,15 +282,26 @@ def power_rows(ranked: RankedLayout, request: PlanRequest) -> list[tuple[str, st
     text = f"{power.gpu_w:.0f} W per GPU (peak {power.peak_gpu_w:.0f})"
     text += f" at {power.clock_hz / 1e6:,.0f} MHz" if power.clock_hz > 0.0 else ""
     slowest = min(power.slots, key=lambda slot: slot.clock_hz, default=None)
-    if slowest is not None and slowest.limited_by == "measured":
+    if "measured" in (power.limited_by, slowest.limited_by if slowest else ""):
         text += " of the slowest, as measured"
     elif power.limited_by not in ("none", ""):
         text += f", {power.limited_by} limits the clock"
-    text += f", hottest die {power.max_temp_c:.0f} C" if power.max_temp_c > 0.0 else ""
+    if power.max_temp_c > 0.0:
+        text += f", hottest die {power.max_temp_c:.0f} C{_measured_words(request)}"
     rows = [("power", f"{text}; {digits(power.energy_j_per_token, 3)} J per {noun}")]
     if power.limited_by == "heat" and not (request.thermal or ranked.in_order):
         rows.append(("heat", "the step above does not count that heat lowers the clock; --thermal does, and is slower"))
     return rows
+
+
+def _measured_words(request: PlanRequest) -> str:
+    """Say what the hottest of the measured accelerators showed: under another draw the model has it at another one."""
+    devices = [device for island in request.cluster.islands for device in island.devices if device.temperature_c]
+    if not devices:
+        return ""
+    hottest = max(devices, key=lambda device: device.temperature_c)
+    draw = f", at {hottest.power_w:.0f} W" if hottest.power_w else ""
+    return f" at these draws (measured: up to {hottest.temperature_c:.0f} C{draw})"
 
 
 def breakdown(step: StepTime, bars: Bars) -> RenderableType:
