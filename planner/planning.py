@@ -22,6 +22,7 @@ from planner.layouts.request_notes import request_notes
 from planner.placement import (
     PlacedLayout,
     in_order,
+    on_islands,
     one_order_each,
     place_all,
     place_layout,
@@ -300,6 +301,11 @@ def estimate(
     if by_device(request):
         return as_ranked(request, pricings, scatter(request, pricings, place_layout(request, pricings, layout)))
     return as_ranked(request, pricings, place_nodes(pricings, layout, price_layout(pricings, layout)))
+
+
+def over_islands(request: PlanRequest, layout: Layout, constants: Constants | None = None) -> Layout:
+    """Return a layout that names no islands on those of the request where it is fastest; see :func:`on_islands`."""
+    return on_islands(pricings_of(request, constants), layout)
 
 
 def as_ranked(

@@ -39,12 +39,13 @@ def estimate(question: Question, explicit: ExplicitLayout, outputs: Outputs, pla
     from costmodels.results import Verdict  # noqa: PLC0415
     from planner.advice.remedies import remedies  # noqa: PLC0415
     from planner.planning import estimate as price  # noqa: PLC0415
+    from planner.planning import over_islands  # noqa: PLC0415
     from planner.report.estimate_text import print_estimate  # noqa: PLC0415
     from planner.report.placement_file import given_placement  # noqa: PLC0415
 
     outputs.check(question.model, question.cluster, question.profile)
     request = request_of(question)
-    layout = layout_of(request, explicit)
+    layout = over_islands(request, layout_of(request, explicit))
     ranked = price(request, layout, placement=given_placement(placement, request, layout))
     broken = check_layout(ranked.layout, request.model, request.job, framework=request.framework)
     changes = remedies(request, layout, ranked.cost) if ranked.cost.heaviest.verdict is Verdict.OOM else None

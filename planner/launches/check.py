@@ -22,7 +22,7 @@ from planner.launches.near import near_launch
 from planner.layouts.build import uniform_layout
 from planner.nearest import nearest
 from planner.plan_report import RankedLayout
-from planner.planning import estimate
+from planner.planning import estimate, over_islands
 from planner.question import LaunchQuestion, job_of
 from planner.request import Framework, PlanRequest
 from planner.rules.nearest import Neighbour, spread
@@ -109,7 +109,7 @@ def _estimated(request: PlanRequest, layout: Layout | None) -> tuple[RankedLayou
     if layout is None:
         return None, ""
     try:
-        return estimate(request, layout), ""
+        return estimate(request, over_islands(request, layout)), ""
     except InputError as error:
         return None, str(error)
 
@@ -287,7 +287,8 @@ def _priced(request: PlanRequest, neighbour: Neighbour) -> PricedNeighbour:
     proposal = neighbour.proposal
     job = replace(request.job, global_batch=proposal.global_batch)
     try:
-        ranked = estimate(replace(request, job=job), layout_of_proposal(proposal))
+        moved = replace(request, job=job)
+        ranked = estimate(moved, over_islands(moved, layout_of_proposal(proposal)))
     except InputError:  # a grid that the layout or its schedule cannot hold has no price
         return PricedNeighbour(neighbour=neighbour, ranked=None)
     return PricedNeighbour(neighbour=neighbour, ranked=ranked)

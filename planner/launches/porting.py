@@ -13,7 +13,7 @@ from planner.advice.remedies import Remedy, remedies
 from planner.ingest.judged import JudgedLaunch
 from planner.launches.check import cluster_of, job_of_launch, layout_of_proposal, read_launch
 from planner.plan_report import PlanReport, RankedLayout
-from planner.planning import estimate, plan, why_slower
+from planner.planning import estimate, over_islands, plan, why_slower
 from planner.question import LaunchQuestion, PortQuestion, job_of
 from planner.request import Framework, Objective, PlanRequest
 from planner.rules.nearest import nearest_legal
@@ -298,7 +298,7 @@ def _rules(broken: tuple[Violation, ...]) -> str:
 
 def _priced(request: PlanRequest, layout: Layout) -> RankedLayout | None:
     try:
-        return estimate(request, layout)
+        return estimate(request, over_islands(request, layout))
     except InputError:  # a schedule that cannot run with these sizes
         return None
 

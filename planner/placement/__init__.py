@@ -7,12 +7,14 @@ from planner.placement.nodes import node_orders, nodes_of, place_nodes
 from planner.placement.order import in_order, placement_of, rank_places
 from planner.placement.rank_orders import rank_orders
 from planner.placement.scattered import scatter
+from planner.placement.stage_islands import on_islands
 
 __all__ = [
     "PlacedLayout",
     "in_order",
     "node_orders",
     "nodes_of",
+    "on_islands",
     "one_order_each",
     "place_all",
     "place_and_split",

@@ -43,6 +43,8 @@ def given_placement(words: str, request: PlanRequest, layout: Layout) -> Placeme
     if words == BEST:
         return None
     island = layout.stages[0].island
+    if any(stage.island != island for stage in layout.stages):
+        raise InputError(f"--placement {words} of a layout over several islands", allowed=BEST)
     if words == IN_ORDER:
         return identity(layout.gpus, request.cluster.islands[island].node.gpus)
     path = Path(words)
