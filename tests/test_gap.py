@@ -129,8 +129,9 @@ def test_a_row_of_runs_states_the_measured_step(tmp_path, row):
         ([RUN, RUN.replace("mine", "again")], "", r"2 rows have the layout's degrees.*\(mine, again\)"),
         ([RUN.replace("4096", "8192")], "", r"0 rows have .*\(none\)"),
         ([RUN.replace(",8,1,1,", ",8,,,")], "mine", r"layout not stated"),
+        ([RUN.replace("9.5", "-9.5")], "mine", r"row mine: step_time_s: '-9.5' is not accepted; allowed: seconds"),
     ],
-    ids=["unknown", "another layout", "another sequence", "failed", "several", "none", "half a layout"],
+    ids=["unknown", "another layout", "another sequence", "failed", "several", "none", "half a layout", "no time"],
 )
 def test_a_row_that_is_not_the_layout_is_refused(tmp_path, runs, row, message):
     path = tmp_path / "runs.csv"

@@ -150,6 +150,15 @@ def test_cells_under_wrong_names_are_refused_with_the_line(tmp_path, change, sai
         read_runs(path)
 
 
+@pytest.mark.parametrize(("mark", "said"), [(";", "semicolons stand"), ("\t", "tabs stand")])
+def test_a_table_of_other_marks_is_told_from_one_without_a_header(tmp_path, mark, said):
+    lines = table(tmp_path).read_text(encoding="utf-8").splitlines()
+    path = tmp_path / "other.csv"
+    path.write_text("\n".join(line.replace(",", mark) for line in lines) + "\n", encoding="utf-8")
+    with pytest.raises(InputError, match=f"lacks the column id, .*; {said}"):
+        read_runs(path)
+
+
 def test_rows_of_two_tables_with_one_id_are_two_runs(tmp_path):
     """Prices are remembered by table and id: the second run is not the first one again."""
     one, other = rows(Machine(), 2)

@@ -34,6 +34,8 @@ def measured_step_s(path: Path, row: str, layout: Layout, seq: int) -> float:
             raise InputError(
                 f"--row {row!r} is not there{nearest(row, runs)}", allowed="an id of the table", where=str(path)
             )
+        if found.skipped:
+            raise InputError(f"row {row}: {found.skipped}", where=str(path))
         other = _differences(found, layout, seq)
         if other:
             raise InputError(

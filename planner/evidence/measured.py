@@ -22,6 +22,9 @@ LEAST_MFU_PERCENT: Final = 5.0
 """Runs below it are troubled (a network fault, a cold start) and say nothing about a model."""
 MAX_FILE_BYTES: Final = 256 * 1024 * 1024
 _NEEDED_COLUMNS: Final = ("id", "hardware", "n_gpus", "seq_len", "global_batch_size")
+_OTHER_MARKS: Final = MappingProxyType(
+    {";": "; semicolons stand between the names, not commas", "\t": "; tabs stand between the names, not commas"}
+)
 _MODULES: Final = MappingProxyType(
     {
         "core_attn": "core_attn",
@@ -128,8 +131,9 @@ def read_runs(path: Path) -> tuple[MeasuredRun, ...]:
 def _check_header(path: Path, names: Sequence[str]) -> None:
     missing = [name for name in _NEEDED_COLUMNS if name not in names]
     if missing:
+        between = next((words for mark, words in _OTHER_MARKS.items() if len(names) == 1 and mark in names[0]), "")
         raise InputError(
-            f"lacks the column {', '.join(missing)}",
+            f"lacks the column {', '.join(missing)}{between}",
             allowed="a header with " + ", ".join(_NEEDED_COLUMNS),
             where=str(path),
         )
