@@ -20,7 +20,7 @@ from planner.ingest.launch_text import layout_of_lists
 from planner.ingest.megatron import layout_of, parse_megatron
 from planner.ingest.mixed_precision import KEY as PRECISION
 from planner.ingest.mixed_precision import overwritten, precision_flags, stated_precision
-from planner.ingest.options import Fault
+from planner.ingest.options import Fault, close_name
 from planner.request import Framework
 from planner.rules.layout_string import parse_positions
 
@@ -157,6 +157,7 @@ def read_overrides(overrides: Sequence[str], framework: Framework) -> Overrides:
     found: dict[str, str] = {}
     unjudged: list[str] = []
     formats, faults = _formats(overrides, framework)
+    stated = {name: value for name, _, value in (override.lstrip("+-~").partition("=") for override in overrides)}
     for override in overrides:
         name, sign, value = override.lstrip("+-~").partition("=")
         name = _synonyms().get(name, name)
@@ -166,8 +167,7 @@ def read_overrides(overrides: Sequence[str], framework: Framework) -> Overrides:
         elif name in known:
             found[name] = _plain_list(text)
         elif (read := _overwritten_by(name, framework, known) or overwritten(name, text, formats)) is not None:
-            message = f"override {name} is overwritten by {read} without a word; allowed: {read}={text}"
-            faults.append(_fault(framework, "overwritten", name, message))
+            faults += _overwritten_faults((name, text), (read, stated.get(read, "")), framework)
         elif name in precise or (name.startswith(f"{PRECISION}.") and _is_field(name, framework)):
             continue
         elif name in _sizes():
@@ -239,8 +239,19 @@ def _overwritten_by(name: str, framework: Framework, known: Collection[str]) -> 
         return _PLUGIN_GRADIENTS
     field = name.rpartition(".")[2]
     read = f"trainer.strategy.{field}"
-    inside_model = framework is Framework.NEMO and name == f"model.config.{field}"
+    inside_model = framework is Framework.NEMO and name in (f"model.config.{field}", f"model.{field}")
     return read if inside_model and read in known else None
+
+
+def _overwritten_faults(override: tuple[str, str], read: tuple[str, str], framework: Framework) -> list[Fault]:
+    """A key whose value another one decides, unless that one says the same."""
+    (name, text), (other, value) = override, read
+    value = value.strip().strip("'\"")
+    if value == text:
+        return []
+    told = f"override {name}={text} is overwritten by {other}={value}" if value else f"override {name} is overwritten"
+    told += "" if value else f" by {other}"
+    return [_fault(framework, "overwritten", name, f"{told} without a word; allowed: {other}={text}")]
 
 
 def launcher_options_off(words: Sequence[str], framework: Framework) -> list[str]:
@@ -288,8 +299,8 @@ def _fault(framework: Framework, kind: str, argument: str, message: str) -> Faul
 
 
 def _unknown(name: str, framework: Framework, known: Sequence[str]) -> Fault:
-    close = difflib.get_close_matches(name, [*known, *_all_fields()], n=1, cutoff=0.6)
-    hint = f"; did you mean {close[0]}?" if close else ""
+    close = close_name(name, [*known, *_all_fields()])
+    hint = f"; did you mean {close}?" if close else ""
     silent = framework is Framework.NEMO and name.startswith("trainer.strategy.")
     how = ": NeMo accepts it without a word and drops it" if silent else ""
     return _fault(framework, "unknown", name, f"override {name} is not known{how}{hint}")

@@ -22,6 +22,7 @@ from planner.ingest.megatron import Launch, LaunchVerdict, judge, layout_of, par
 from planner.ingest.megatron_model import model_of
 from planner.ingest.open_ends import foreign_notes, own_options, refuse_gaps, refuse_missing
 from planner.ingest.options import Arguments, Fault, megatron_options
+from planner.ingest.other_frameworks import refuse_foreign
 from planner.ingest.plain_layout import StatedLayout
 from planner.ingest.torchtitan_models import model_of_config
 from planner.layouts.build import with_strategies
@@ -54,6 +55,7 @@ _SOURCES: Final = MappingProxyType(
 )
 
 
+_WORLD: Final = ("trainer.num_nodes", "trainer.devices")
 _READ_JSON: Final = (Framework.DEEPSPEED, Framework.GALVATRON)
 
 
@@ -102,6 +104,7 @@ def _megatron(given: LaunchInput) -> JudgedLaunch:
         model=facts_of(given.model) if own and given.model else None,
     )
     refuse_missing(text, launch.faults)
+    refuse_foreign(text.program, foreign, launch.faults)
     model, notes = given.model, [*text.notes, *foreign_notes(text.program, foreign)]
     wide = launch.proposal.tp * launch.proposal.cp > 1 and not launch.proposal.switches.megatron_fsdp
     if text.environment is not None and not told and wide:
@@ -211,7 +214,7 @@ def _overrides(given: LaunchInput) -> JudgedLaunch:
         title=f"{name} {given.version} (Megatron core {CORE[framework]})",
         version=given.version,
         gradient_bytes=judged.gradient_bytes if read.gradients else 0.0,
-        unjudged=read.unjudged,
+        unjudged=tuple(name for name in read.unjudged if framework is not Framework.NEMO or name not in _WORLD),
     )
 
 
@@ -335,7 +338,7 @@ def _torchtitan(given: LaunchInput) -> JudgedLaunch:
         recompute = {"full": FULL_RECOMPUTE, "none": NO_RECOMPUTE}.get(checkpoint, TITAN_SELECTIVE)
         layout = with_strategies(layout, recompute=recompute)
     precision = "fp32" if launch.arguments.text("--training.mixed_precision_param") == "float32" else "bf16"
-    unjudged = tuple(word.partition("=")[0] for word in launch.unjudged if word.startswith("--"))
+    unjudged = tuple(torchtitan.own_name(word) for word in launch.unjudged if word.startswith("--"))
     return replace(
         judged,
         title=f"torchtitan {given.version}",
@@ -468,7 +471,7 @@ def stated_world(text: LaunchText, framework: Framework) -> int:
     """GPUs that the launch itself starts; 0 when it does not say."""
     if framework is Framework.NEMO:
         found = {name: word.partition("=")[2] for word in text.arguments for name in [word.partition("=")[0]]}
-        nodes, devices = found.get("trainer.num_nodes", "1"), found.get("trainer.devices", "")
+        nodes, devices = found.get(_WORLD[0], "1"), found.get(_WORLD[1], "")
         if nodes.isdecimal() and devices.isdecimal() and len(nodes + devices) <= 12:
             return int(nodes) * int(devices)
     return text.world

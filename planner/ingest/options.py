@@ -7,7 +7,7 @@ parser's choices is kept as a fault, and both are told to the user with what was
 import difflib
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
@@ -39,6 +39,7 @@ _MOST: Final = MappingProxyType(
     }
 )
 """Largest values of options whose size decides how much there is to judge."""
+_NEAR: Final = 0.6
 _NUMBER: Final = re.compile(r"-[0-9.]")
 
 
@@ -211,9 +212,26 @@ def _stray(token: str) -> Fault:
     )
 
 
+def close_name(name: str, known: Iterable[str]) -> str:
+    """The known name nearest to one, or an empty text; of ``section.name`` the names behind the dot must be near too.
+
+    Parameters
+    ----------
+    name : str
+        Not known.
+    known : iterable of str
+        Names to choose from.
+    """
+    field = name.rpartition(".")[2]
+    for near in difflib.get_close_matches(name, known, n=10, cutoff=_NEAR):
+        if difflib.SequenceMatcher(None, near.rpartition(".")[2], field).ratio() >= _NEAR:
+            return near
+    return ""
+
+
 def _unknown(name: str, options: Mapping[str, Option]) -> Fault:
-    near = difflib.get_close_matches(name, options, n=1, cutoff=0.6)
-    hint = f"; did you mean {near[0]}?" if near else ""
+    near = close_name(name, options)
+    hint = f"; did you mean {near}?" if near else ""
     return Fault(
         rule="megatron-unknown-option", argument=name, message=f"option {name} is unknown to this version{hint}"
     )

@@ -160,6 +160,13 @@ def of_any_version(arguments: Sequence[str]) -> list[str]:
     return [*words, *([f"{_CHECKPOINT}{flavor['mode']}"] if flavor.get("mode") else [])]
 
 
+def own_name(word: str) -> str:
+    """Name of an option as its user writes it, also in a section that only torchtitan 0.2 has."""
+    name = word.partition("=")[0]
+    old = name.removeprefix("--override.")
+    return f"--{old}" if old != name and old.partition(".")[0] in option_table()["old_sections"] else name
+
+
 def layout_of(launch: TitanLaunch, model: ModelFacts) -> Layout:
     """State a launch as a layout.
 

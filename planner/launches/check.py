@@ -18,6 +18,7 @@ from planner.advice.remedies import Remedy, remedies
 from planner.ingest.judge import judge_launch, stated_world
 from planner.ingest.judged import JudgedLaunch, LaunchInput
 from planner.ingest.launch_text import LaunchText, read_launch_text
+from planner.ingest.other_frameworks import refuse_other_framework
 from planner.launches.near import near_launch
 from planner.layouts.build import uniform_layout
 from planner.nearest import nearest
@@ -28,7 +29,7 @@ from planner.request import Framework, PlanRequest
 from planner.rules.nearest import Neighbour, spread
 from planner.rules.proposal import Proposal, group_of, rank_order_of
 from planner.rules.split import layers_built
-from planner.rules.table import resolve_version
+from planner.rules.table import newer_notes, resolve_version
 
 CHECKED: Final = (
     Framework.MEGATRON,
@@ -118,9 +119,11 @@ def read_launch(question: LaunchQuestion) -> JudgedLaunch:
     """Read and judge a launch; parameters and errors as of :func:`check_launch`."""
     given = launch_input(question)
     try:
+        refuse_other_framework(given)
         judged = judge_launch(given)
     except InputError as error:
         raise (error.within(str(question.file)) if question.file else error) from None
+    judged = replace(judged, notes=(*judged.notes, *newer_notes(given.framework, given.version)))
     return judged if _stated_world(question, given.text, given.framework) else _on_assumed_world(judged)
 
 

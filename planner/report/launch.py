@@ -29,6 +29,7 @@ from planner.report.layout_text import bullets
 from planner.report.target import Target
 from planner.report.words import BYTES_PER_GIB, layout_text
 from planner.request import Framework, Launcher, PlanRequest
+from planner.rules.table import newer_notes
 
 EXPORTERS: Mapping[str, Callable[[Planned], Export]] = MappingProxyType(
     {
@@ -100,7 +101,7 @@ def launch_of(request: PlanRequest, ranked: RankedLayout, target: Target) -> Lau
                 launcher=launcher,
             )
         )
-        warnings = _warnings(request, ranked)
+        warnings = (*_warnings(request, ranked), *newer_notes(Framework(target.format), target.version))
         export = replace(export, launcher=launcher, notes=(*warnings, *export.notes))
         return LaunchFiles(
             title=title,

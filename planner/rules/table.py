@@ -117,6 +117,22 @@ def resolve_version(framework: Framework, version: str | None) -> str:
     return version
 
 
+def newer_notes(framework: Framework, version: str | None) -> tuple[str, ...]:
+    """Say that a version is newer than any that the rules were checked against; nothing where it is not.
+
+    Raises
+    ------
+    InputError
+        The version is not numbers joined by dots.
+    """
+    newest = NEWEST[framework]
+    if not version or not newest or version_key(version) <= version_key(newest):
+        return ()
+    return (
+        f"{framework} {version} is newer than the newest known, {newest}: its rules and options are those of {newest}",
+    )
+
+
 @lru_cache(maxsize=1)
 def all_rules() -> tuple[Rule, ...]:
     """Every rule, in file order.

@@ -1,0 +1,70 @@
+"""Launches that are read as those of a framework that they are not for."""
+
+from collections.abc import Sequence
+from types import MappingProxyType
+from typing import Final
+
+from hardware.errors import InputError
+from planner.ingest.judged import LaunchInput
+from planner.ingest.options import Fault
+from planner.request import Framework
+
+_SIGNS: Final = MappingProxyType(
+    {
+        Framework.TORCHTITAN: ("--parallelism.", "--training.", "--activation_checkpoint.", "--job."),
+        Framework.NEMO: ("trainer.strategy.", "trainer.num_nodes=", "trainer.devices="),
+        Framework.BRIDGE: ("model.", "train.", "optimizer.", "ddp.", "dataset."),
+        Framework.MEGATRON: ("--tensor-model-parallel-size", "--num-layers", "--hidden-size", "--micro-batch-size"),
+    }
+)
+"""How words begin that one framework alone takes."""
+_SHARED: Final = MappingProxyType(
+    {
+        Framework.BRIDGE: (Framework.NEMO, Framework.DEEPSPEED, Framework.GALVATRON),
+        Framework.MEGATRON: (Framework.DEEPSPEED, Framework.GALVATRON, Framework.BRIDGE, Framework.NEMO),
+        Framework.NEMO: (Framework.DEEPSPEED, Framework.GALVATRON),
+        Framework.TORCHTITAN: (),
+    }
+)
+"""Who takes such words too, or passes them by."""
+
+
+def refuse_other_framework(given: LaunchInput) -> None:
+    """Refuse a launch in the words of another framework than it is to be judged by.
+
+    Raises
+    ------
+    InputError
+        Names the framework whose words they are.
+    """
+    for framework, signs in _SIGNS.items():
+        if given.framework is framework or given.framework in _SHARED[framework]:
+            continue
+        found = [word.partition("=")[0] for word in given.text.arguments if word.startswith(signs)]
+        found = [word for word in found if word.startswith("--") is signs[0].startswith("--")]
+        if found:
+            raise InputError(
+                f"this looks like a launch of {framework}, as it has {found[0]}", allowed=f"--framework {framework}"
+            )
+
+
+def refuse_foreign(program: str, foreign: Sequence[Fault], faults: Sequence[Fault]) -> None:
+    """Refuse arguments of which none is Megatron-LM's, for a program that is not its own either.
+
+    Raises
+    ------
+    InputError
+        Names the program.
+    """
+    missing = [fault for fault in faults if fault.rule == "megatron-option-missing"]
+    if foreign and len(missing) >= _SIZES:
+        name = program.rpartition("/")[2]
+        told = ", ".join(fault.argument for fault in foreign[:3])
+        raise InputError(
+            f"the arguments of {name} are not Megatron-LM's ({told})",
+            allowed="a launch of Megatron-LM, or --framework with the framework that it is for",
+        )
+
+
+_SIZES: Final = 5
+"""Missing options among the six that every launch of Megatron-LM has."""

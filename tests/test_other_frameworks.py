@@ -1,0 +1,110 @@
+"""Launches for another framework or version than they are judged by, and names as their users write them."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from hardware.errors import InputError
+from planner.cli import app
+from planner.ingest.options import close_name
+from planner.launches.check import read_launch
+from planner.question import LaunchQuestion
+from planner.request import Framework
+from planner.rules.table import NEWEST, newer_notes
+
+SIZES = "--num-layers 8 --hidden-size 1024 --num-attention-heads 16 --seq-length 2048 --max-position-embeddings 2048"
+BATCH = "--micro-batch-size 1 --global-batch-size 32 --bf16 --vocab-size 32000"
+TITAN = '[job]\ndump_folder = "x"\n[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 2\n'
+NEMO = "trainer:\n  num_nodes: 1\n  devices: 8\n  strategy:\n    tensor_model_parallel_size: 4\n"
+
+
+def judged(folder, name: str, text: str, framework: str, **more):
+    file = folder / name
+    file.write_text(text)
+    return read_launch(LaunchQuestion(framework=framework, file=file, **more))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "framework", "meant"),
+    [
+        ("a.toml", TITAN, "megatron", "torchtitan"),
+        ("a.toml", TITAN, "bridge", "torchtitan"),
+        ("a.yaml", NEMO, "megatron", "nemo"),
+        ("a.yaml", NEMO, "bridge", "nemo"),
+        ("a.yaml", NEMO, "torchtitan", "nemo"),
+        ("a.yaml", "model:\n  tensor_model_parallel_size: 2\n", "megatron", "bridge"),
+        ("a.txt", f"{SIZES} {BATCH}", "torchtitan", "megatron"),
+    ],
+)
+def test_words_of_another_framework_name_it(name, text, framework, meant, tmp_path):
+    with pytest.raises(InputError, match=f"looks like a launch of {meant}.*--framework {meant}"):
+        judged(tmp_path, name, text, framework, world=8)
+
+
+def test_a_program_with_no_option_of_megatron_is_not_judged_as_one(tmp_path):
+    text = "accelerate launch --num_processes 8 train.py --model_name_or_path m --per_device_train_batch_size 1\n"
+    with pytest.raises(InputError, match=r"arguments of train.py are not Megatron-LM's \(--model_name_or_path"):
+        judged(tmp_path, "run.sh", text, "megatron")
+    own = f"accelerate launch --num_processes 8 train.py {SIZES} {BATCH} --own-option 1\n"
+    assert judged(tmp_path, "run.sh", own, "megatron", world=8).legal
+
+
+@pytest.mark.parametrize("framework", [framework for framework in Framework if NEWEST[framework]])
+def test_versions_that_do_not_exist_are_told(framework):
+    assert newer_notes(framework, NEWEST[framework]) == ()
+    assert newer_notes(framework, None) == ()
+    (told,) = newer_notes(framework, "99.0")
+    assert f"newer than the newest known, {NEWEST[framework]}" in told
+
+
+@pytest.mark.parametrize(("version", "told"), [("99.0", True), ("0.99", True), ("0.19", False), ("0.14.1", False)])
+def test_a_launch_and_an_export_for_a_newer_version_say_so(version, told, tmp_path):
+    answer = judged(tmp_path, "args.txt", f"{SIZES} {BATCH}", "megatron", world=8, version=version)
+    assert any("newer than the newest known" in note for note in answer.notes) == told
+    run, report = CliRunner(), str(tmp_path / "report.json")
+    layout = ("--global-batch", "16", "--seq", "4096", "--tp", "2", "--json", report)
+    assert run.invoke(app, ["estimate", "llama32_1b", "dgx-h100:1", *layout]).exit_code == 0
+    exported = run.invoke(app, ["export", report, "--to", "megatron", "--framework-version", version])
+    assert exported.exit_code == 0, exported.output
+    assert ("newer than the newest known" in " ".join(exported.output.split())) == told
+
+
+def test_sizes_of_the_model_and_the_strategy_of_nemo_that_differ_are_named(tmp_path):
+    def asked(size: int):
+        text = f"{NEMO}model:\n  tensor_model_parallel_size: {size}\ndata:\n  global_batch_size: 16\n"
+        return judged(tmp_path, "a.yaml", text, "nemo", model="llama3_8b")
+
+    assert asked(4).legal
+    other = asked(2)
+    assert [violation.rule for violation in other.violations] == ["nemo-override-overwritten"]
+    assert "tensor_model_parallel_size=2 is overwritten by trainer.strategy" in other.violations[0].message
+    assert "tensor_model_parallel_size=4 without a word" in other.violations[0].message
+    assert other.world == 8
+    assert not {"trainer.num_nodes", "trainer.devices"} & set(other.unjudged)
+
+
+def test_options_of_torchtitan_are_named_as_they_are_written(tmp_path):
+    answer = judged(tmp_path, "a.toml", TITAN, "torchtitan", world=8)
+    assert "--job.dump_folder" in answer.unjudged
+    assert not any("override" in name for name in answer.unjudged)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("--parallelism.foo", ""),
+        ("--parallelism.tensor_parallel_degre", "--parallelism.tensor_parallel_degree"),
+        ("--sequence-paralel", "--sequence-parallel"),
+    ],
+)
+def test_a_common_section_alone_is_no_likeness(name, near):
+    known = ("--parallelism.spmd_backend", "--parallelism.tensor_parallel_degree", "--sequence-parallel")
+    assert close_name(name, known) == near
+
+
+def test_the_answer_in_json_has_the_note_on_the_version(tmp_path):
+    out = tmp_path / "out.json"
+    words = ("check", "--framework-version", "0.99", "--world-size", "8", "--json", str(out), "--")
+    assert CliRunner().invoke(app, [*words, *SIZES.split(), *BATCH.split()]).exit_code == 0
+    assert any("0.99 is newer" in note for note in json.loads(out.read_text())["notes"])
