@@ -249,6 +249,15 @@ def test_values_that_no_device_shows_are_named(tmp_path: Path, old: str, new: st
     assert getattr(only(telemetry, 0), left) == last[left]
 
 
+def test_a_draw_like_that_of_idle_devices_is_no_work(tmp_path: Path) -> None:
+    text = (
+        "index, power.draw [W], clocks.sm [MHz], utilization.gpu [%]\n0, 70 W, 345 MHz, 0 %\n1, {} W, 1700 MHz, [N/A]\n"
+    )
+    with pytest.raises(InputError, match="every accelerator is idle"):
+        read(tmp_path, text.format(75))
+    assert [found.gpu for found in read(tmp_path, text.format(640)).readings] == [1]
+
+
 def test_who_says_nothing_does_not_make_an_idle_file_a_busy_one(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="every accelerator is idle"):
         read(tmp_path, MIXED.replace("99 %", "2 %").replace("330 W", "[N/A]").replace("[Unknown Error]", "[N/A]"))

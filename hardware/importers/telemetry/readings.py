@@ -162,7 +162,7 @@ def _under_load(samples: Sequence[Sample], assumed: list[str], source: SourceTex
     An accelerator that states neither in any sample counts in all of them: nothing says that it idles.
     """
     unstated = [sample for sample in samples if sample.load is None]
-    least_w = BUSY_POWER * max((sample.power_w for sample in samples if sample.power_w), default=0.0)
+    least_w = _least_busy_w(samples)
     telling = {(sample.host, sample.gpu) for sample in samples if sample.load is not None or sample.power_w}
     silent = [sample for sample in unstated if (sample.host, sample.gpu) not in telling and _tells(sample)]
     drawing = [sample for sample in unstated if sample.power_w]
@@ -176,6 +176,19 @@ def _under_load(samples: Sequence[Sample], assumed: list[str], source: SourceTex
     if not busy or (telling and not any((sample.host, sample.gpu) in telling for sample in busy)):
         raise source.wrong("every accelerator is idle", allowed="a series taken while the job trains")
     return busy
+
+
+def _least_busy_w(samples: Sequence[Sample]) -> float:
+    """Draw from which a sample without utilization counts [W].
+
+    Where every stated utilization is an idle one, the highest draw may be idle too: work draws twice as much as that.
+    """
+    highest_w = max((sample.power_w for sample in samples if sample.power_w), default=0.0)
+    told = [sample for sample in samples if sample.load is not None]
+    if any(sample.load >= BUSY_LOAD for sample in told if sample.load is not None):
+        return BUSY_POWER * highest_w
+    idle_w = max((sample.power_w for sample in told if sample.power_w), default=0.0)
+    return max(BUSY_POWER * highest_w, idle_w / BUSY_POWER)
 
 
 def _busy(sample: Sample, least_w: float, telling: bool) -> bool:
