@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Final, TypeVar
 
 from costmodels.job import Software, TrainingJob
+from costmodels.power.node import capped_island
 from costmodels.precision import precision
 from costmodels.software import software
 from costmodels.workload import presets
@@ -167,6 +168,7 @@ def request_of(question: Question) -> PlanRequest:
     if not 1 <= question.global_batch <= MOST_SEQUENCES:
         raise InputError(f"global batch {question.global_batch}", allowed=f"1 to {MOST_SEQUENCES} sequences")
     _check_power(machine, question.power_cap_w)
+    _check_caps(machine, question.cluster)
     profile = read_profile(Path(question.profile)) if question.profile else None
     if profile is not None:
         check_profile(profile, machine)
@@ -351,6 +353,15 @@ def _check_power(machine: Cluster, cap_w: float) -> None:
                 f"--power-cap {cap_w:g}: {part.name} cannot be limited so {'high' if cap_w > highest else 'low'}",
                 allowed=f"{part.min_power_limit_w:g} to {highest:g} W, or 0 for the part's own limit",
             )
+
+
+def _check_caps(machine: Cluster, spec: str) -> None:
+    """Refuse caps of nodes, racks and cluster that leave accelerators too little, with the file that states them."""
+    for island in machine.islands:
+        try:
+            capped_island(machine, island)
+        except InputError as error:
+            raise error.within(spec) from None
 
 
 def _seq(model: ModelSpec, seq: int) -> int:

@@ -1,5 +1,6 @@
 """Power and clock: closed forms, monotonicity, published curves."""
 
+import re
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,7 @@ from costmodels.power.node import capped_island, gpu_share_w, node_w
 from hardware.catalog import accelerator, accelerator_names, cluster
 from hardware.cluster import Cluster
 from hardware.errors import InputError
+from planner.question import Question, request_of
 
 A100 = power_model(accelerator("a100-sxm-80gb"))
 H100 = power_model(accelerator("h100-sxm-80gb"))
@@ -228,6 +230,28 @@ def test_a_cap_that_leaves_too_little_is_refused() -> None:
     machine = with_caps(node_w=2500.0)
     with pytest.raises(InputError, match=r"power_cap_w of the node: 2500 W a node leaves"):
         capped_island(machine, machine.islands[0])
+
+
+@pytest.mark.parametrize(("field", "nodes"), [("node_w", 1), ("rack_w", 2), ("cluster_w", 4)])
+def test_the_least_cap_that_is_named_is_one_of_the_same_field_and_will_do(field: str, nodes: int) -> None:
+    machine = with_caps(**{field: 2500.0 * nodes})
+    with pytest.raises(InputError, match=r"2500 W a node leaves") as caught:
+        capped_island(machine, machine.islands[0])
+    found = re.search(r"at least (\d+) W", caught.value.allowed)
+    assert found is not None
+    least_w = float(found[1])
+    enough = with_caps(**{field: least_w})
+    assert capped_island(enough, enough.islands[0]).node.gpu_power_cap_w == pytest.approx(200.0, rel=1e-3)
+    short = with_caps(**{field: least_w - 1.0})
+    with pytest.raises(InputError):
+        capped_island(short, short.islands[0])
+
+
+def test_caps_of_a_file_are_refused_with_its_name(tmp_path: Path) -> None:
+    file = tmp_path / "cold.toml"
+    file.write_text('power_cap_w = 100\n[[island]]\nnode = "dgx-h100"\nnodes = 2\n')
+    with pytest.raises(InputError, match=r"cold.toml: power_cap_w of the cluster: 100 W for 2 nodes, 50 W a node"):
+        request_of(Question(model="llama3_8b", cluster=str(file), global_batch=8, seq=512))
 
 
 def test_every_accelerator_has_a_model() -> None:

@@ -245,3 +245,28 @@ def test_json_text_is_json(value):
 def test_json_text_refuses_what_json_cannot_say(value):
     with pytest.raises(ValueError, match=r"JSON|compliant"):
         json_text(value)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("pp",), 5),
+        (("tp",), 64),
+        (("vpp",), 7),
+        (("num_microbatches",), 3),
+        (("gpus",), 9),
+        (("sequence_parallel",), "yes"),
+        (("stages", 0, "layers"), 1),
+        (("stages", 0, "mesh", "dp"), 99),
+    ],
+)
+def test_degrees_that_are_not_those_of_the_stages_are_refused(tmp_path, path, value):
+    data = json.loads(json_text(report_to_json(samples.report())))
+    place = data["layouts"][0]
+    for step in path[:-1]:
+        place = place[step]
+    place[path[-1]] = value
+    file = tmp_path / "edited.json"
+    file.write_text(json.dumps(data))
+    with pytest.raises(InputError, match=str(path[-1])):
+        read_report(file)

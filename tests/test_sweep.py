@@ -332,3 +332,28 @@ def test_the_table_is_not_written_over_the_sweep(tmp_path):
     )
     with pytest.raises(InputError, match="would overwrite what is read"):
         commands.sweep(file, tmp_path, workers=1, scheduler="", resume=False)
+
+
+def test_a_folder_that_holds_a_sweep_is_not_written_over(tmp_path, counted):
+    file, folder = tmp_path / "sweep.toml", tmp_path / "out"
+    file.write_text(
+        "[[grid]]\nmodels = ['llama3_8b']\nclusters = ['dgx-h100:1']\nglobal_batches = [16]\nsequences = [64]\n"
+    )
+    commands.sweep(file, folder, workers=1, scheduler="", resume=False)
+    with pytest.raises(InputError, match="out holds a sweep; allowed: --resume"):
+        commands.sweep(file, folder, workers=1, scheduler="", resume=False)
+    (folder / "results.csv").unlink()  # as an interrupted one leaves it
+    with pytest.raises(InputError, match="out holds a sweep"):
+        commands.sweep(file, folder, workers=1, scheduler="", resume=False)
+    commands.sweep(file, folder, workers=1, scheduler="", resume=True)
+    assert len(counted) == 1
+
+
+def test_the_table_says_what_the_time_limit_cut(tmp_path, monkeypatch):
+    report = samples.report()
+    search = replace(report.search, cut=(("splits of grids", 3),))
+    monkeypatch.setattr(sweep, "plan", lambda _: replace(report, search=search))
+    (row,) = run_sweep(SMALL[:1], tmp_path).rows
+    assert row["cut"] == "3 splits of grids"
+    monkeypatch.setattr(sweep, "plan", lambda _: report)
+    assert run_sweep(SMALL[:1], tmp_path).rows[0]["cut"] == ""

@@ -4,6 +4,7 @@
 nodes spend a share of all of it on fans. Constants: ``power.toml``, ``docs/power.md``.
 """
 
+import math
 from dataclasses import replace
 
 from costmodels.power.accelerator import node_constants
@@ -66,19 +67,22 @@ def capped_island(cluster: Cluster, island: Island) -> Island:
     node = island.node
     rack_nodes = max(min(node.cooling.rack_nodes or 1, island.nodes), 1)
     caps = (
-        ("power_cap_w of the node", node.power_cap_w),
-        ("rack_power_cap_w", island.rack_power_cap_w / rack_nodes),
-        ("power_cap_w of the cluster", cluster.power_cap_w / cluster.nodes),
+        ("power_cap_w of the node", node.power_cap_w, 1),
+        ("rack_power_cap_w", island.rack_power_cap_w, rack_nodes),
+        ("power_cap_w of the cluster", cluster.power_cap_w, cluster.nodes),
     )
-    found = [(gpu_share_w(node, cap_w), name, cap_w) for name, cap_w in caps if cap_w > 0.0]
+    found = [(gpu_share_w(node, cap_w / nodes), name, cap_w, nodes) for name, cap_w, nodes in caps if cap_w > 0.0]
     if not found:
         return island
-    share_w, name, cap_w = min(found)
+    share_w, name, cap_w, nodes = min(found)
     lowest = node.accelerator.min_power_limit_w or node.accelerator.idle_w
     if share_w < max(lowest, 1.0):
+        over = f"{cap_w:.0f} W for {nodes:,} nodes, {cap_w / nodes:.0f}" if nodes > 1 else f"{cap_w:.0f}"
+        least_w = math.ceil(nodes * node_w(node, lowest * node.gpus))
+        all_nodes = f" for the {nodes:,} nodes" if nodes > 1 else ""
         raise InputError(
-            f"{name}: {cap_w:.0f} W a node leaves {share_w:.0f} W for each of {node.gpus} {node.accelerator.name}",
-            allowed=f"at least {node_w(node, lowest * node.gpus):.0f} W a node: each needs {lowest:.0f} W",
+            f"{name}: {over} W a node leaves {share_w:.0f} W for each of {node.gpus} {node.accelerator.name}",
+            allowed=f"at least {least_w} W{all_nodes}: each needs {lowest:.0f} W",
         )
     own_w = node.gpu_power_cap_w or node.accelerator.tdp_w
     if own_w and share_w >= own_w:

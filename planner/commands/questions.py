@@ -89,7 +89,7 @@ def compare(question: Question, degree: str, outputs: Outputs) -> int:
 def sweep(path: Path, folder: Path, *, workers: int, scheduler: str, resume: bool) -> int:
     """Answer a grid of questions and write the table."""
     from planner.report.sweep_text import print_sweep, sweep_progress  # noqa: PLC0415
-    from planner.sweeps.sweep import TABLE, run_sweep  # noqa: PLC0415
+    from planner.sweeps.sweep import POINTS, TABLE, run_sweep  # noqa: PLC0415
     from planner.sweeps.sweep_file import read_sweep  # noqa: PLC0415
 
     if scheduler and workers > 1:
@@ -98,6 +98,8 @@ def sweep(path: Path, folder: Path, *, workers: int, scheduler: str, resume: boo
     file = read_sweep(path)
     if folder.is_dir():
         check_places({"-o": folder / TABLE}, [str(path)])
+        if not resume and ((folder / TABLE).exists() or any((folder / POINTS).glob("*.json"))):
+            raise InputError(f"{folder} holds a sweep", allowed="--resume to keep its points, or another folder")
     with sweep_progress(file.title, len(file.questions)) as progress:
         result = run_sweep(
             file.questions, folder, workers=workers, scheduler=scheduler, resume=resume, progress=progress

@@ -15,7 +15,7 @@ from hardware.text_file import read_json_file
 from planner.placement.order import places_in_order
 from planner.plan_report import Infeasibility, InOrder, PlanReport, RankedLayout, RankPlace, SearchProof
 from planner.question import question_from, relocated, request_of
-from planner.report.json_report import HZ_PER_MHZ, SCHEMA
+from planner.report.json_report import HZ_PER_MHZ, SCHEMA, degrees_to_json
 from planner.report.words import BYTES_PER_GIB
 from planner.request import PlanRequest
 
@@ -119,6 +119,11 @@ def _ranked(read: Fields, request: PlanRequest) -> RankedLayout:
     layout = _layout(read)
     if layout.layers != request.model.layers:
         raise read.wrong("stages", f"{layout.layers} layers", f"the {request.model.layers} layers of the model")
+    _check_summary(read, layout)
+    samples = layout.first.dp * layout.micro_batch * layout.num_microbatches
+    if samples != request.job.global_batch:
+        allowed = f"as many as make the global batch of {request.job.global_batch} with micro_batch and dp"
+        raise read.wrong("num_microbatches", layout.num_microbatches, allowed)
     evidence = read.table("evidence")
     islands = len(request.cluster.islands)
     used = [0] * islands
@@ -145,6 +150,23 @@ def _ranked(read: Fields, request: PlanRequest) -> RankedLayout:
         placement=_placement(read, layout, request),
         in_order=_in_order(read.table("in_order")) if "in_order" in read.values else None,
     )
+
+
+def _check_summary(read: Fields, layout: Layout) -> None:
+    """Refuse degrees beside the stages that are not those of the stages, which are what is priced and exported."""
+    first = layout.first
+    summary = {**degrees_to_json(layout, first), "gpus": layout.gpus, "sequence_parallel": first.sequence_parallel}
+    places = [(read, summary)]
+    for item, stage in zip(_tables(read, "stages"), layout.stages, strict=True):
+        own = stage.strategies[0].strategy
+        places.append((item.table("mesh"), {name: getattr(own, name) for name in ("tp", "cp", "dp", "ep", "etp")}))
+        places.append((item, {"layers": stage.layers}))
+    for place, values in places:
+        for name, value in values.items():
+            if name in place.values and place.values[name] != value:
+                raise place.wrong(
+                    name, place.values[name], f"{value}, as the stages have it; plan estimate prices others"
+                )
 
 
 def _placement(read: Fields, layout: Layout, request: PlanRequest) -> tuple[RankPlace, ...]:

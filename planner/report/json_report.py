@@ -143,7 +143,7 @@ def layout_to_json(ranked: RankedLayout, request: PlanRequest, rank: int = 1) ->
     return {
         "rank": rank,
         "name": layout_text(layout),
-        **_degrees(layout, first),
+        **degrees_to_json(layout, first),
         "sequence_parallel": first.sequence_parallel,
         "recompute": _recompute(layout),
         "gpus": layout.gpus,
@@ -209,7 +209,8 @@ def places(ranked: RankedLayout, cluster: Cluster) -> tuple[RankPlace, ...]:
     return places_in_order(ranked.layout, cluster)
 
 
-def _degrees(layout: Layout, first: Strategy) -> Json:
+def degrees_to_json(layout: Layout, first: Strategy) -> Json:
+    """Return the degrees of a layout, those of its first layer where layers differ."""
     return {
         "tp": first.tp,
         "pp": layout.pp,

@@ -39,7 +39,7 @@ COLUMNS: Final = (
     "status", "reason", "gpus", "layout", "tp", "pp", "cp", "dp", "ep", "etp", "vpp", "zero", "micro_batch",
     "num_microbatches", "schedule", "recompute", "layers_per_stage", "step_time_s", "tokens_per_s",
     "tokens_per_s_per_gpu", "mfu", "bubble_share", "exposed_comm_share", "memory_gib", "usable_gib", "verdict",
-    "gpu_w", "energy_j_per_token", "low_s", "high_s", "gap", "proven_optimal", "report",
+    "gpu_w", "energy_j_per_token", "low_s", "high_s", "gap", "proven_optimal", "cut", "report",
 )  # fmt: skip
 _ASKED: Final = COLUMNS[:8]
 _COPIED: Final = (
@@ -202,6 +202,7 @@ def row_of(question: Question, data: Data, report: str) -> Row:
     row["report"] = report
     if "error" in data:
         return {**row, "status": "error", "reason": data["error"]}
+    row["cut"] = "; ".join(f"{number} {what}" for what, number in _table(_table(data, "search"), "cut").items())
     layouts = data["layouts"]
     if not isinstance(layouts, list) or not layouts:
         why = data.get("infeasible")
