@@ -426,3 +426,34 @@ def test_wrong_hybrid_patterns_say_what_is_wrong(pattern: str, message: str) -> 
     with pytest.raises(InputError) as error:
         from_config(config, name="x", where="config.json")
     assert message in str(error.value)
+
+
+def test_fields_at_the_defaults_of_their_class_are_filled_in_and_named():
+    """The published configuration of Gemma 3 27B leaves out the vocabulary; the sizes are those of its checkpoint.
+
+    Embedding 262208 x 5376, 62 layers of q, k, v, o (32 and 16 heads of 128), three projections of 21504, four norms
+    and two of 128, a final norm.
+    """
+    text = {
+        "model_type": "gemma3_text",
+        "head_dim": 128,
+        "hidden_size": 5376,
+        "intermediate_size": 21504,
+        "num_attention_heads": 32,
+        "num_hidden_layers": 62,
+        "num_key_value_heads": 16,
+        "sliding_window": 1024,
+    }
+    built = from_config({"model_type": "gemma3", "text_config": text}, name="x", where="config.json")
+    layer = 5376 * 128 * (32 + 16 + 16 + 32) + 3 * 5376 * 21504 + 4 * 5376 + 2 * 128
+    assert parameter_count(built).total == 262208 * 5376 + 62 * layer + 5376
+    assert built.max_positions == 131072
+    assert any(note.startswith("not stated, so the defaults of gemma3_text: vocab_size 262208") for note in built.notes)
+    whole = from_config({**text, "vocab_size": 1000}, name="x", where="config.json")
+    assert whole.vocab == 1000
+    assert not any("vocab_size" in note for note in whole.notes)
+
+
+def test_a_tower_beside_a_model_is_said_to_be_left_out():
+    assert any("vision_config" in note for note in build(vision_config={"depth": 32}).notes)
+    assert build().notes == ()

@@ -97,6 +97,27 @@ _WRAPPERS: Final[Mapping[str, str]] = MappingProxyType(
 """Multi-modal types whose ``text_config`` need not name its own type; the towers beside it are not modelled."""
 
 
+_TOWERS: Final = ("vision_config", "audio_config", "speech_config")
+"""Models beside the language model, where a configuration states that one without a ``text_config``."""
+
+_DEFAULTS: Final[Mapping[str, Mapping[str, object]]] = MappingProxyType(
+    {
+        "gemma3_text": {
+            "vocab_size": 262_208,
+            "hidden_size": 2304,
+            "intermediate_size": 9216,
+            "num_hidden_layers": 26,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 4,
+            "max_position_embeddings": 131_072,
+            "hidden_activation": "gelu_pytorch_tanh",
+            "rope_theta": 1e6,
+        }
+    }
+)
+"""What published configurations leave at the defaults of their class: Hugging Face, Gemma3TextConfig documentation."""
+
+
 _UNLIKE_LAYERS: Final = "layers of unlike widths, each with a configuration of its own"
 _TWO_STACKS: Final = "an encoder with a decoder that attends to it"
 _MAMBA_1: Final = "Mamba-1 mixers, whose scan has no matrix form"
@@ -201,6 +222,10 @@ def from_config(config: Mapping[str, object], *, name: str, where: str) -> Model
         model_type = _WRAPPERS.get(model_type) or text.text("model_type")
         fields = Fields({**inner, "model_type": model_type}, f"{where}: text_config")
         notes = ("the language model of a multi-modal configuration; its other towers are left out",)
+    elif towers := [name for name in _TOWERS if fields.has(name)]:
+        notes = (f"the language model alone; {' and '.join(towers)} of the configuration: not planned",)
+    fields, defaults = _with_defaults(fields, model_type)
+    notes += defaults
     for layers in ("num_hidden_layers", "n_layer"):
         if fields.has(layers) and fields.whole(layers) > MAX_LAYERS:
             raise fields.wrong(layers, fields.values[layers], f"1 to {MAX_LAYERS}")
@@ -224,3 +249,14 @@ def from_config(config: Mapping[str, object], *, name: str, where: str) -> Model
     words = {ours: next((word for word in theirs if fields.has(word)), theirs[0]) for ours, theirs in _WORDS.items()}
     built = facts.build(name, sources=("Hugging Face config.json",), notes=notes, where=where, words=words)
     return replace(built, details=details_of_config(fields.values, where))
+
+
+def _with_defaults(fields: Fields, model_type: str) -> tuple[Fields, tuple[str, ...]]:
+    """Fields with the defaults of their class where they are left out, and which these are."""
+    left = {name: value for name, value in _DEFAULTS.get(model_type, {}).items() if not fields.has(name)}
+    if not left:
+        return fields, ()
+    told = ", ".join(
+        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in left.items()
+    )
+    return Fields({**fields.values, **left}, fields.where), (f"not stated, so the defaults of {model_type}: {told}",)

@@ -19,6 +19,7 @@ def request_notes(request: PlanRequest) -> tuple[str, ...]:
         A remark each.
     """
     return (
+        *request.model.notes,
         *shape_notes(request.model),
         *position_notes(request.model, request.job.seq),
         *platform_notes(request.framework, request.cluster),
