@@ -27,7 +27,7 @@ from planner.ingest.plain_layout import StatedLayout
 from planner.ingest.torchtitan_models import model_of_config
 from planner.layouts.build import with_strategies
 from planner.request import Framework
-from planner.rules.proposal import Proposal, facts_of
+from planner.rules.proposal import ModelFacts, Proposal, facts_of
 from planner.rules.table import Found
 from planner.rules.verdict import Violation, accepted_at_launch, check
 
@@ -361,7 +361,7 @@ def _deepspeed(given: LaunchInput) -> JudgedLaunch:
         raise InputError(
             "the model is not known", allowed="--model MODEL, or --num-layers, --hidden-size and --num-attention-heads"
         )
-    facts = facts_of(model)
+    facts = _with_positions(model)
     judged = _stated(
         given,
         model,
@@ -381,6 +381,11 @@ def _deepspeed(given: LaunchInput) -> JudgedLaunch:
     )
 
 
+def _with_positions(model: ModelSpec) -> ModelFacts:
+    """Sizes of a model with the positions that it states: the sequence of a launch that says none."""
+    return replace(facts_of(model), max_positions=model.max_positions)
+
+
 def _galvatron(given: LaunchInput) -> JudgedLaunch:
     if not given.text.config:
         raise InputError("no Galvatron configuration", allowed="--args-file galvatron_config.json")
@@ -391,7 +396,7 @@ def _galvatron(given: LaunchInput) -> JudgedLaunch:
         [word for word in without_unresolved(given.text, _any_value) if "=" in word],
         world=given.world,
     )
-    facts = facts_of(given.model)
+    facts = _with_positions(given.model)
     judged = _stated(
         given,
         given.model,
@@ -419,12 +424,12 @@ def _stated(
     """Judge a launch that states a layout: by each of its grids, or by its bare degrees where it states none."""
     source = _SOURCES[given.framework]
     stated, found = None, fault_violations(faults, source)
-    proposal: Proposal = degrees
+    proposal = replace(degrees, model=facts_of(model))
     if not found:
         try:
             stated = read()
         except InputError as error:
-            found = check(degrees, given.framework, given.version) or (_unreadable(error, given.framework, source),)
+            found = check(proposal, given.framework, given.version) or (_unreadable(error, given.framework, source),)
     if stated is not None:
         proposals = stated.proposals(facts_of(model), given.world)
         proposal = proposals[0]
