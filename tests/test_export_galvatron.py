@@ -159,7 +159,8 @@ def test_a_plan_of_galvatrons_own_search_is_read():
 
 
 def test_ulysses_is_context_parallelism():
-    layout = read(other(tp_sizes_enc=",".join(["4"] * 32), use_sp=",".join(["1"] * 32)))
+    config = other(tp_sizes_enc=",".join(["4"] * 32), use_sp=",".join(["1"] * 32))
+    layout = read(config, "runtime.train.seq_length=4096")
     assert (layout.first.tp, layout.first.cp, layout.first.dp) == (1, 4, 2)
 
 
