@@ -119,11 +119,6 @@ def _ranked(read: Fields, request: PlanRequest) -> RankedLayout:
     layout = _layout(read)
     if layout.layers != request.model.layers:
         raise read.wrong("stages", f"{layout.layers} layers", f"the {request.model.layers} layers of the model")
-    _check_summary(read, layout)
-    samples = layout.first.dp * layout.micro_batch * layout.num_microbatches
-    if samples != request.job.global_batch:
-        allowed = f"as many as make the global batch of {request.job.global_batch} with micro_batch and dp"
-        raise read.wrong("num_microbatches", layout.num_microbatches, allowed)
     evidence = read.table("evidence")
     islands = len(request.cluster.islands)
     used = [0] * islands
@@ -134,6 +129,11 @@ def _ranked(read: Fields, request: PlanRequest) -> RankedLayout:
     for number, island in enumerate(request.cluster.islands):
         if used[number] > island.gpus:
             raise read.wrong("stages", f"{used[number]} GPUs of island {number}", f"up to its {island.gpus}")
+    _check_summary(read, layout)
+    samples = layout.first.dp * layout.micro_batch * layout.num_microbatches
+    if samples != request.job.global_batch:
+        allowed = f"as many as make the global batch of {request.job.global_batch} with micro_batch and dp"
+        raise read.wrong("num_microbatches", layout.num_microbatches, allowed)
     return RankedLayout(
         layout=layout,
         cost=_cost(read),
