@@ -407,3 +407,15 @@ def test_absurd_jobs_are_refused():
 def test_a_misspelt_option_is_named_with_the_one_meant():
     (violation,) = judge(launch_of("misspelt option")).violations
     assert violation.message.endswith("did you mean --pipeline-model-parallel-layout?")
+
+
+def test_frameworks_on_megatron_core_have_the_rules_of_the_core_that_they_build_on():
+    """NeMo 2.7 builds on core 0.15, where key-value heads divide by tp; Bridge 0.6 on 0.19, where either divides."""
+    of = {framework: {rule.id for rule in rules_for(framework, version)} for framework, version in NEWEST.items()}
+    assert "kv-heads-tp-divide" in of[Framework.NEMO]
+    assert "kv-heads-tp" not in of[Framework.NEMO]
+    assert "kv-heads-tp" in of[Framework.BRIDGE]
+    assert "kv-heads-tp-divide" not in of[Framework.BRIDGE]
+    assert of[Framework.BRIDGE] >= {
+        rule.id for rule in all_rules() if dict(rule.versions).get(Framework.MEGATRON) == ">=0.17"
+    }

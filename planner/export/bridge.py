@@ -19,12 +19,12 @@ from planner.export.launch import Export, Planned, Program, node_rows, rank_rows
 from planner.export.megatron import export_megatron
 from planner.export.megatron_model import model_arguments
 from planner.export.plan_checks import check_rules, check_sizes, has_experts
-from planner.ingest.bridge import CORE, OverrideKey, layout_of_overrides, override_keys, precision_words
+from planner.ingest.bridge import OverrideKey, layout_of_overrides, override_keys, precision_words
 from planner.ingest.mixed_precision import recipe_override
 from planner.ingest.plain_layout import same_launch
 from planner.request import Framework
 from planner.rules.layout_string import parse_positions
-from planner.rules.table import resolve_version
+from planner.rules.table import CORE, resolve_version
 
 _PLAIN: Final = re.compile(r"[\w.+-]+")
 _BF16_GRADIENTS: Final = "--grad-reduce-in-bf16"

@@ -15,9 +15,8 @@ from planner.export.bridge import RECIPE_NOTE, override_words
 from planner.export.launch import Export, Planned, Program, node_rows, rank_rows
 from planner.export.megatron import export_megatron
 from planner.export.plan_checks import check_rules
-from planner.ingest.bridge import CORE
 from planner.request import Framework
-from planner.rules.table import resolve_version
+from planner.rules.table import CORE, resolve_version
 
 _PROGRAM: Final = Program(
     target=(

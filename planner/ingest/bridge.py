@@ -23,9 +23,8 @@ from planner.ingest.mixed_precision import overwritten, precision_flags, stated_
 from planner.ingest.options import Fault, close_name
 from planner.request import Framework
 from planner.rules.layout_string import parse_positions
+from planner.rules.table import CORE
 
-CORE: Final = MappingProxyType({Framework.BRIDGE: "0.19", Framework.NEMO: "0.15"})
-"""Version of Megatron-core that Megatron-Bridge 0.6 and NeMo 2.7 build on."""
 _MODEL_WORDS: Final = ("--seq-length",)  # a recipe's model states it too, the override decides
 _PLUGIN_GRADIENTS: Final = "trainer.plugins.grad_reduce_in_fp32"
 _FORMATS: Final = MappingProxyType(

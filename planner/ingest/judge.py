@@ -15,7 +15,7 @@ from costmodels.workload import presets
 from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
 from planner.ingest import deepspeed, galvatron, torchtitan
-from planner.ingest.bridge import CORE, launcher_options_off, read_overrides
+from planner.ingest.bridge import launcher_options_off, read_overrides
 from planner.ingest.judged import JudgedLaunch, LaunchInput, fault_violations, unknown_names
 from planner.ingest.launch_text import LaunchText, without_unresolved
 from planner.ingest.megatron import Launch, LaunchVerdict, judge, layout_of, parse_megatron
@@ -28,7 +28,7 @@ from planner.ingest.torchtitan_models import model_of_config
 from planner.layouts.build import with_strategies
 from planner.request import Framework
 from planner.rules.proposal import ModelFacts, Proposal, facts_of
-from planner.rules.table import Found
+from planner.rules.table import CORE, Found
 from planner.rules.verdict import Violation, accepted_at_launch, check
 
 _CONNECTIONS: Final = "CUDA_DEVICE_MAX_CONNECTIONS"

@@ -15,6 +15,8 @@ from planner.rules.checks import CHECKS
 
 SPLIT_CHECK: Final = "split"
 _FILES: Final = ("generic.toml", "megatron.toml", "megatron_split.toml", "megatron_switches.toml", "others.toml")
+CORE: Final = MappingProxyType({Framework.BRIDGE: "0.19", Framework.NEMO: "0.15"})
+"""Version of Megatron-core that Megatron-Bridge 0.6 and NeMo 2.7 build on."""
 _FAMILIES: Final = MappingProxyType({"megatron-family": (Framework.MEGATRON, Framework.BRIDGE, Framework.NEMO)})
 
 NEWEST: Final = MappingProxyType(
@@ -49,7 +51,8 @@ class Rule:
     Attributes
     ----------
     versions : tuple of (Framework, str)
-        Bounds such as ``>=0.14`` or ``<0.14`` or ``>=0.13,<0.15``; a framework without bounds: every version.
+        Bounds such as ``>=0.14`` or ``<0.14`` or ``>=0.13,<0.15``; a framework without bounds: every version, but for
+        those that build on Megatron-core: Megatron-LM's bounds hold for the core that they build on.
     when : tuple of str
         Columns that must all be on for the rule to apply; a leading ``!`` means off.
     """
@@ -73,7 +76,12 @@ class Rule:
 
     def applies(self, framework: Framework, version: str) -> bool:
         """Whether the rule holds for this framework in this version."""
-        return framework in self.frameworks and _within(version, dict(self.versions).get(framework, ""))
+        bounds = dict(self.versions)
+        if framework in CORE and framework not in bounds:
+            framework_bounds, version = bounds.get(Framework.MEGATRON, ""), CORE[framework]
+        else:
+            framework_bounds = bounds.get(framework, "")
+        return framework in self.frameworks and _within(version, framework_bounds)
 
 
 def version_key(version: str) -> tuple[int, ...]:
