@@ -15,7 +15,6 @@ a recipe would take from Hugging Face; the interleaved schedule's conditions on 
 
 import contextlib
 import dataclasses
-import importlib.util
 import io
 import json
 import os
@@ -25,7 +24,7 @@ from typing import Any
 
 import forks
 import harness
-from stand_ins import AbsentModules
+from stand_ins import stand_in_for
 
 ABSENT = ("transformer_engine", "megatron.energon", "PIL", "tensorboard", "google", "diffusers", "modelopt")
 NOT_SIZES = (
@@ -47,13 +46,7 @@ USER = ["--lr", "1e-4", "--train-iters", "10", "--tokenizer-type", "NullTokenize
 def load() -> Any:
     """Import Megatron-Bridge with stand-ins for what a CPU machine lacks."""
     arguments = harness.load("hopper")
-    for root in ABSENT:
-        try:
-            found = importlib.util.find_spec(root)
-        except (ImportError, ValueError):
-            found = None
-        if found is None:
-            sys.meta_path.append(AbsentModules(root))
+    stand_in_for(ABSENT)
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         from megatron.bridge.models.gpt_provider import GPTModelProvider
         from megatron.bridge.recipes.common import _pretrain_common

@@ -10,13 +10,11 @@ import argparse
 import json
 import sys
 import tomllib
-from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import real
-from megatron_requests import Request, compared, drawn_requests, request_of
+from megatron_requests import compared, differing_formats, drawn_requests, request_of
 
 from planner.export.megatron_model import model_arguments
 from planner.ingest.mixed_precision import named_configurations
@@ -46,18 +44,6 @@ def differing_names() -> int:
     if wrong:
         print(f"configurations of mixed precision that differ: {', '.join(wrong)}")
     return len(wrong)
-
-
-def differing_formats(requests: Sequence[Request], answers: Sequence[Mapping[str, Any]]) -> int:
-    """Launches whose number formats are not those of their plans."""
-    wrong = 0
-    for request, answer in zip(requests, answers, strict=True):
-        job, formats = request.job, answer.get("formats")
-        width = job.software.gradient_bytes or job.precision.gradient_bytes
-        if formats and (formats["fp32_gradients"], bool(formats["fp8"])) != (width == 4.0, job.precision.gemm == "fp8"):
-            print(f"{request.spec.name} in {job.precision.name} with gradients of {width:g} bytes runs with {formats}")
-            wrong += 1
-    return wrong
 
 
 def main() -> int:

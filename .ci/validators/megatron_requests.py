@@ -12,9 +12,10 @@ import argparse
 import random
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import real
 from hypothesis import HealthCheck, Phase, given, settings
@@ -32,10 +33,9 @@ from planner.export.launch import Planned, Site, site_of
 from planner.export.megatron import export_megatron, run_arguments
 from planner.export.megatron_model import model_arguments
 from planner.export.nemo import export_nemo
-from planner.ingest.bridge import CORE
 from planner.request import Framework
 from planner.rules import check_layout
-from planner.rules.table import NEWEST
+from planner.rules.table import CORE, NEWEST
 
 CLUSTERS = ("dgx-a100", "dgx-h100", "dgx-h200", "dgx-b200", "gb200-nvl72", "p4d", "p5", "mi300x-8")
 MOST_GPUS = 1024
@@ -164,6 +164,18 @@ def problem_of(request: Request, answer: dict[str, object]) -> str:
     if answer["accepted"] and not request.late:
         return f"refused by {', '.join(request.rules)}, accepted"
     return ""
+
+
+def differing_formats(requests: Sequence[Request], answers: Sequence[Mapping[str, Any]]) -> int:
+    """Launches whose number formats are not those of their plans."""
+    wrong = 0
+    for request, answer in zip(requests, answers, strict=True):
+        job, formats = request.job, answer.get("formats")
+        width = job.software.gradient_bytes or job.precision.gradient_bytes
+        if formats and (formats["fp32_gradients"], bool(formats["fp8"])) != (width == 4.0, job.precision.gemm == "fp8"):
+            print(f"{request.spec.name} in {job.precision.name} with gradients of {width:g} bytes runs with {formats}")
+            wrong += 1
+    return wrong
 
 
 def main() -> int:

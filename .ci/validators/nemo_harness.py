@@ -17,7 +17,6 @@ micro-batches, which are asked in words.
 
 import contextlib
 import importlib.metadata
-import importlib.util
 import io
 import logging
 import os
@@ -29,7 +28,7 @@ from typing import Any
 
 import forks
 import harness
-from stand_ins import AbsentModules
+from stand_ins import stand_in_for
 
 ABSENT = ("transformer_engine", "triton", "onnx", "pandas", "modelopt", "leptonai", "sklearn", "tensorboard", "wget")
 ABSENT += ("sentencepiece", "datasets", "google")
@@ -49,13 +48,7 @@ def load() -> Any:
 
     told = importlib.metadata.version
     importlib.metadata.version = lambda name: VERSIONS.get(name) or told(name)
-    for root in ABSENT:
-        try:
-            found = importlib.util.find_spec(root)
-        except (ImportError, ValueError):
-            found = None
-        if found is None:
-            sys.meta_path.append(AbsentModules(root))
+    stand_in_for(ABSENT)
     shape = types.SimpleNamespace(major=9, minor=0, name="stand-in")
     torch.cuda.get_device_capability = lambda *_a, **_k: (9, 0)
     torch.cuda.get_device_properties = lambda *_a, **_k: shape

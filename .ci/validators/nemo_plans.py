@@ -10,11 +10,10 @@ taken without a word, as ``plan check`` says, and one of another section refused
 import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import real
-from megatron_requests import Request, compared, drawn_requests, request_of
+from megatron_requests import Request, compared, differing_formats, drawn_requests, request_of
 
 from costmodels.workload.model import Attention, LayerKind, ModelSpec, MoeFfn
 from planner.request import Framework
@@ -55,21 +54,6 @@ def nemo_request(seed: int, name: str, machine: str, legal: bool) -> Request | N
     """A random request for NeMo; None for models that its plain configuration does not build."""
     found = request_of(seed, name, machine, legal, framework=Framework.NEMO)
     return None if found is None or facts_of(found.spec).latent or found.spec.mtp_layers else found
-
-
-def differing_formats(requests: Sequence[Request], answers: Sequence[Mapping[str, Any]]) -> int:
-    """Launches whose number formats or sharding are not those of their plans."""
-    wrong = 0
-    for request, answer in zip(requests, answers, strict=True):
-        formats = answer.get("formats")
-        if not formats:
-            continue
-        width = request.job.software.gradient_bytes or request.job.precision.gradient_bytes
-        wanted = (width == 4.0, request.job.precision.gemm == "fp8")
-        if (formats["fp32_gradients"], bool(formats["fp8"])) != wanted:
-            print(f"{request.spec.name} in {request.job.precision.name} with {width:g} bytes runs with {formats}")
-            wrong += 1
-    return wrong
 
 
 def main() -> int:
