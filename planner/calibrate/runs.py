@@ -18,11 +18,10 @@ from hardware.errors import InputError
 from planner.calibrate.observations import Observations
 from planner.evidence.cells import unread_columns
 from planner.evidence.left_out import LeftOut, left_out, rows_in_words
-from planner.evidence.measured import MeasuredRun, read_runs
+from planner.evidence.measured import BYTES_PER_GIB, MeasuredRun, read_runs
 from planner.evidence.runs import PricedRun, question_of
 from planner.evidence.validate import stated_peak_bytes
 
-BYTES_PER_GIB: Final = 2.0**30
 TIME_NOISE: Final = 0.08
 """What one layout's step differs from the model beyond what a machine's runs share, as a logarithm.
 
@@ -53,7 +52,7 @@ class CalibrationRun:
     @property
     def weighed(self) -> bool:
         """Whether it states the peak of a run that did not fail."""
-        return bool(self.run.peak_mem_gib) and self.run.status in ("ok", "memory_only")
+        return self.run.weighed
 
     def pricings(self, constants: Constants) -> tuple[Pricing, ...]:
         """Return its islands under some constants."""

@@ -18,6 +18,7 @@ from hardware.errors import InputError
 from hardware.text_file import read_text_file
 from planner.evidence.cells import MOST_NUMBER, wrong_cell
 
+BYTES_PER_GIB: Final = 2.0**30
 LEAST_MFU_PERCENT: Final = 5.0
 """Runs below it are troubled (a network fault, a cold start) and say nothing about a model."""
 MAX_FILE_BYTES: Final = 256 * 1024 * 1024
@@ -98,6 +99,11 @@ class MeasuredRun:
             return ""
         hint = " (mfu is in percent: 40 for 40 %, not 0.4)" if share <= 1.0 else ""
         return f"mfu below {LEAST_MFU_PERCENT:g} %, as of a troubled run{hint}"
+
+    @property
+    def weighed(self) -> bool:
+        """Whether it states the peak of a run that did not fail."""
+        return bool(self.peak_mem_gib) and self.status in ("ok", "memory_only")
 
     def text(self, column: str) -> str:
         """Return a column's text, stripped; empty when absent."""
@@ -206,7 +212,7 @@ def _peak_gib(row: Mapping[str, str]) -> float | None:
     published = re.search(r"published ([0-9]{1,7}(?:\.[0-9]{1,7})?) GiB", row.get("mem_note") or "")
     if peak and published:
         return float(published.group(1))
-    return peak * 1e9 / 2.0**30 if peak and "GB=1e9" in (row.get("notes") or "") else peak
+    return peak * 1e9 / BYTES_PER_GIB if peak and "GB=1e9" in (row.get("notes") or "") else peak
 
 
 def _grid(row: Mapping[str, str]) -> tuple[RunGrid | None, str | None]:

@@ -288,8 +288,13 @@ def _quantile(values: Floats, weight: Floats, share: float) -> float:
 @lru_cache(maxsize=2)
 def shipped_runs(quantity: Quantity) -> EvidenceTable:
     """Return the runs of ``evidence.csv`` that measured a quantity."""
+    return table_of_rows(_shipped_rows(), quantity)
+
+
+@lru_cache(maxsize=1)
+def _shipped_rows() -> tuple[dict[str, str], ...]:
     text = resources.files("planner.evidence").joinpath("evidence.csv").read_text(encoding="utf-8")
-    return table_of_rows(list(csv.DictReader(io.StringIO(text))), quantity)
+    return tuple(csv.DictReader(io.StringIO(text)))
 
 
 def table_of_rows(rows: Sequence[dict[str, str]], quantity: Quantity) -> EvidenceTable:

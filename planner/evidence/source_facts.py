@@ -7,11 +7,11 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-_READINGS: Final = Path(__file__).with_name("readings.toml")
+_FACTS: Final = Path(__file__).with_name("source_facts.toml")
 
 
 def source_facts(source: str) -> Mapping[str, str | int]:
-    """Return what ``readings.toml`` puts in place of a table's columns.
+    """Return what ``source_facts.toml`` puts in place of a table's columns.
 
     Parameters
     ----------
@@ -28,5 +28,5 @@ def source_facts(source: str) -> Mapping[str, str | int]:
 
 @cache
 def _facts() -> tuple[Mapping[str, str | int], ...]:
-    with _READINGS.open("rb") as file:
+    with _FACTS.open("rb") as file:
         return tuple(tomllib.load(file)["facts"])

@@ -17,7 +17,7 @@ from costmodels.price import price_layout
 from costmodels.pricing import Constants, Pricing
 from costmodels.results import LayoutCost, MemoryUse
 from hardware.errors import InputError
-from planner.evidence.measured import MeasuredRun, read_runs
+from planner.evidence.measured import BYTES_PER_GIB, MeasuredRun, read_runs
 from planner.evidence.runs import PricedRun, question_of
 from planner.profile import MachineProfile
 
@@ -52,9 +52,9 @@ class Prediction:
     def memory_ratio(self) -> float | None:
         """Predicted over measured peak memory; None when either is missing or the run failed."""
         measured = self.run.peak_mem_gib
-        if self.peak_mem_bytes is None or not measured or self.run.status not in ("ok", "memory_only"):
+        if self.peak_mem_bytes is None or not measured or not self.run.weighed:
             return None
-        return self.peak_mem_bytes / 2.0**30 / measured
+        return self.peak_mem_bytes / BYTES_PER_GIB / measured
 
 
 @dataclass(frozen=True, kw_only=True)
