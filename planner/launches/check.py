@@ -92,8 +92,9 @@ def check_launch(question: LaunchQuestion) -> LaunchReport:
     InputError
         The launch cannot be read, or a name is not known.
     """
-    judged = read_launch(question)
-    near = near_launch(judged, launch_input(question)) if not judged.legal else ()
+    given = _launch_input(question)
+    judged = _judged(question, given)
+    near = near_launch(judged, given)
     request = request_of_launch(judged, question.cluster) if question.cluster else None
     if request is None:
         unpriced = tuple(PricedNeighbour(neighbour=neighbour, ranked=None) for neighbour in near)
@@ -117,7 +118,11 @@ def _estimated(request: PlanRequest, layout: Layout | None) -> tuple[RankedLayou
 
 def read_launch(question: LaunchQuestion) -> JudgedLaunch:
     """Read and judge a launch; parameters and errors as of :func:`check_launch`."""
-    given = launch_input(question)
+    return _judged(question, _launch_input(question))
+
+
+def _judged(question: LaunchQuestion, given: LaunchInput) -> JudgedLaunch:
+    """The answer on a launch as it was read, with what must be said of its version and its GPUs."""
     try:
         refuse_other_framework(given)
         judged = judge_launch(given)
@@ -127,7 +132,7 @@ def read_launch(question: LaunchQuestion) -> JudgedLaunch:
     return judged if _stated_world(question, given.text, given.framework) else _on_assumed_world(judged)
 
 
-def launch_input(question: LaunchQuestion) -> LaunchInput:
+def _launch_input(question: LaunchQuestion) -> LaunchInput:
     """What a question gives a reader of launches to read; errors as of :func:`check_launch`."""
     framework = _framework(question.framework)
     if not question.arguments and question.file is None:
@@ -137,7 +142,7 @@ def launch_input(question: LaunchQuestion) -> LaunchInput:
         text=text,
         framework=framework,
         version=resolve_version(framework, question.version),
-        world=_world(question, text, framework),
+        world=_stated_world(question, text, framework) or 1,
         model=presets.model(question.model) if question.model else None,
     )
 
@@ -165,12 +170,8 @@ def _framework(name: str) -> Framework:
     return found
 
 
-def _world(question: LaunchQuestion, text: LaunchText, framework: Framework) -> int:
-    """GPUs of the job: as the user says, as the launch says, as the cluster has."""
-    return _stated_world(question, text, framework) or 1
-
-
 def _stated_world(question: LaunchQuestion, text: LaunchText, framework: Framework) -> int:
+    """GPUs of the job: as the user says, as the launch says, as the cluster has; 0: none does."""
     told = question.world or stated_world(text, framework)
     if told:
         return told

@@ -1,6 +1,5 @@
 """What is legal near a launch that is not, in the words that its user would write, each judged again."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -46,16 +45,18 @@ def near_launch(judged: JudgedLaunch, given: LaunchInput) -> tuple[Neighbour, ..
     near = nearest_legal(proposal, judged.framework, version=judged.version, count=_TRIED)
     read = torchtitan.parse_torchtitan(torchtitan.of_any_version(given.text.arguments), world=given.world)
     candidates = [_filled(proposal), *(one.proposal for one in near)]
-    written = [changes for candidate in candidates for changes in _written(candidate, read)]
+    written = dict.fromkeys(_written(candidate, read) for candidate in candidates)
     found: list[Neighbour] = []
-    for changes in sorted(dict.fromkeys(written), key=len):
+    for changes in sorted(filter(None, written), key=len):
         again = _judged_again(changes, given)
         told = tuple((name, old, new) for _, name, old, new in changes)
         if again is None or again.proposal is None or any(set(one.changes) <= set(told) for one in found):
             continue
         built = again.built or ()
         found.append(Neighbour(proposal=again.proposal, changes=told, layers_per_stage=built, split=False))
-    return tuple(found[:NAMED])
+        if len(found) == NAMED:
+            break
+    return tuple(found)
 
 
 def _filled(proposal: Proposal) -> Proposal:
@@ -64,13 +65,13 @@ def _filled(proposal: Proposal) -> Proposal:
     return replace(proposal, dp=0, global_batch=max(1, dp) * proposal.micro_batch * proposal.pp)
 
 
-def _written(wanted: Proposal, read: torchtitan.TitanLaunch) -> Iterator[Written]:
+def _written(wanted: Proposal, read: torchtitan.TitanLaunch) -> Written:
     """Options that differ from those of the launch; none where its options cannot say it."""
     grid = max(1, wanted.tp * wanted.cp * wanted.pp)
     dp, number = wanted.world // grid, read.arguments.number
     replicas = max(1, number(f"{_P}data_parallel_replicate_degree", 1))
     if wanted.world != read.world or dp < 1 or wanted.global_batch % dp or dp % replicas:
-        return
+        return ()
     local = wanted.global_batch // dp if wanted.pp > 1 else wanted.micro_batch
     settings = [
         (f"{_P}tensor_parallel_degree", "tp", 1, wanted.tp),
@@ -86,9 +87,7 @@ def _written(wanted: Proposal, read: torchtitan.TitanLaunch) -> Iterator[Written
     if number(f"{_P}data_parallel_shard_degree", -1) > 0:
         settings.append((f"{_P}data_parallel_shard_degree", "data_parallel_shard_degree", -1, dp // replicas))
     told = [(option, name, number(option, default), new) for option, name, default, new in settings]
-    changes = tuple(change for change in told if change[2] != change[3])
-    if changes:
-        yield changes
+    return tuple(change for change in told if change[2] != change[3])
 
 
 def _judged_again(changes: Written, given: LaunchInput) -> JudgedLaunch | None:
