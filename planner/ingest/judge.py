@@ -105,7 +105,7 @@ def _megatron(given: LaunchInput) -> JudgedLaunch:
     )
     refuse_missing(text, launch.faults)
     refuse_foreign(text.program, foreign, launch.faults)
-    model, notes = given.model, [*text.notes, *foreign_notes(text.program, foreign)]
+    model, notes = given.model, [*text.notes, *foreign_notes(foreign, given)]
     wide = launch.proposal.tp * launch.proposal.cp > 1 and not launch.proposal.switches.megatron_fsdp
     if text.environment is not None and not told and wide:
         notes.append(f"the script does not set {_CONNECTIONS}: it must be 1 with tp or cp up to Hopper")
@@ -118,7 +118,7 @@ def _megatron(given: LaunchInput) -> JudgedLaunch:
             allowed="arguments without --num-layers, or the model that they build",
         )
     judged = _judged(given, launch, judge(launch), model, tuple(notes))
-    return replace(judged, unknown=(*judged.unknown, *(fault.argument for fault in foreign)))
+    return replace(judged, unknown=(*judged.unknown, *foreign))
 
 
 def _built_model(read: Arguments) -> tuple[ModelSpec | None, str]:

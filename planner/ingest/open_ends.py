@@ -12,7 +12,7 @@ from typing import Final
 from hardware.errors import InputError
 from planner.ingest.judged import LaunchInput
 from planner.ingest.launch_text import LaunchText, unresolved_options
-from planner.ingest.options import Fault, megatron_options, without_unknown
+from planner.ingest.options import Fault, close_name, megatron_options, without_unknown
 from planner.ingest.shell_script import BLANK
 
 _DECIDING: Final = frozenset(
@@ -79,20 +79,20 @@ def refuse_missing(text: LaunchText, faults: Sequence[Fault]) -> None:
         )
 
 
-def own_options(words: Sequence[str], given: LaunchInput) -> tuple[tuple[str, ...], tuple[Fault, ...]]:
-    """Arguments without options that another program than Megatron-LM's may add to the parser, and those."""
+def own_options(words: Sequence[str], given: LaunchInput) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Arguments without options that another program than Megatron-LM's may add to the parser, and their names."""
     name = given.text.program.rpartition("/")[2]
     if not name.endswith(".py") or name in _PROGRAMS:
         return tuple(words), ()
     return without_unknown(words, megatron_options(given.version))
 
 
-def foreign_notes(program: str, foreign: Sequence[Fault]) -> list[str]:
+def foreign_notes(foreign: Sequence[str], given: LaunchInput) -> list[str]:
     """Name the options that a program must add for its launch to start; nothing where there are none."""
     if not foreign:
         return []
-    name = program.rpartition("/")[2]
-    messages = dict.fromkeys(fault.message.removeprefix("option ") for fault in foreign)
-    told = ", ".join(message.replace(" is unknown to this version;", ":") for message in messages)
-    told = told.replace(" is unknown to this version", "")
-    return [f"{name} is not Megatron-LM's own program: it must add these options, which core does not know: {told}"]
+    options = megatron_options(given.version)
+    near = {name: close_name(name, options) for name in foreign}
+    told = ", ".join(f"{name}: did you mean {known}?" if known else name for name, known in near.items())
+    program = given.text.program.rpartition("/")[2]
+    return [f"{program} is not Megatron-LM's own program: it must add these options, which core does not know: {told}"]

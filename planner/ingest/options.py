@@ -161,9 +161,7 @@ def read_arguments(arguments: Sequence[str], options: Mapping[str, Option]) -> A
     return Arguments(given=MappingProxyType(given), faults=tuple(faults))
 
 
-def without_unknown(
-    arguments: Sequence[str], options: Mapping[str, Option]
-) -> tuple[tuple[str, ...], tuple[Fault, ...]]:
+def without_unknown(arguments: Sequence[str], options: Mapping[str, Option]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Take the options off that a table does not have, with their values.
 
     Parameters
@@ -176,15 +174,16 @@ def without_unknown(
     Returns
     -------
     tuple
-        The arguments left, and what was taken off.
+        The arguments left, and the names of the options that were taken off.
     """
     kept: list[str] = []
-    taken: list[Fault] = []
+    taken: list[str] = []
     known = True
     for token in arguments:
         if token.startswith("--"):
-            known = token.partition("=")[0] in options
-            taken += [] if known else [_unknown(token.partition("=")[0], options)]
+            name = token.partition("=")[0]
+            known = name in options
+            taken += [] if known else [name]
         if known:
             kept.append(token)
     return tuple(kept), tuple(taken)

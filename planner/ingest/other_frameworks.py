@@ -27,6 +27,8 @@ _SHARED: Final = MappingProxyType(
     }
 )
 """Who takes such words too, or passes them by."""
+_SIZES: Final = 5
+"""Missing options among the six that every launch of Megatron-LM has."""
 
 
 def refuse_other_framework(given: LaunchInput) -> None:
@@ -48,7 +50,7 @@ def refuse_other_framework(given: LaunchInput) -> None:
             )
 
 
-def refuse_foreign(program: str, foreign: Sequence[Fault], faults: Sequence[Fault]) -> None:
+def refuse_foreign(program: str, foreign: Sequence[str], faults: Sequence[Fault]) -> None:
     """Refuse arguments of which none is Megatron-LM's, for a program that is not its own either.
 
     Raises
@@ -59,12 +61,7 @@ def refuse_foreign(program: str, foreign: Sequence[Fault], faults: Sequence[Faul
     missing = [fault for fault in faults if fault.rule == "megatron-option-missing"]
     if foreign and len(missing) >= _SIZES:
         name = program.rpartition("/")[2]
-        told = ", ".join(fault.argument for fault in foreign[:3])
         raise InputError(
-            f"the arguments of {name} are not Megatron-LM's ({told})",
+            f"the arguments of {name} are not Megatron-LM's ({', '.join(foreign[:3])})",
             allowed="a launch of Megatron-LM, or --framework with the framework that it is for",
         )
-
-
-_SIZES: Final = 5
-"""Missing options among the six that every launch of Megatron-LM has."""
