@@ -19,7 +19,15 @@ from planner.export.launch import Export, Planned, Program, node_rows, rank_rows
 from planner.export.megatron import export_megatron
 from planner.export.megatron_model import model_arguments
 from planner.export.plan_checks import check_rules, check_sizes, has_experts
-from planner.ingest.bridge import OverrideKey, layout_of_overrides, override_keys, precision_words
+from planner.ingest.bridge import (
+    LAYOUT,
+    STAGES,
+    VIRTUAL,
+    OverrideKey,
+    layout_of_overrides,
+    override_keys,
+    precision_words,
+)
 from planner.ingest.mixed_precision import recipe_override
 from planner.ingest.plain_layout import same_launch
 from planner.request import Framework
@@ -28,9 +36,6 @@ from planner.rules.table import CORE, resolve_version
 
 _PLAIN: Final = re.compile(r"[\w.+-]+")
 _BF16_GRADIENTS: Final = "--grad-reduce-in-bf16"
-_LAYOUT: Final = "--pipeline-model-parallel-layout"
-_STAGES: Final = "--pipeline-model-parallel-size"
-_VIRTUAL: Final = "--num-virtual-stages-per-pipeline-rank"
 _LOW_WEIGHTS: Final = "--fp8-param-gather"
 _PRECISION_FLAGS: Final = ("--bf16", "--fp16", "--fp8-", "--fp4-", "--reuse-grad-buf-for-mxfp8")
 RECIPE_NOTE: Final = "MODEL_RECIPE names the recipe; its model must be that of the plan: layers, sizes, experts"
@@ -168,9 +173,9 @@ def _own_words(arguments: Sequence[str], recipe: str, framework: Framework) -> l
         return words
     if recipe == "fp16" and _BF16_GRADIENTS not in words:
         words.append(_BF16_GRADIENTS)
-    if _LAYOUT in words:
-        chunks = len(parse_positions(words[words.index(_LAYOUT) + 1])) // int(words[words.index(_STAGES) + 1])
-        words += [_VIRTUAL, str(chunks)] if chunks > 1 else []
+    if LAYOUT in words:
+        chunks = len(parse_positions(words[words.index(LAYOUT) + 1])) // int(words[words.index(STAGES) + 1])
+        words += [VIRTUAL, str(chunks)] if chunks > 1 else []
     return words
 
 

@@ -31,10 +31,10 @@ _FORMATS: Final = MappingProxyType(
     {"float32": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16", "uint8": "fp8"}
 )
 _SHARDED: Final = "--use-distributed-optimizer"
-_LAYOUT: Final = "--pipeline-model-parallel-layout"
-_STAGES: Final = "--pipeline-model-parallel-size"
-_VIRTUAL: Final = "--num-virtual-stages-per-pipeline-rank"
-MOST_DIGITS: Final = 6
+LAYOUT: Final = "--pipeline-model-parallel-layout"
+STAGES: Final = "--pipeline-model-parallel-size"
+VIRTUAL: Final = "--num-virtual-stages-per-pipeline-rank"
+_MOST_DIGITS: Final = 6
 """Of a number of stages."""
 _NEAR_MISS: Final = 0.75
 """Likeness from which on an unknown name is taken for a known one misspelt."""
@@ -199,22 +199,22 @@ def _virtual_beside_layout(words: list[str], framework: Framework) -> tuple[list
     Megatron-core ``transformer_config.py`` (both given: equal). NeMo ``lightning/megatron_init.py``: groups and models
     of a rank follow the strategy's degree, whatever the layout has.
     """
-    values = {flag: words[index + 1] for index, flag in enumerate(words[:-1]) if flag in (_LAYOUT, _STAGES, _VIRTUAL)}
-    stages, told = values.get(_STAGES, "1"), values.get(_VIRTUAL, "")
-    if _LAYOUT not in values or not stages.isdecimal() or not 1 <= len(stages) <= MOST_DIGITS or not int(stages):
+    values = {flag: words[index + 1] for index, flag in enumerate(words[:-1]) if flag in (LAYOUT, STAGES, VIRTUAL)}
+    stages, told = values.get(STAGES, "1"), values.get(VIRTUAL, "")
+    if LAYOUT not in values or not stages.isdecimal() or not 1 <= len(stages) <= _MOST_DIGITS or not int(stages):
         return words, []
     try:
-        positions = len(parse_positions(values[_LAYOUT]))
+        positions = len(parse_positions(values[LAYOUT]))
     except InputError:  # judged as the layout that it is not
         return words, []
     chunks = positions // int(stages)
     if told:
-        at = words.index(_VIRTUAL)
+        at = words.index(VIRTUAL)
         words = words[:at] + words[at + 2 :]
     if told == str(chunks) or (not told and (chunks < 2 or framework is not Framework.NEMO)):
         return words, []
     message = f"the pipeline layout has {chunks} virtual chunks a stage, the virtual degree is {told or 'not given'}"
-    return words, [_fault(framework, "value", _VIRTUAL, f"{message}; allowed: {chunks}")]
+    return words, [_fault(framework, "value", VIRTUAL, f"{message}; allowed: {chunks}")]
 
 
 def _formats(overrides: Sequence[str], framework: Framework) -> tuple[Mapping[str, str] | None, list[Fault]]:
