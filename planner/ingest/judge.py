@@ -37,7 +37,7 @@ _FP8: Final = MappingProxyType(
 )
 _MOMENTS: Final = ("--exp-avg-dtype", "--exp-avg-sq-dtype")
 _MOMENT_BYTES: Final = MappingProxyType({"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0})
-_ONE_MOMENT: Final = MappingProxyType(dict.fromkeys(("sgd", "lion", "muon", "dist_muon"), 1))
+_ONE_MOMENT: Final = ("sgd", "lion", "muon", "dist_muon")
 _ASSUMED: Final = (
     ("--bf16", ("--bf16", "--fp16"), "bf16"),
     ("--use-distributed-optimizer", ("--use-distributed-optimizer", "--use-megatron-fsdp"), "distributed optimizer"),
@@ -168,7 +168,7 @@ def optimizer_bytes_of(read: Arguments) -> float:
     Master weights of fp16 are 2 bytes less. Momentum of one kind alone: SGD, Lion, and Muon, whose few vectors and
     embeddings have Adam's two are counted as its matrices.
     """
-    moments = _MOMENTS[: _ONE_MOMENT.get(read.text("--optimizer", "adam"), len(_MOMENTS))]
+    moments = _MOMENTS[:1] if read.text("--optimizer", "adam") in _ONE_MOMENT else _MOMENTS
     master = _MOMENT_BYTES.get(read.text("--main-params-dtype", "fp32"), 4.0) - _MOMENT_BYTES["fp32"]
     return sum(_moment_bytes(read, moment) for moment in moments) + master
 
