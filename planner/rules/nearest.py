@@ -210,15 +210,14 @@ def _distances(proposal: Proposal, rows: np.ndarray[tuple[int, ...], np.dtype[np
     total: Floats = np.zeros(len(rows))
     for index, name in enumerate(_ROW):
         old, new = _value(proposal, name), rows[:, index]
-        step = (
-            np.abs(np.log2((np.maximum(new, 0) + 1e-9) / (max(old, 0) + 1e-9)))
-            if name != "sequence_parallel"
-            else (new != old) * 1.0
-        )
-        if name == _GROUP:
-            step = np.abs(np.log2(np.maximum(new, 1) / max(old, 1)))
         if name == "etp" and not proposal.model.experts:
             continue
+        if name == "sequence_parallel":
+            step = (new != old) * 1.0
+        elif name == _GROUP:  # as it is stated, also as 0 or less
+            step = np.abs(np.log2(np.maximum(new, 1) / max(old, 1)))
+        else:
+            step = np.abs(np.log2((new + 1e-9) / (old + 1e-9)))
         total += _WEIGHTS.get(name, 1.0) * step + _TOUCH * (new != old)
     return total
 
