@@ -85,33 +85,33 @@ def launch_of(request: PlanRequest, ranked: RankedLayout, target: Target) -> Lau
         return LaunchFiles(title=title, text=text, files=MappingProxyType({"layout.json": text}))
     hosts = target.hosts or (request.cluster.host_names if any(i.hosts for i in request.cluster.islands) else ())
     exporter = EXPORTERS.get(target.format)
-    if exporter is not None:
-        refuse_platforms(Framework(target.format), request.cluster)
+    if exporter is None:
+        known = nearest(target.format, FORMATS)
+        raise InputError(f"--to {target.format!r} is not known{known}", allowed=", ".join(FORMATS))
+    framework = Framework(target.format)
+    refuse_platforms(framework, request.cluster)
     islands = {stage.island for stage in ranked.layout.stages}
-    if exporter is not None:
-        launcher = Launcher(target.launcher) if target.launcher else request.launcher
-        export = exporter(
-            Planned(
-                model=request.model,
-                job=request.job,
-                layout=ranked.layout,
-                site=site_of(request.cluster, ranked.layout.gpus, hosts, islands),
-                placement=_on_hosts(_places(request, ranked), hosts),
-                version=target.version,
-                launcher=launcher,
-            )
+    launcher = Launcher(target.launcher) if target.launcher else request.launcher
+    export = exporter(
+        Planned(
+            model=request.model,
+            job=request.job,
+            layout=ranked.layout,
+            site=site_of(request.cluster, ranked.layout.gpus, hosts, islands),
+            placement=_on_hosts(_places(request, ranked), hosts),
+            version=target.version,
+            launcher=launcher,
         )
-        warnings = (*_warnings(request, ranked), *newer_notes(Framework(target.format), target.version))
-        export = replace(export, launcher=launcher, notes=(*warnings, *export.notes))
-        return LaunchFiles(
-            title=title,
-            text=export.argument_text + "\n",
-            files=MappingProxyType(export_files(export, ranked.layout, title)),
-            notes=export.notes,
-            warnings=warnings,
-        )
-    known = nearest(target.format, FORMATS)
-    raise InputError(f"--to {target.format!r} is not known{known}", allowed=", ".join(FORMATS))
+    )
+    warnings = (*_warnings(request, ranked), *newer_notes(framework, target.version))
+    export = replace(export, launcher=launcher, notes=(*warnings, *export.notes))
+    return LaunchFiles(
+        title=title,
+        text=export.argument_text + "\n",
+        files=MappingProxyType(export_files(export, ranked.layout, title)),
+        notes=export.notes,
+        warnings=warnings,
+    )
 
 
 def _warnings(request: PlanRequest, ranked: RankedLayout) -> tuple[str, ...]:
