@@ -96,7 +96,7 @@ class ShellScript:
 class _State:
     values: dict[str, tuple[str, ...]] = field(default_factory=dict)
     exported: set[str] = field(default_factory=set)
-    unresolved: list[str] = field(default_factory=list)
+    unresolved: dict[str, None] = field(default_factory=dict)  # in the order of their first use
     branches: list[Branch | Case] = field(default_factory=list)
     undecided: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
@@ -255,11 +255,9 @@ def _case(subject: Pieces, state: _State, where: str) -> Case:
     """A ``case`` that begins; the options of a script itself, read in a loop, count as not given."""
     if not state.counts():
         return Case(subject="", never=True)
-    before = len(state.unresolved)
-    text = " ".join(_expand(subject, state, where))
-    unknown = any(name in text for name in state.unresolved)
-    del state.unresolved[before:]
-    if not unknown:
+    values, known = _looked_at([subject], state, where)
+    text = " ".join(values)
+    if known:
         return Case(subject=text)
     told = state.skipped if state.loops else state.undecided
     told.append(f"case {text.replace(BLANK, ' ')}")
@@ -296,13 +294,19 @@ def _test(keywords: list[Pieces], words: list[Pieces], state: _State, where: str
     """What a test behind ``if`` comes to; None when a value in it is not known."""
     if any(literal(keyword) == "!" for keyword in keywords):
         return None
-    before = len(state.unresolved)
-    expanded = [word for pieces in words for word in _expand(pieces, state, where)]
-    unknown = any(name in word for name in set(state.unresolved) for word in expanded)
-    del state.unresolved[before:]
-    if unknown:
+    expanded, known = _looked_at(words, state, where)
+    if not known:
         state.undecided.append(" ".join(expanded).replace(BLANK, " "))
-    return None if unknown else condition(expanded)
+    return condition(expanded) if known else None
+
+
+def _looked_at(words: Sequence[Pieces], state: _State, where: str) -> tuple[list[str], bool]:
+    """Words of a test or of a subject expanded, and whether all are known; what is not is no gap of a command."""
+    before = dict(state.unresolved)
+    expanded = [word for pieces in words for word in _expand(pieces, state, where)]
+    known = not any(name in word for name in state.unresolved for word in expanded)
+    state.unresolved = before
+    return expanded, known
 
 
 def _command(words: list[Pieces], state: _State, where: str, environment: Mapping[str, str]) -> ShellCommand | None:
@@ -330,7 +334,7 @@ def _command(words: list[Pieces], state: _State, where: str, environment: Mappin
         environment=environment,
         document=document,
         writes=tuple(writes),
-        unresolved=tuple(dict.fromkeys(state.unresolved)),
+        unresolved=tuple(state.unresolved),
     )
 
 
@@ -469,5 +473,5 @@ def _arithmetic(body: str, state: _State) -> str:
 def _not_known(text: str, state: _State) -> str:
     """Text of which the script does not hold the value, as one word; it is named."""
     word = re.sub(r"\s", BLANK, text)
-    state.unresolved.append(word)
+    state.unresolved[word] = None
     return word
