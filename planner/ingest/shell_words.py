@@ -41,8 +41,9 @@ def statements(text: str, where: str = "script") -> Iterator[list[Pieces]]:
                 index += 1
             index += 1
         elif not pieces and text.startswith("<<", index) and (here := _HERE.match(text, index)):
-            words.append(((_here_kind(here), _here_text(text, here)),))
-            text, index = _without_here_text(text, here), here.end()
+            start, end, rest = _here_span(text, here)
+            words.append(((_here_kind(here), text[start:end]),))
+            text, index = text[:start] + text[rest:], here.end()
         elif char == "#" and not pieces:
             end = text.find("\n", index)
             index = len(text) if end < 0 else end
@@ -71,16 +72,6 @@ def _here_span(text: str, here: re.Match[str]) -> tuple[int, int, int]:
     if closing is None:
         return start, len(text), len(text)
     return start, closing.start(), min(len(text), closing.end() + 1)
-
-
-def _here_text(text: str, here: re.Match[str]) -> str:
-    start, end, _ = _here_span(text, here)
-    return text[start:end]
-
-
-def _without_here_text(text: str, here: re.Match[str]) -> str:
-    start, _, rest = _here_span(text, here)
-    return text[:start] + text[rest:]
 
 
 def _joins(pieces: list[tuple[str, str]], kind: str) -> bool:
