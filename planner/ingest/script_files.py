@@ -34,12 +34,11 @@ def written_files(script: ShellScript, folder: Path) -> Mapping[str, str]:
     found: dict[str, str] = {}
     piped = ""
     for command in script.commands:
-        program = command.words[0].rpartition("/")[2]
-        if program == "sed":
+        if command.program == "sed":
             piped = _substituted(command, found, folder, piped)
         else:
-            piped = command.document if program in _COPYING else ""
-        names = (*command.writes, *(command.words[1:2] if program == "tee" else ()))
+            piped = command.document if command.program in _COPYING else ""
+        names = (*command.writes, *(command.words[1:2] if command.program == "tee" else ()))
         found.update(dict.fromkeys(names, piped) if piped else {})
     return MappingProxyType(found)
 

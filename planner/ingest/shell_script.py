@@ -65,6 +65,11 @@ class ShellCommand:
     writes: tuple[str, ...] = ()
     unresolved: tuple[str, ...] = ()
 
+    @property
+    def program(self) -> str:
+        """Name of what it runs, without its folder."""
+        return self.words[0].rpartition("/")[2]
+
 
 @dataclass(frozen=True, kw_only=True)
 class ShellScript:

@@ -71,7 +71,7 @@ def training_command(script: ShellScript, path: Path) -> tuple[TrainingCommand, 
     found: list[TrainingCommand] = []
     for command in script.commands:
         for inner in _nested(command, path, 0):
-            behind = _behind_program(inner.words)
+            behind = _behind_program(inner)
             if behind is not None:
                 found.append(TrainingCommand(command=inner, program=behind[0], arguments=behind[1]))
     if not found:
@@ -121,7 +121,7 @@ def _nested(command: ShellCommand, path: Path, calls: int) -> Iterator[ShellComm
                 return
     if command.words[0] == "eval":
         yield from _inside(" ".join(command.words[1:]), command, path, calls)
-    elif command.document and command.words[0].rpartition("/")[2] in _SHELLS:
+    elif command.document and command.program in _SHELLS:
         yield from _inside(command.document, command, path, calls)
     elif (called := _called(command, path)) is not None and calls < MOST_CALLED:
         index, file = called
@@ -133,7 +133,7 @@ def _nested(command: ShellCommand, path: Path, calls: int) -> Iterator[ShellComm
 
 def _called(command: ShellCommand, path: Path) -> tuple[int, Path] | None:
     """The script beside this one that a command calls, and the place of its word."""
-    if command.words[0].rpartition("/")[2] in _SILENT or _behind_program(command.words, later=False) is not None:
+    if command.program in _SILENT or _behind_program(command, later=False) is not None:
         return None
     for index, word in enumerate(command.words):
         file = path.parent / Path(word).name
@@ -152,18 +152,19 @@ def _inside(
         yield from _nested(replace(inner, environment=environment, unresolved=unresolved), path, calls)
 
 
-def _behind_program(words: Sequence[str], *, later: bool = True) -> tuple[str, tuple[str, ...]] | None:
+def _behind_program(command: ShellCommand, *, later: bool = True) -> tuple[str, tuple[str, ...]] | None:
     """The training program and its arguments; what a script prints or copies starts nothing.
 
     With ``later``, a program that a variable without a value names is one too.
     """
-    if words[0].rpartition("/")[2] in _SILENT:
+    words = command.words
+    if command.program in _SILENT:
         return None
     if "llm" in words and "pretrain" in words[words.index("llm") :]:  # nemo's command line
         return "nemo", tuple(words[words.index("pretrain", words.index("llm")) + 1 :])
     for index, word in enumerate(words):
         module = word == "-m" and index + 1 < len(words) and not words[index + 1].startswith(_LAUNCHERS)
-        started = index and words[0].rpartition("/")[2] in _STARTERS and not words[index - 1].startswith("-")
+        started = index and command.program in _STARTERS and not words[index - 1].startswith("-")
         named_later = later and word.startswith("$") and bool(started) and not word.endswith("]")
         if word.endswith(".py") or module or named_later:
             return words[index + module], tuple(words[index + 1 + module :])
