@@ -35,6 +35,8 @@ def judged(folder, name: str, text: str, framework: str, **more):
         ("a.yaml", NEMO, "torchtitan", "nemo"),
         ("a.yaml", "model:\n  tensor_model_parallel_size: 2\n", "megatron", "bridge"),
         ("a.txt", f"{SIZES} {BATCH}", "torchtitan", "megatron"),
+        ("a.txt", f"{SIZES} {BATCH} --deepspeed --deepspeed_config ds.json", "megatron", "deepspeed"),
+        ("a.txt", f"{SIZES} {BATCH} --deepspeed --deepspeed_config ds.json", "torchtitan", "deepspeed"),
     ],
 )
 def test_words_of_another_framework_name_it(name, text, framework, meant, tmp_path):

@@ -93,8 +93,6 @@ def _megatron(given: LaunchInput) -> JudgedLaunch:
     own = given.model is not None and "--num-layers" not in {word.partition("=")[0] for word in text.arguments}
     options = megatron_options(given.version)
     words = without_unresolved(text, lambda name: name in options and options[name].values != "0")
-    if any(word.startswith("--deepspeed") for word in text.arguments):
-        raise InputError("options of DeepSpeed in a launch for Megatron-LM", allowed="--framework deepspeed")
     words, foreign = own_options(words, given)
     launch = parse_megatron(
         words,

@@ -14,6 +14,7 @@ _SIGNS: Final = MappingProxyType(
         Framework.TORCHTITAN: ("--parallelism.", "--training.", "--activation_checkpoint.", "--job."),
         Framework.NEMO: ("trainer.strategy.", "trainer.num_nodes=", "trainer.devices="),
         Framework.BRIDGE: ("model.", "train.", "optimizer.", "ddp.", "dataset."),
+        Framework.DEEPSPEED: ("--deepspeed",),
         Framework.MEGATRON: ("--tensor-model-parallel-size", "--num-layers", "--hidden-size", "--micro-batch-size"),
     }
 )
@@ -21,6 +22,7 @@ _SIGNS: Final = MappingProxyType(
 _SHARED: Final = MappingProxyType(
     {
         Framework.BRIDGE: (Framework.NEMO, Framework.DEEPSPEED, Framework.GALVATRON),
+        Framework.DEEPSPEED: (Framework.GALVATRON, Framework.BRIDGE, Framework.NEMO),
         Framework.MEGATRON: (Framework.DEEPSPEED, Framework.GALVATRON, Framework.BRIDGE, Framework.NEMO),
         Framework.NEMO: (Framework.DEEPSPEED, Framework.GALVATRON),
         Framework.TORCHTITAN: (),
