@@ -25,7 +25,7 @@ from hardware.tiers import RankBlocks
 from planner.choices import Launcher
 from planner.cli import app
 from planner.layouts.explicit import ExplicitLayout, layout_of
-from planner.placement import PlacedLayout, place_layout, placement_of, rank_places, scatter
+from planner.placement import PlacedLayout, joint, place_layout, placement_of, rank_places, scatter
 from planner.placement.scattered import scattered_orders
 from planner.planning import as_ranked, plan, pricings_of
 from planner.report.launch import launch_of
@@ -141,6 +141,16 @@ def test_slow_accelerators_of_several_nodes_gather_in_the_stages_that_suit_them(
     assert found.cost.step.total_s < 0.95 * usual
     slow = {(device.node, device.gpu) for device in request.cluster.islands[0].devices}
     assert {slot.stage for slot in found.cost.power.slots if (slot.node, slot.gpu) in slow} == {0, 2}
+
+
+def test_an_order_that_there_is_no_time_to_place_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time ends after the glances: what is left is the layout as it was placed, with the price of that."""
+    request, layout = two_slow_stages()
+    pricings = pricings_of(request)
+    usual = place_layout(request, pricings, layout)
+    monkeypatch.setattr(joint, "late", lambda _: True)
+    found = scatter(request, pricings, usual, split=True)
+    assert (found.cost, found.placement) == (usual.cost, usual.placement)
 
 
 def test_torchrun_keeps_consecutive_ranks_together() -> None:

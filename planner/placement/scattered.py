@@ -78,6 +78,8 @@ def scatter(
         near = sorted(found[1:], key=lambda one: objective_value(request, one.layout, one.cost))[:MOST_SPLIT]
         orders = [one.placement.order for one in near if one.placement]
         found += [place_with_splits(request, pricings, layout, end_s, order) for order in orders]
+    # Without a placement there was no time for one: the price is that of ranks elsewhere than in order.
+    found = [placed, *(one for one in found[1:] if one.placement)]
     best = min(found, key=lambda one: objective_value(request, one.layout, one.cost))
     return replace(best, cut=placed.cut or late(end_s))
 
