@@ -1,5 +1,6 @@
 """What the cost models answer, as frozen, printable values."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -125,6 +126,11 @@ class Evidence:
     profile: str = ""
 
 
+def heaviest(memory: Sequence[MemoryUse]) -> MemoryUse:
+    """Memory of the stage nearest to (or furthest over) its limit; ties go to the earliest stage."""
+    return max(memory, key=lambda use: (use.total_bytes - use.usable_bytes, -use.stage))
+
+
 @dataclass(frozen=True, kw_only=True)
 class LayoutCost:
     """Everything the cost models say about one layout."""
@@ -138,5 +144,5 @@ class LayoutCost:
 
     @property
     def heaviest(self) -> MemoryUse:
-        """Memory of the stage nearest to (or furthest over) its limit; ties go to the earliest stage."""
-        return max(self.memory, key=lambda use: (use.total_bytes - use.usable_bytes, -use.stage))
+        """Memory of the stage nearest to its limit; see :func:`heaviest`."""
+        return heaviest(self.memory)

@@ -135,15 +135,18 @@ def heat_problem(
     pricings, layout
         As in :func:`costmodels.explicit_step.priced_step`, which raises what is wrong.
     like : HeatProblem, optional
-        Of a layout with the same strategies on the same islands, its ranks in the same order.
+        Of a layout with the same strategies on the same islands: its parts cost the same, its ranks have the same
+        places.
     order : tuple of int
-        Rank of every place, of a layout on one island; empty: in order.
+        Rank of every place, of a layout on one island; empty: in order. Not asked where there is one that is ``like``.
 
     Returns
     -------
     HeatProblem
     """
-    if order:
+    if like:
+        pricings, order = like.step.pricings, like.order
+    elif order:
         (island,) = {stage.island for stage in layout.stages}
         there = seated(pricings[island], layout, order)
         pricings = [there if number == island else pricing for number, pricing in enumerate(pricings)]

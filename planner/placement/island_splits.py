@@ -12,13 +12,11 @@ from typing import Final
 import numpy as np
 
 from costmodels.layout import Layout, Stage
-from costmodels.price import memory_of
+from costmodels.power.heat import heat_problem
 from costmodels.pricing import Pricing
-from costmodels.results import Verdict
 from planner.layouts.expand import splits_freely
-from planner.placement.joint import SAME, PlacedLayout, place_layout, place_with_splits
+from planner.placement.joint import SAME, PlacedLayout, as_safe, place_layout, place_with_splits
 from planner.request import PlanRequest
-from planner.rules import check_layout
 from planner.search.objective import objective_value
 from planner.search.spans import late
 
@@ -38,12 +36,15 @@ def place_and_split(
     """
     if len({stage.island for stage in layout.stages}) == 1:
         return place_with_splits(request, pricings, layout, end_s)
-    best = place_layout(request, pricings, layout, end_s)
+    like = heat_problem(pricings, layout)
+    best = place_layout(request, pricings, layout, end_s, like)
     tried = {layout}
     for _ in range(MOST_MOVES):
-        near = [other for other in _near(request, pricings, best) if other not in tried]
+        near = [other for other in _moved(request, best) if other not in tried]
         tried.update(near)
-        found = [place_layout(request, pricings, other, end_s) for other in near if not late(end_s)]
+        verdict = best.cost.heaviest.verdict
+        fit = [other for other in near if as_safe(request, pricings, other, verdict)]
+        found = [place_layout(request, pricings, other, end_s, like) for other in fit if not late(end_s)]
         better = min(found, key=lambda one: objective_value(request, one.layout, one.cost), default=best)
         least = objective_value(request, best.layout, best.cost) * (1.0 - SAME)
         if objective_value(request, better.layout, better.cost) >= least:
@@ -52,26 +53,20 @@ def place_and_split(
     return replace(best, cut=late(end_s))
 
 
-def _near(request: PlanRequest, pricings: Sequence[Pricing], placed: PlacedLayout) -> Iterator[Layout]:
-    """Legal layouts with one layer moved from a stage that takes longest, no riskier than the one placed."""
+def _moved(request: PlanRequest, placed: PlacedLayout) -> Iterator[Layout]:
+    """Layouts with one layer moved from a stage that takes longest."""
     layout = placed.layout
     if not splits_freely(request) or any(len(stage.strategies) > 1 for stage in layout.stages):
         return
-    accepted = (Verdict.FITS, placed.cost.heaviest.verdict)
     slowest = np.argsort(-np.array(placed.cost.stage_times_s), kind="stable")[:GIVING].tolist()
     for giver in slowest:
         if max(layout.stages[giver].layers_per_chunk) <= 1:
             continue
         for taker in range(layout.pp):
-            if taker == giver:
-                continue
-            stages = list(layout.stages)
-            stages[giver], stages[taker] = _with_one(stages[giver], -1), _with_one(stages[taker], 1)
-            other = replace(layout, stages=tuple(stages))
-            if check_layout(other, request.model, request.job, framework=request.framework):
-                continue
-            if max(memory_of(pricings, other), key=lambda use: use.total_bytes - use.usable_bytes).verdict in accepted:
-                yield other
+            if taker != giver:
+                stages = list(layout.stages)
+                stages[giver], stages[taker] = _with_one(stages[giver], -1), _with_one(stages[taker], 1)
+                yield replace(layout, stages=tuple(stages))
 
 
 def _with_one(stage: Stage, change: int) -> Stage:

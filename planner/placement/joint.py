@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.layout import Layout
-from costmodels.placement import Placement, identity, ranks_of_stages, stage_map
+from costmodels.placement import Placement, identity, stage_map
 from costmodels.power.heat import (
     HeatProblem,
     IslandHeat,
@@ -28,7 +28,7 @@ from costmodels.power.heat import (
 from costmodels.power.thermal import ThermalState
 from costmodels.price import memory_of, placed_cost, price_layout_with_heat
 from costmodels.pricing import Pricing
-from costmodels.results import LayoutCost, Verdict
+from costmodels.results import LayoutCost, Verdict, heaviest
 from costmodels.table import Floats
 from hardware.cluster import Island
 from planner.layouts.build import on_island
@@ -60,7 +60,8 @@ class PlacedLayout:
     by_island : tuple of (int, Placement)
         Of a layout over several islands, where its ranks on each of them run; empty where all stay in order.
     in_order : LayoutCost or None
-        With the ranks in order; None where no other placement was looked for.
+        With the ranks in order; None where no other placement was looked for, and where :func:`place_layout` was told
+        another order of the ranks.
     complete : bool
         Whether all placements with consecutive ranks on every node were priced.
     cut : bool
@@ -97,7 +98,7 @@ def place_layout(
     pricings: Sequence[Pricing],
     layout: Layout,
     end_s: float = inf,
-    order: tuple[int, ...] = (),
+    like: HeatProblem | None = None,
 ) -> PlacedLayout:
     """Place the ranks of a layout on nodes, and on the accelerators of each.
 
@@ -111,21 +112,21 @@ def place_layout(
         Its layers per stage stay as they are.
     end_s : float
         Of ``time.monotonic``: after it ranks stay in order, or as well placed as they are.
-    order : tuple of int
-        Rank of every place, of a layout on one island; empty: consecutive ranks share a node.
+    like : HeatProblem, optional
+        As in :func:`costmodels.power.heat.heat_problem`; default: consecutive ranks share a node.
 
     Returns
     -------
     PlacedLayout
         The identity placement where no other is better by more than the balance's tolerance.
     """
-    problem = heat_problem(pricings, layout, order=order)
+    problem = heat_problem(pricings, layout, like)
     if len(problem.heats) > 1 and layout.gpus <= MOST_GPUS and not late(end_s):
         return _over_islands(request, problem, end_s)
     if len(problem.heats) > 1 or layout.gpus > MOST_GPUS or late(end_s):
         cost = placed_cost(problem, settle(problem, identity_maps(problem)), 0)
         return PlacedLayout(layout=layout, cost=cost, cut=late(end_s))
-    return replace(_placed(request, pricings, _best(request, problem, end_s)), cut=late(end_s))
+    return replace(_placed(request, _best(request, problem, end_s)), cut=late(end_s))
 
 
 def _over_islands(request: PlanRequest, problem: HeatProblem, end_s: float) -> PlacedLayout:
@@ -142,7 +143,7 @@ def _over_islands(request: PlanRequest, problem: HeatProblem, end_s: float) -> P
                 break
             board = board_of(problem, number)
             options = every_placement(board) or first_placements(board)
-            stages = ranks_of_stages(layout, heats[number].island)
+            stages = problem.stages_of_places(heats[number].island)
             island = problem.step.pricings[heats[number].island].island
             there = np.concatenate([maps[number], [stage_map(option, stages, island) for option in options]])
             tried = [
@@ -196,7 +197,7 @@ def placed_roughly(request: PlanRequest, pricings: Sequence[Pricing], layouts: S
         found.append((priced.value, number, problem, priced))
     best = sorted(found, key=lambda one: one[:2])[: request.top]
     return [
-        replace(_placed(request, pricings, priced), cut=True)
+        replace(_placed(request, priced), cut=True)
         if priced is not None
         else PlacedLayout(
             layout=problem.layout, cost=placed_cost(problem, settle(problem, identity_maps(problem)), 0), cut=True
@@ -210,7 +211,7 @@ def place_with_splits(
     pricings: Sequence[Pricing],
     layout: Layout,
     end_s: float = inf,
-    order: tuple[int, ...] = (),
+    like: HeatProblem | None = None,
 ) -> PlacedLayout:
     """Place the ranks of a layout and choose its layers per stage together.
 
@@ -222,32 +223,30 @@ def place_with_splits(
         Where to start from; the result is never worse than it, wherever its ranks are placed.
     end_s : float
         Of ``time.monotonic``: no other split or placement is priced after it.
-    order : tuple of int
+    like : HeatProblem, optional
         As in :func:`place_layout`.
     """
-    problem = heat_problem(pricings, layout, order=order)
+    problem = heat_problem(pricings, layout, like)
     if len(problem.heats) > 1 or layout.gpus > MOST_GPUS or late(end_s):
-        return place_layout(request, pricings, layout, end_s, order)
+        return place_layout(request, pricings, layout, end_s, like)
     best = _best(request, problem, end_s)
     tried = {layout}
     while not late(end_s):
         others = [other for other in _splits(request, pricings, best) if other not in tried]
         tried.update(others)
-        found = [
-            _best(request, heat_problem(pricings, other, problem, order), end_s) for other in others if not late(end_s)
-        ]
+        found = [_best(request, heat_problem(pricings, other, problem), end_s) for other in others if not late(end_s)]
         better = min(found, key=lambda priced: priced.value, default=best)
         if better.value >= best.value * (1.0 - SAME):
             break
         best = better
-    return replace(_placed(request, pricings, best), cut=late(end_s))
+    return replace(_placed(request, best), cut=late(end_s))
 
 
-def _placed(request: PlanRequest, pricings: Sequence[Pricing], priced: _Priced) -> PlacedLayout:
+def _placed(request: PlanRequest, priced: _Priced) -> PlacedLayout:
     """The best of the placements with its price: on the network too, where the order of nodes matters there."""
     problem, order = priced.problem, priced.placements[priced.best].nodes
-    first = placed_cost(problem, priced.settled, 0)
-    best, cost = priced.best, first
+    in_order = placed_cost(problem, priced.settled, 0)
+    best, cost = priced.best, in_order
     if order != priced.placements[0].nodes and network_minds(problem.step.pricings[problem.heats[0].island].island):
         there = replace(priced.placements[priced.best], order=problem.order)
         moved = placed_on_network(problem.step.pricings, problem.layout, there)
@@ -265,7 +264,7 @@ def _placed(request: PlanRequest, pricings: Sequence[Pricing], priced: _Priced) 
         layout=problem.layout,
         cost=cost,
         placement=replace(priced.placements[best], order=problem.order),
-        in_order=price_layout_with_heat(pricings, problem.layout) if problem.order else first,
+        in_order=None if problem.order else in_order,
         complete=priced.complete and not problem.order,
     )
 
@@ -361,20 +360,20 @@ def _splits(request: PlanRequest, pricings: Sequence[Pricing], priced: _Priced) 
     layout = priced.problem.layout
     if layout.pp == 1 or not splits_freely(request):
         return
-    verdict = _verdict(pricings, layout)
+    verdict = heaviest(memory_of(pricings, layout)).verdict
     (heat,) = priced.problem.heats
     order = dict.fromkeys((priced.best, 0, *np.argsort(priced.values, kind="stable").tolist()))
     paces = list(dict.fromkeys(tuple(np.round(priced.settled.stretch[row], 4).tolist()) for row in order))
     seen = {layout}
     for split in uneven_layouts(pricings[heat.island], layout, paces[:MOST_PACES]):
         other = on_island(split, heat.island)
-        if other in seen or check_layout(other, request.model, request.job, framework=request.framework):
-            continue
-        seen.add(other)
-        if _verdict(pricings, other) in (Verdict.FITS, verdict):
+        if other not in seen and as_safe(request, pricings, other, verdict):
             yield other
+        seen.add(other)
 
 
-def _verdict(pricings: Sequence[Pricing], layout: Layout) -> Verdict:
-    uses = memory_of(pricings, layout)
-    return max(uses, key=lambda use: use.total_bytes - use.usable_bytes).verdict
+def as_safe(request: PlanRequest, pricings: Sequence[Pricing], split: Layout, verdict: Verdict) -> bool:
+    """Whether a split is legal in the framework, and fits or is no riskier than one with this verdict."""
+    if check_layout(split, request.model, request.job, framework=request.framework):
+        return False
+    return heaviest(memory_of(pricings, split)).verdict in (Verdict.FITS, verdict)

@@ -12,6 +12,7 @@ from typing import Final
 
 from costmodels.layout import Layout, RankOrder
 from costmodels.power.heat import HeatProblem, heat_problem, placed_maps, settle
+from costmodels.price import price_layout_with_heat
 from costmodels.pricing import Pricing
 from planner.placement.candidates import board_of, first_placements
 from planner.placement.joint import ROUGH, PlacedLayout, place_layout, place_with_splits
@@ -62,25 +63,27 @@ def scatter(
     if not request.launcher.scatters or len({stage.island for stage in layout.stages}) > 1:
         return placed
     least = objective_value(request, layout, placed.cost)
-    glances: list[tuple[float, Order]] = []
+    glances: list[tuple[float, HeatProblem]] = []
     for order in scattered_orders(layout, pricings[layout.stages[0].island]):
         if late(end_s):
             break
         problem = heat_problem(pricings, layout, order=order)
         # Heat takes pace and gives none: what is slower without it is slower with it.
         if request.objective is not Objective.TIME or float(problem.step.times.total_s[0]) < least:
-            glances.append((_glance(request, problem), order))
+            glances.append((_glance(request, problem), problem))
     glances.sort(key=lambda glance: glance[0])
     kept = len(glances) if layout.gpus <= SMALL else MOST_PLACED
-    found = [placed]
-    found += [place_layout(request, pricings, layout, end_s, order) for _, order in glances[:kept]]
+    tried = [(place_layout(request, pricings, layout, end_s, problem), problem) for _, problem in glances[:kept]]
+    found = [one for one, _ in tried]
     if split:
-        near = sorted(found[1:], key=lambda one: objective_value(request, one.layout, one.cost))[:MOST_SPLIT]
-        orders = [one.placement.order for one in near if one.placement]
-        found += [place_with_splits(request, pricings, layout, end_s, order) for order in orders]
+        near = sorted(tried, key=lambda pair: objective_value(request, layout, pair[0].cost))[:MOST_SPLIT]
+        found += [place_with_splits(request, pricings, layout, end_s, problem) for _, problem in near]
     # Without a placement there was no time for one: the price is that of ranks elsewhere than in order.
-    found = [placed, *(one for one in found[1:] if one.placement)]
+    found = [placed, *(one for one in found if one.placement)]
     best = min(found, key=lambda one: objective_value(request, one.layout, one.cost))
+    if best is not placed:
+        known = placed.in_order if best.layout == layout else None
+        best = replace(best, in_order=known or price_layout_with_heat(pricings, best.layout))
     return replace(best, cut=placed.cut or late(end_s))
 
 
