@@ -2,16 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import islice, permutations
-from typing import Final
 
 from costmodels.layout import Layout
 from costmodels.price import price_layout
 from costmodels.pricing import Pricing
 from costmodels.results import Verdict
 from hardware.errors import InputError
-
-MOST_ORDERS: Final = 24  # of the islands, as many as a search looks at
+from planner.search.islands import island_orders
 
 
 def on_islands(pricings: Sequence[Pricing], layout: Layout) -> Layout:
@@ -51,7 +48,7 @@ def on_islands(pricings: Sequence[Pricing], layout: Layout) -> Layout:
 
 def _ways(gpus: Sequence[int], layout: Layout) -> Iterator[tuple[int, ...]]:
     """Island of every stage."""
-    for order in islice(permutations(range(len(gpus))), MOST_ORDERS):
+    for order in island_orders(len(gpus)):
         left, rest, islands = list(order), 0, []
         for stage in layout.stages:
             while rest < stage.gpus and left:

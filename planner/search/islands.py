@@ -66,6 +66,11 @@ class _Open:
         return (*(int(degree[row]) for degree in degrees), self.rows.pp)
 
 
+def island_orders(count: int) -> tuple[tuple[int, ...], ...]:
+    """Return the orders of so many islands that are looked at: all, or the first :data:`MOST_ORDERS`."""
+    return tuple(islice(permutations(range(count)), MOST_ORDERS))
+
+
 class IslandSearch:
     """One search over all islands of a cluster together.
 
@@ -124,7 +129,7 @@ class IslandSearch:
     def _open(self) -> Iterator[_Open]:
         """Every row in every order of the islands, with its bound; rows that cannot fit are left out."""
         pinned = self.request.fixed_degree("pp")
-        orders = list(islice(permutations(range(len(self.pricings))), MOST_ORDERS))
+        orders = island_orders(len(self.pricings))
         for stage_gpus in self._stage_sizes():
             if late(self.deadline):
                 self.open_bound_s = 0.0  # nothing is known of sizes that were not looked at
