@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, islice
 
 from costmodels.layout import Layout
-from costmodels.placement import Placement
-from hardware.cluster import Cluster, Island
+from costmodels.placement import Placement, identity
+from hardware.cluster import Cluster
 from hardware.errors import InputError
 from planner.choices import Launcher
 from planner.placement.joint import PlacedLayout
@@ -105,9 +105,8 @@ def rank_places(placement: Placement, cluster: Cluster, island: int = 0) -> tupl
     if placement.is_identity and not island:
         return ()
     first = sum(other.nodes for other in cluster.islands[:island])
-    return tuple(
-        RankPlace(rank=rank, host=f"node{first + node}", gpu=gpu) for rank, (node, gpu) in enumerate(placement.slots)
-    )
+    slots = _named(placement, first)
+    return tuple(RankPlace(rank=rank, host=host, gpu=gpu) for rank, (host, gpu) in enumerate(slots))
 
 
 def places_in_order(
@@ -130,20 +129,12 @@ def places_in_order(
         In rank order: each stage takes the next accelerators of its island.
     """
     firsts = list(accumulate((island.nodes for island in cluster.islands), initial=0))
-    slots = [_slots(island, first) for island, first in zip(cluster.islands, firsts, strict=False)]
-    for island, placement in placements:
-        slots[island] = _placed_slots(placement, firsts[island])
+    usual = {number: identity(island.gpus, island.node.gpus) for number, island in enumerate(cluster.islands)}
+    slots = [_named(placement, firsts[number]) for number, placement in (usual | dict(placements)).items()]
     taken = (slot for stage in layout.stages for slot in islice(slots[stage.island], stage.gpus))
     return tuple(RankPlace(rank=rank, host=host, gpu=gpu) for rank, (host, gpu) in enumerate(taken))
 
 
-def _placed_slots(placement: Placement, first: int) -> Iterator[tuple[str, int]]:
-    """Hosts and accelerators in the order of a placement."""
-    for node, gpus in zip(placement.nodes, placement.gpus, strict=True):
-        yield from ((f"node{first + node}", gpu) for gpu in gpus)
-
-
-def _slots(island: Island, first: int) -> Iterator[tuple[str, int]]:
-    """Hosts and accelerators of an island, whose nodes are counted from ``first``."""
-    for node in range(first, first + island.nodes):
-        yield from ((f"node{node}", gpu) for gpu in range(island.node.gpus))
+def _named(placement: Placement, first: int) -> Iterator[tuple[str, int]]:
+    """Host and accelerator of every rank on an island, whose nodes are counted from ``first``."""
+    return ((f"node{first + node}", gpu) for node, gpu in placement.slots)
