@@ -345,9 +345,9 @@ def _island_alone(
     chosen = sorted(tally.best.values(), key=lambda candidate: candidate.order)[: tally.wanted]
     if request.objective is not Objective.TIME:
         chosen = _thriftiest(request, pricings[island], chosen)
-    priced = [best_of_grid(request, pricings[island], tally, chosen[0].key, span.splits_s)] if chosen else []
-    for number, candidate in enumerate(chosen[1:], start=1):
-        if late(until_s):
+    priced: list[tuple[Layout, LayoutCost]] = []
+    for number, candidate in enumerate(chosen):
+        if number and late(until_s):
             tally.cut[SPLITS_CUT] += len(chosen) - number
             break
         priced.append(best_of_grid(request, pricings[island], tally, candidate.key, span.splits_s))
