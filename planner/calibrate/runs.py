@@ -17,7 +17,7 @@ from hardware.cluster import Accelerator
 from hardware.errors import InputError
 from planner.calibrate.observations import Observations
 from planner.evidence.cells import unread_columns
-from planner.evidence.left_out import LeftOut, left_out, rows_in_words
+from planner.evidence.left_out import LeftOut, left_out
 from planner.evidence.measured import BYTES_PER_GIB, MeasuredRun, read_runs
 from planner.evidence.runs import PricedRun, question_of
 from planner.evidence.validate import stated_peak_bytes
@@ -125,7 +125,7 @@ def read_calibration_runs(paths: Sequence[Path], accelerator: str = "") -> Chose
 
 def _nothing(skipped: Sequence[LeftOut], unread: Sequence[str], where: str) -> InputError:
     """Return the error of tables without a row that can be used, with the reasons."""
-    reasons = [f"{len(one.rows)}: {one.reason} ({rows_in_words(one.rows)})" for one in skipped[:MOST_REASONS]]
+    reasons = [str(one) for one in skipped[:MOST_REASONS]]
     return InputError(
         f"no row can be used ({'; '.join([*reasons, *unread]) or 'no rows'})",
         allowed="rows with a full layout and step_time_s or peak_mem_gb",

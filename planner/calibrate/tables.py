@@ -25,7 +25,7 @@ from hardware.importers.nccl_log import NcclLog, read_nccl_log
 from hardware.importers.source_text import SourceText, read_source
 from planner.calibrate.link_rates import log_ratios, ranks_in
 from planner.calibrate.observations import Observations, shared_noise
-from planner.evidence.left_out import LeftOut, left_out, rows_in_words
+from planner.evidence.left_out import LeftOut, left_out
 
 LOG_NOISE: Final = 0.12
 """Median error of the communication model over the nccl-tests tables (docs/collectives.md), 0.07, and repeats."""
@@ -163,8 +163,7 @@ def read_products(path: Path, part: Accelerator) -> Products:
     except csv.Error as error:
         raise source.wrong(f"is no CSV ({error})", 0, "comma-separated text with a header") from error
     if not rows:
-        listed = (f"{len(one.rows)}: {one.reason} ({rows_in_words(one.rows)})" for one in left_out(skipped)[:3])
-        reasons = "; ".join(listed) or "no rows"
+        reasons = "; ".join(map(str, left_out(skipped)[:3])) or "no rows"
         what = f"no row can be used ({reasons})"
         raise source.wrong(what, 0, f"products of {part.name} with m of {LEAST_ROWS} or more")
     columns = np.array(rows, dtype=np.float64).T

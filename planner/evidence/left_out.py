@@ -12,6 +12,9 @@ class LeftOut:
     reason: str
     rows: tuple[str, ...]
 
+    def __str__(self) -> str:
+        return f"{len(self.rows)}: {self.reason} ({rows_in_words(self.rows)})"
+
 
 def left_out(pairs: Iterable[tuple[str, str]]) -> tuple[LeftOut, ...]:
     """Group pairs of a reason and a row by reason, that of most rows first, then by the reason."""
