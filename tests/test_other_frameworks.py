@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from launch_words import BATCH, SIZES
 from typer.testing import CliRunner
 
 from hardware.errors import InputError
@@ -13,8 +14,6 @@ from planner.question import LaunchQuestion
 from planner.request import Framework
 from planner.rules.table import NEWEST, newer_notes
 
-SIZES = "--num-layers 8 --hidden-size 1024 --num-attention-heads 16 --seq-length 2048 --max-position-embeddings 2048"
-BATCH = "--micro-batch-size 1 --global-batch-size 32 --bf16 --vocab-size 32000"
 TITAN = '[job]\ndump_folder = "x"\n[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 2\n'
 NEMO = "trainer:\n  num_nodes: 1\n  devices: 8\n  strategy:\n    tensor_model_parallel_size: 4\n"
 

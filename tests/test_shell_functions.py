@@ -1,6 +1,7 @@
 """Functions, ``case``, called scripts and several commands in launch scripts."""
 
 import pytest
+from launch_words import BATCH, SIZES
 from typer.testing import CliRunner
 
 from hardware.errors import InputError
@@ -10,8 +11,6 @@ from planner.launches.check import read_launch
 from planner.question import LaunchQuestion, PortQuestion
 from planner.report.porting_text import recipe_in
 
-SIZES = "--num-layers 8 --hidden-size 1024 --num-attention-heads 16 --seq-length 2048 --max-position-embeddings 2048"
-BATCH = "--micro-batch-size 1 --global-batch-size 32 --bf16 --vocab-size 32000"
 START = "torchrun --nproc_per_node 8 pretrain_gpt.py"
 
 

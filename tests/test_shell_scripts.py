@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from launch_words import BATCH, SIZES
 
 from hardware.errors import InputError
 from planner.ingest.launch_text import read_launch_text
@@ -11,9 +12,6 @@ from planner.ingest.shell_conditions import condition
 from planner.ingest.shell_script import read_script
 from planner.launches.check import read_launch
 from planner.question import LaunchQuestion
-
-SIZES = "--num-layers 8 --hidden-size 1024 --num-attention-heads 16 --seq-length 2048 --max-position-embeddings 2048"
-BATCH = "--micro-batch-size 1 --global-batch-size 32 --bf16 --vocab-size 32000"
 
 
 def script(folder, text: str, name: str = "train.sh"):
