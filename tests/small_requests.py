@@ -11,6 +11,7 @@ from costmodels.results import LayoutCost, Verdict
 from costmodels.workload.model import ModelSpec
 from hardware.cluster import Cluster
 from planner.layouts.build import uniform_layout
+from planner.plan_report import RankedLayout
 from planner.question import Question, request_of
 from planner.request import Framework, PlanRequest
 from planner.rules import check_layout
@@ -125,6 +126,11 @@ def layouts_of(
 
 def legal(request: PlanRequest, layout: Layout) -> bool:
     return not check_layout(layout, request.model, request.job, framework=request.framework)
+
+
+def nodes_of(ranked: RankedLayout, per_node: int) -> tuple[int, ...]:
+    """Return the node of every block of ranks of a placed layout; empty where they are in order."""
+    return tuple(int(place.host.removeprefix("node")) for place in ranked.placement[::per_node])
 
 
 def fits(cost: LayoutCost) -> bool:

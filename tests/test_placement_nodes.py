@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_requests import nodes_of
 
 from costmodels.mesh import Group, place
 from hardware import catalog
@@ -19,7 +20,7 @@ from hardware.tiers import island_tiers
 from hardware.topology import bytes_per_s_between, cluster_graph, gpu_vertices
 from planner import Question, plan, request_of
 from planner.layouts.explicit import ExplicitLayout, layout_of
-from planner.placement import node_orders, nodes_of
+from planner.placement import node_orders
 from planner.planning import estimate
 from planner.report.json_report import layout_to_json
 from planner.request import PlanRequest

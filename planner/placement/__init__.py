@@ -3,7 +3,7 @@
 from planner.placement.choose import one_order_each, place_all, scatter_best
 from planner.placement.island_splits import place_and_split
 from planner.placement.joint import PlacedLayout, place_layout, place_with_splits, placed_as_given
-from planner.placement.nodes import node_orders, nodes_of, place_nodes
+from planner.placement.nodes import node_orders, place_nodes
 from planner.placement.order import in_order, placement_of, rank_places
 from planner.placement.rank_orders import rank_orders
 from planner.placement.scattered import scatter
@@ -13,7 +13,6 @@ __all__ = [
     "PlacedLayout",
     "in_order",
     "node_orders",
-    "nodes_of",
     "on_islands",
     "one_order_each",
     "place_all",

@@ -18,7 +18,6 @@ from costmodels.pricing import Pricing
 from costmodels.results import LayoutCost
 from hardware.cluster import Island
 from planner.placement.joint import PlacedLayout
-from planner.plan_report import RankedLayout
 from planner.search.spans import late
 
 WORTH: Final = 1e-3
@@ -142,8 +141,3 @@ def _turns(layout: Layout, blocks: int, inner: int) -> Iterator[tuple[int, ...]]
                 for chunk in range(per_stage // few)
                 for place in range(few)
             )
-
-
-def nodes_of(ranked: RankedLayout, per_node: int) -> tuple[int, ...]:
-    """Return the node of every block of ranks of a placed layout; empty where they are in order."""
-    return tuple(int(place.host.removeprefix("node")) for place in ranked.placement[::per_node])
