@@ -16,7 +16,7 @@ from functools import lru_cache
 import numpy as np
 
 from costmodels.table import Bools, Ints, StrategyTable
-from hardware.tiers import Pace, Tier
+from hardware.tiers import EVEN_PACE, Pace, Tier
 
 
 class Axis(StrEnum):
@@ -55,21 +55,17 @@ class PlacedGroup:
     """A :class:`Group` on the hierarchy.
 
     ``members`` and ``domains``, shape (S, T), are worst cases over all groups of the axis and hence need not multiply
-    to the size; see :func:`members` and :func:`domains`. ``ring_speed``, ``pairs_speed`` and ``neighbour_speed`` are
-    the paces of such flows over the network's tiers, over those that shares of the tiers give; ``ring_loads`` and so on
-    are those of :class:`hardware.tiers.Pace`.
+    to the size; see :func:`members` and :func:`domains`. ``ring_pace``, ``pairs_pace`` and ``neighbour_pace`` are those
+    of such flows over the network's tiers.
     """
 
     size: Ints
     stride: Ints
     members: Ints
     domains: Ints
-    ring_speed: float = 1.0
-    pairs_speed: float = 1.0
-    neighbour_speed: float = 1.0
-    ring_loads: tuple[float, ...] = ()
-    pairs_loads: tuple[float, ...] = ()
-    neighbour_loads: tuple[float, ...] = ()
+    ring_pace: Pace = EVEN_PACE
+    pairs_pace: Pace = EVEN_PACE
+    neighbour_pace: Pace = EVEN_PACE
 
     def take(self, rows: Ints) -> "PlacedGroup":
         """Groups ``rows`` as new groups."""
@@ -78,22 +74,14 @@ class PlacedGroup:
         )
 
     def paced(self, paces: Sequence[Pace]) -> "PlacedGroup":
-        """Return the groups with paces by pattern (``ring``, ``pairs``, ``neighbour``); 1.0 where none is given."""
-        speeds = {f"{pace.pattern}_speed": pace.speed for pace in paces}
-        loads = {f"{pace.pattern}_loads": pace.loads for pace in paces}
-        return replace(self, **speeds, **loads)  # type: ignore[arg-type]
+        """Return the groups with paces by pattern (``ring``, ``pairs``, ``neighbour``); even where none is given."""
+        return replace(self, **{f"{pace.pattern}_pace": pace for pace in paces})  # type: ignore[arg-type]
 
-    def speed(self, collective: str) -> float:
+    def pace(self, collective: str) -> Pace:
         """Pace of a collective over the network's tiers, by what its members send to each other."""
         if collective in ("alltoall", "dispatch", "combine"):
-            return self.pairs_speed
-        return self.neighbour_speed if collective == "sendrecv" else self.ring_speed
-
-    def loads(self, collective: str) -> tuple[float, ...]:
-        """Use of links of the topology graph by a collective at its pace; empty where the tiers say all there is."""
-        if collective in ("alltoall", "dispatch", "combine"):
-            return self.pairs_loads
-        return self.neighbour_loads if collective == "sendrecv" else self.ring_loads
+            return self.pairs_pace
+        return self.neighbour_pace if collective == "sendrecv" else self.ring_pace
 
     def within(self, tier: int) -> Ints:
         """Members together in one domain of a tier, shape (S,); tier -1 is the single accelerator."""

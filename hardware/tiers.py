@@ -7,6 +7,7 @@ and what one accelerator can send and at what latency when a transfer has to cro
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd
+from typing import Final
 
 from hardware.adapters import adapters_of, least_share, used_adapters
 from hardware.cluster import FabricShape, Island, LinkKind, NodeType, ScaleUp
@@ -24,6 +25,10 @@ class Pace:
     pattern: str
     speed: float
     loads: tuple[float, ...] = ()
+
+
+EVEN_PACE: Final = Pace(axis="", pattern="", speed=1.0)
+"""Of flows that go as shares of the tiers say."""
 
 
 @dataclass(frozen=True, kw_only=True)

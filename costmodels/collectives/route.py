@@ -114,7 +114,7 @@ def _crossings(group: PlacedGroup, tiers: tuple[Tier, ...], constants: NetworkCo
         outer = group.parts(index).astype(np.float64)
         even, alone = np.ones(group.size.shape), 1.0
         if tier.kind != tiers[index - 1].kind:  # the adapters: neighbours beside each other use the same ones
-            speeds = (group.ring_speed, group.pairs_speed, group.neighbour_speed)
+            speeds = (group.ring_pace.speed, group.pairs_pace.speed, group.neighbour_pace.speed)
             senders = np.maximum(tiers[index - 1].gpus / inside, 1.0)
             own = np.maximum(max(tier.bytes_per_s, tier.adapter_bytes_per_s), tier.pair_bytes_per_s / senders)
             if tier.adapters:

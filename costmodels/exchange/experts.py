@@ -94,8 +94,7 @@ def _moved(traffic: TokenTraffic, dispatcher: Dispatcher, axis: Axis, placed: Pl
             leaving_bytes=np.where(some, leaving, 0.0),
             forward=1.0,
             backward=1.0,
-            speed=group.speed(_COLLECTIVES[dispatcher][number]),
-            loads=group.loads(_COLLECTIVES[dispatcher][number]),
+            pace=group.pace(_COLLECTIVES[dispatcher][number]),
         )
         for number, seconds in enumerate((dispatch_s, combine_s))
     ]

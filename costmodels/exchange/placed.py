@@ -13,7 +13,7 @@ from costmodels.collectives import COLLECTIVE_S, NetworkConstants, leaving_bytes
 from costmodels.job import TrainingJob
 from costmodels.mesh import Axis, PlacedGroup, group_of, place
 from costmodels.table import Bools, Floats, Ints, StrategyTable
-from hardware.tiers import Tier
+from hardware.tiers import EVEN_PACE, Pace, Tier
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -22,8 +22,7 @@ class Call:
 
     ``seconds`` is the time of one alone, ``sent_bytes`` what one rank sends in it, ``leaving_bytes`` its share of what
     crosses each outer tier. ``forward`` and ``backward`` say how often a pass makes it, ``hidden`` how many of the
-    backward ones run beside matrix products, ``speed`` the pace over the network's tiers over that which shares give,
-    ``loads`` the use of links of the topology graph at this pace.
+    backward ones run beside matrix products, ``pace`` how it goes over the network's tiers.
     Calls that do not take place have a message of 0 bytes.
     """
 
@@ -36,8 +35,7 @@ class Call:
     forward: Floats | float
     backward: Floats | float
     hidden: Floats | float = 0.0
-    speed: float = 1.0
-    loads: tuple[float, ...] = ()
+    pace: Pace = EVEN_PACE
 
     def repeated(self, times: Floats | float) -> "Call":
         """Return the call so many times as often."""
@@ -125,8 +123,7 @@ class PlacedTable:
             forward=often.forward,
             backward=often.backward,
             hidden=often.hidden,
-            speed=group.speed(collective),
-            loads=group.loads(collective),
+            pace=group.pace(collective),
         )
 
     def tokens(self, job: TrainingJob) -> Floats:
@@ -146,8 +143,8 @@ class PlacedTable:
             hidden = hidden + call.hidden * call.seconds
             sent = sent + both * call.sent_bytes
             leaving = leaving + both * call.leaving_bytes
-            if call.loads:
-                links = links + both * np.array(call.loads)[:, None] * self._fullest_s(call)
+            if call.pace.loads:
+                links = links + both * np.array(call.pace.loads)[:, None] * self._fullest_s(call)
         return Exchanged(
             forward_s=forward,
             backward_s=backward,
@@ -166,7 +163,7 @@ class PlacedTable:
     def _fullest_s(self, call: Call) -> Floats:
         """Seconds for which a call uses the link of the graph that binds it, shape (S,)."""
         rates = [tier.bytes_per_s if tier.kind == self.tiers[-1].kind else np.inf for tier in self.tiers[1:]]
-        alone: Floats = (call.leaving_bytes / np.array(rates)[:, None]).max(axis=0) / call.speed
+        alone: Floats = (call.leaving_bytes / np.array(rates)[:, None]).max(axis=0) / call.pace.speed
         return np.minimum(alone, call.seconds)
 
 

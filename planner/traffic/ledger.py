@@ -181,7 +181,7 @@ def _entries(purpose: Purpose, call: Call, times: float, one: PlacedTable, again
         tier=outermost,
         sent_bytes=float(call.sent_bytes[0]),
         leaving_bytes=tuple(float(size) for size in call.leaving_bytes[:, 0]),
-        speed=call.speed,
+        speed=call.pace.speed,
     )
 
 
