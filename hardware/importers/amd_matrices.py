@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from hardware.cluster import LinkKind
-from hardware.importers.facts import Groups, Links, NodeFacts, links_of_each
+from hardware.importers.facts import Groups, Links, NodeFacts, groups_joined, links_of_each
 from hardware.importers.source_text import SourceText
 
 MOST_DEVICES: Final = 256
@@ -61,7 +61,7 @@ def read_amd_matrix(source: SourceText) -> NodeFacts:
         what = f"{gpus} GPUs with XGMI to more than {MOST_LINKS} others: partitions of GPUs (CPX, DPX, QPX) are listed"
         raise source.wrong(what, allowed="the output in SPX mode, where each GPU is one device")
     whole = gpus == 8 and len(links) == 28
-    part = whole or (gpus == 8 and _joined(gpus, links))
+    part = whole or (gpus == 8 and len(groups_joined(gpus, links)) == 1)
     return NodeFacts(
         where=source.where,
         form=AMD_FORM,
@@ -94,14 +94,6 @@ def _links(source: SourceText, types: list[list[str]], weights: list[list[str]],
     least = min(map(int, known), default=0)
     direct = [pair for pair in pairs if len(known) < len(pairs) or int(weights[pair[0]][pair[1]]) == least]
     return tuple((a, b, 1) for a, b in direct)
-
-
-def _joined(gpus: int, links: Links) -> bool:
-    """Whether links join all GPUs, in more than bridged pairs."""
-    reached = {0}
-    for _ in range(gpus):
-        reached |= {end for a, b, _ in links if {a, b} & reached for end in (a, b)}
-    return len(reached) == gpus
 
 
 def _numa(lines: Sequence[str], gpus: int) -> Groups:

@@ -37,6 +37,16 @@ def links_of_each(gpus: int, links: Links) -> tuple[int, ...]:
     return tuple(sums[gpu] for gpu in range(gpus))
 
 
+def groups_joined(gpus: int, links: Links) -> Groups:
+    """Return the GPUs that links join, each group in order, groups by their first member."""
+    home = list(range(gpus))
+    for a, b, _ in links:
+        low, high = sorted((home[a], home[b]))
+        if low != high:
+            home = [low if value == high else value for value in home]
+    return tuple(tuple(gpu for gpu in range(gpus) if home[gpu] == first) for first in sorted(set(home)))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Adapter:
     """One network adapter (a port that collectives can use)."""

@@ -7,7 +7,7 @@ from hardware.catalog import PCIE_LATENCY_S, PCIE_SHARE_OF_ALL, PCIE_SHARE_OF_PA
 from hardware.cluster import FabricShape, LinkKind, NodeType, ScaleUp
 from hardware.importers.amd_matrices import AMD_FORM
 from hardware.importers.devices import nvlinks
-from hardware.importers.facts import Links, NodeFacts, links_of_each
+from hardware.importers.facts import Links, NodeFacts, groups_joined, links_of_each
 
 DEFAULT_LINKS: Final = (18, 25e9)
 """Count and bytes/s of one NVLink where the part's are not tabulated: those of NVLink 4."""
@@ -48,7 +48,7 @@ def fabric_of(facts: NodeFacts, base: NodeType) -> Fabric:
     if facts.switch_links:
         rate, said = _link_rate(facts, base)
         return _fabric(_switch(base, gpus, facts.switch_links * rate), None, same, said)
-    groups = _groups(gpus, facts.links)
+    groups = groups_joined(gpus, facts.links)
     sizes = {len(group) for group in groups}
     if sizes == {1}:
         note = (
@@ -151,16 +151,6 @@ def _pcie(facts: NodeFacts, base: NodeType) -> ScaleUp:
         pair_bytes_per_s=PCIE_SHARE_OF_PAIR * link,
         latency_s=PCIE_LATENCY_S,
     )
-
-
-def _groups(gpus: int, links: Links) -> list[tuple[int, ...]]:
-    """Return the GPUs that links join, each group in order, groups by their first member."""
-    home = list(range(gpus))
-    for a, b, _ in links:
-        low, high = sorted((home[a], home[b]))
-        if low != high:
-            home = [low if value == high else value for value in home]
-    return [tuple(gpu for gpu in range(gpus) if home[gpu] == first) for first in sorted(set(home))]
 
 
 def _relative(group: tuple[int, ...], links: Links) -> Links:
