@@ -116,3 +116,32 @@ def as_name(value: object, source: SourceText, what: str) -> str:
     if not isinstance(value, str | int) or isinstance(value, bool):
         raise source.wrong(f"{what}: not a name", allowed="a name")
     return str(value)
+
+
+def by_name(value: object, source: SourceText, what: str, key: str = "name") -> dict[str, dict[Any, Any]]:
+    """Return the tables of a list by the name that each has, in order.
+
+    Parameters
+    ----------
+    value : object
+        Of the document.
+    source : SourceText
+        For messages.
+    what : str
+        What an entry is, for messages.
+    key : str
+        Where an entry has its name.
+
+    Raises
+    ------
+    InputError
+        No list of tables, an entry without a name, or two of one name.
+    """
+    found: dict[str, dict[Any, Any]] = {}
+    for number, item in enumerate(as_list(value, source, f"{what} list"), start=1):
+        entry = as_mapping(item, source, f"{what} {number}")
+        name = as_name(entry.get(key), source, f"{key} of {what} {number}")
+        if name in found:
+            raise source.wrong(f"{what} '{name}' is defined twice", allowed=f"each {what} once")
+        found[name] = entry
+    return found

@@ -4,11 +4,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from hardware.importers.document import as_list, as_mapping, as_name, load_yaml
+from hardware.importers.document import as_mapping, as_name, by_name, load_yaml
 from hardware.importers.facts import NetworkFacts
 from hardware.importers.hostlist import MOST_HOSTS, expand_hosts
 from hardware.importers.source_text import SourceText
-from hardware.importers.switch_tree import tree_tiers
+from hardware.importers.switch_tree import check_once, tree_tiers
 
 SLURM_FORM: Final = "SLURM topology.conf"
 SLURM_YAML_FORM: Final = "SLURM topology.yaml"
@@ -102,8 +102,8 @@ def read_slurm_yaml(source: SourceText) -> NetworkFacts:
         raise source.wrong("no list of topologies", allowed="- topology: NAME with tree: or block:")
     topologies = [as_mapping(entry, source, "a topology") for entry in entries]
     topologies.sort(key=lambda entry: not entry.get("cluster_default"))
-    switches = _by_name(source, _first(source, topologies, "tree").get("switches"), "switch")
-    blocks = _by_name(source, _first(source, topologies, "block").get("blocks"), "block")
+    switches = by_name(_first(source, topologies, "tree").get("switches"), source, "switch", "switch")
+    blocks = by_name(_first(source, topologies, "block").get("blocks"), source, "block", "block")
     children = {name: _listed(source, entry, "children") for name, entry in switches.items() if entry.get("children")}
     hosts = {name: _listed(source, entry, "nodes") for name, entry in switches.items() if name not in children}
     return _network(
@@ -114,18 +114,6 @@ def read_slurm_yaml(source: SourceText) -> NetworkFacts:
 def _first(source: SourceText, topologies: Sequence[Mapping[Any, Any]], kind: str) -> dict[Any, Any]:
     """Return the first topology of a kind; empty if there is none."""
     return next((as_mapping(entry[kind], source, kind) for entry in topologies if entry.get(kind)), {})
-
-
-def _by_name(source: SourceText, value: object, key: str) -> dict[str, dict[Any, Any]]:
-    """Return the entries of a list by the name that each has under a key."""
-    found: dict[str, dict[Any, Any]] = {}
-    for number, item in enumerate(as_list(value, source, f"{key} list"), start=1):
-        entry = as_mapping(item, source, f"{key} {number}")
-        name = as_name(entry.get(key), source, f"{key} {number}")
-        if name in found:
-            raise source.wrong(f"'{name}' is defined twice", allowed=f"each {key} once")
-        found[name] = entry
-    return found
 
 
 def _listed(source: SourceText, entry: Mapping[Any, Any], key: str) -> tuple[str, ...]:
@@ -144,13 +132,3 @@ def _continued(lines: Sequence[str]) -> list[tuple[int, str]]:
             found.append((number - len(held) + 1, " ".join(held)))
             held = []
     return found
-
-
-def check_once(source: SourceText, groups: Mapping[str, tuple[str, ...]]) -> None:
-    """Raise InputError where a node is in two groups."""
-    owner: dict[str, str] = {}
-    for name, group in groups.items():
-        for host in group:
-            if host in owner:
-                raise source.wrong(f"node '{host}' is in '{owner[host]}' and in '{name}'", allowed="one place a node")
-            owner[host] = name

@@ -112,3 +112,13 @@ def _merged(groups: list[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
         merged[home] += [host for host in group if host not in owner]
         owner |= dict.fromkeys(merged[home], home)
     return tuple(tuple(group) for group in merged if group)
+
+
+def check_once(source: SourceText, groups: Mapping[str, tuple[str, ...]]) -> None:
+    """Raise InputError where a node is in two groups."""
+    owner: dict[str, str] = {}
+    for name, group in groups.items():
+        for host in group:
+            if host in owner:
+                raise source.wrong(f"node '{host}' is in '{owner[host]}' and in '{name}'", allowed="one place a node")
+            owner[host] = name

@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from hardware.importers.device_names import accelerator_in
-from hardware.importers.document import as_list, as_mapping, as_name, load_yaml
+from hardware.importers.document import as_list, as_mapping, as_name, by_name, load_yaml
 from hardware.importers.facts import NetworkFacts
 from hardware.importers.hostlist import MOST_HOSTS, expand_hosts
-from hardware.importers.slurm import check_once
 from hardware.importers.source_text import SourceText
-from hardware.importers.switch_tree import tree_tiers
+from hardware.importers.switch_tree import check_once, tree_tiers
 
 TOPOGRAPH_FORM: Final = "topograph model"
 _Names = dict[str, tuple[str, ...]]
@@ -71,11 +70,7 @@ def read_topograph(source: SourceText) -> NetworkFacts:
 def _named(source: SourceText, value: object, what: str) -> dict[str, dict[Any, Any]]:
     """Return entries by name, of a table or of a list whose entries have one."""
     if isinstance(value, list):
-        entries = [as_mapping(entry, source, f"{what} {number}") for number, entry in enumerate(value, start=1)]
-        named = [(as_name(entry.get("name"), source, f"name of a {what}"), entry) for entry in entries]
-        if len(dict(named)) < len(named):
-            raise source.wrong(f"a {what} is defined twice", allowed=f"each {what} once")
-        return dict(named)
+        return by_name(value, source, what)
     table = as_mapping(value or {}, source, f"{what} table")
     return {str(name): as_mapping(entry or {}, source, f"{what} {name}") for name, entry in table.items()}
 
@@ -87,16 +82,16 @@ def _blocks(source: SourceText, model: Mapping[Any, Any]) -> dict[str, dict[Any,
         raise source.wrong("no list 'blocks'", allowed="blocks with switch and nodes")
     if not isinstance(value, list):
         return _named(source, value, "block")
-    found: dict[str, dict[Any, Any]] = {}
+    entries: list[dict[Any, Any]] = []
     for number, item in enumerate(value, start=1):
-        entry = {"name": item} if isinstance(item, str | int) else as_mapping(item, source, f"block {number}")
-        name = as_name(entry.get("name") or number, source, f"block {number}")
-        if name in found:
-            raise source.wrong(f"block '{name}' is defined twice", allowed="each block once")
-        if not isinstance(item, str | int) and not entry.get("nodes"):
+        if isinstance(item, str | int):
+            entries.append({"name": item})
+            continue
+        entry = as_mapping(item, source, f"block {number}")
+        if not entry.get("nodes"):
             raise source.wrong(f"block {number}: no nodes", allowed="a list such as [node[01-08]]")
-        found[name] = entry
-    return found
+        entries.append({**entry, "name": entry.get("name") or number})
+    return by_name(entries, source, "block")
 
 
 def _block_members(
