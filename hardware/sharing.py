@@ -1,5 +1,7 @@
 """Which accelerators of a node share which adapter, and which of a node's links binds its traffic to other nodes."""
 
+from collections import Counter
+from itertools import chain
 from typing import Final
 
 from hardware.adapters import adapters_of, used_adapters
@@ -43,7 +45,7 @@ def binding_link(node: NodeType) -> str:
         if nics.gpu_bytes_per_s > 0.0 and reachable * _SAME >= node.gpus * nics.gpu_bytes_per_s:
             return "PCIe links of the accelerators towards the NICs"
         return "PCIe switch uplinks (no GPUDirect RDMA)"
-    sharers = max((sum(nic in own for own in adapters_of(node)) for nic in range(nics.count)), default=1)
+    sharers = max(Counter(chain.from_iterable(adapters_of(node))).values(), default=1)
     shared = f", each shared by {sharers} GPUs" if sharers > 1 else ""
     number = str(nics.count) if used == nics.count else f"{used} of {nics.count}"
     return f"NICs ({number} x {nics.bytes_per_s * GBIT:.0f} Gb/s {nics.kind.value} per node{shared})"

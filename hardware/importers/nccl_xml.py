@@ -21,7 +21,6 @@ USABLE_PCIE: Final = 0.85
 """Part of the encoded PCIe rate that payload reaches: 26 of 31.5 and 55 of 63 GB/s in the catalogue's nodes."""
 _GPU_CLASSES: Final = ("0x0300", "0x0302", "0x0380", "0x1200")
 _ADAPTER_CLASS: Final = "0x02"
-_BRIDGE_CLASS: Final = "0x0604"
 _SWITCH_CLASS: Final = "0x0680"
 _SOCKET_BYTES_PER_S: Final = MappingProxyType({"ppc64": 32e9, "arm64": 6e9, "AuthenticAMD": 16e9})
 _INTEL_BYTES_PER_S: Final = ((0xCF, 40e9), (0x8F, 22e9), (0x55, 10e9), (0, 6e9))
