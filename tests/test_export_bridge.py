@@ -15,7 +15,8 @@ from costmodels.workload.presets import model
 from hardware.errors import InputError
 from planner.export.bridge import export_bridge
 from planner.export.folder import export_files
-from planner.export.launch import Planned, Site
+from planner.export.hosts import Site
+from planner.export.launch import Planned
 from planner.export.megatron_model import model_arguments
 from planner.export.nemo import export_nemo
 from planner.ingest.bridge import layout_of_overrides, override_keys

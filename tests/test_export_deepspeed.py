@@ -16,7 +16,8 @@ from costmodels.workload.presets import model
 from hardware.errors import InputError
 from planner.export.deepspeed import CONFIG, export_deepspeed
 from planner.export.folder import export_files
-from planner.export.launch import Planned, Site
+from planner.export.hosts import Site
+from planner.export.launch import Planned
 from planner.ingest.deepspeed import balanced_layers, layout_of, parse_deepspeed
 from planner.ingest.plain_layout import same_launch, uniform_stages
 from planner.request import Framework

@@ -19,7 +19,8 @@ from costmodels.workload.presets import model
 from hardware.errors import InputError
 from planner.export import folder
 from planner.export.folder import export_files, write_folder
-from planner.export.launch import Planned, Site
+from planner.export.hosts import Site
+from planner.export.launch import Planned
 from planner.export.layout_json import layout_to_dict, read_layout, write_layout
 from planner.export.megatron import export_megatron
 from planner.plan_report import RankPlace

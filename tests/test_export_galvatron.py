@@ -16,7 +16,8 @@ from costmodels.workload.presets import model
 from hardware.errors import InputError
 from planner.export.folder import export_files
 from planner.export.galvatron import CONFIG, export_galvatron
-from planner.export.launch import Planned, Site
+from planner.export.hosts import Site
+from planner.export.launch import Planned
 from planner.ingest.galvatron import layout_of, parse_galvatron
 from planner.ingest.plain_layout import joined, same_launch, uniform_stages
 from planner.request import Framework

@@ -17,7 +17,8 @@ from costmodels.software import software
 from costmodels.workload.model import LayerRun, ModelSpec, OpaqueLayer
 from costmodels.workload.presets import model
 from hardware.errors import InputError
-from planner.export.launch import Export, Planned, Site, site_of
+from planner.export.hosts import Site, site_of
+from planner.export.launch import Export, Planned
 from planner.export.megatron import export_megatron, recompute_arguments
 from planner.export.megatron_model import model_arguments, model_notes
 from planner.ingest.layer_pattern import moe_pattern

@@ -13,7 +13,8 @@ from costmodels.precision import precision
 from costmodels.software import software
 from costmodels.workload.presets import model
 from hardware.errors import InputError
-from planner.export.launch import Planned, Site
+from planner.export.hosts import Site
+from planner.export.launch import Planned
 from planner.export.script import launch_script
 from planner.export.torchtitan import export_torchtitan
 from planner.ingest.plain_layout import same_launch, uniform_stages

@@ -11,7 +11,8 @@ from costmodels.positions import pipeline_spec
 from costmodels.workload import presets
 from hardware.errors import InputError
 from planner.export.bridge import export_bridge
-from planner.export.launch import Planned, Site
+from planner.export.hosts import Site
+from planner.export.launch import Planned
 from planner.export.layout_json import read_layout, write_layout
 from planner.export.megatron import export_megatron
 from planner.export.nemo import export_nemo

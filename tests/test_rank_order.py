@@ -21,7 +21,7 @@ from hardware.cluster import FabricTier, Island
 from hardware.tiers import island_tiers, tiers_of_blocks
 from planner import Question, plan, request_of
 from planner.advice.neighbours import neighbours
-from planner.export.launch import NodeRow, rank_rows
+from planner.export.hosts import NodeRow, rank_rows
 from planner.launches.check import check_launch
 from planner.launches.porting import carry, recipe_of_launch
 from planner.layouts.build import uniform_layout

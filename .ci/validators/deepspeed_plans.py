@@ -19,7 +19,8 @@ from costmodels.workload.model import ModelSpec
 from costmodels.workload.presets import model
 from hardware.errors import InputError
 from planner.export.deepspeed import CONFIG, export_deepspeed
-from planner.export.launch import Export, Planned, Site
+from planner.export.hosts import Site
+from planner.export.launch import Export, Planned
 from planner.ingest.deepspeed import balanced_layers
 from planner.ingest.plain_layout import uniform_stages
 from planner.request import Framework

@@ -21,7 +21,8 @@ from costmodels.software import software
 from costmodels.workload.model import LayerKind, ModelSpec, MoeFfn
 from costmodels.workload.presets import model
 from hardware.errors import InputError
-from planner.export.launch import Export, Planned, Site
+from planner.export.hosts import Site
+from planner.export.launch import Export, Planned
 from planner.export.megatron import export_megatron
 from planner.plan_report import RankPlace
 from planner.request import Framework

@@ -29,7 +29,8 @@ from costmodels.workload.presets import model
 from hardware.catalog import cluster
 from hardware.errors import InputError
 from planner.export.bridge import export_bridge, overrides_of_arguments
-from planner.export.launch import Planned, Site, site_of
+from planner.export.hosts import Site, site_of
+from planner.export.launch import Planned
 from planner.export.megatron import export_megatron, run_arguments
 from planner.export.megatron_model import model_arguments
 from planner.export.nemo import export_nemo

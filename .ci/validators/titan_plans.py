@@ -24,7 +24,8 @@ from costmodels.software import software
 from costmodels.workload.model import ModelSpec
 from costmodels.workload.presets import model
 from hardware.errors import InputError
-from planner.export.launch import Export, Planned, RankRow, Site
+from planner.export.hosts import RankRow, Site
+from planner.export.launch import Export, Planned
 from planner.export.torchtitan import export_torchtitan, launch_arguments
 from planner.ingest.plain_layout import uniform_stages
 from planner.ingest.torchtitan import option_table

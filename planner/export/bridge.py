@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Final
 
 from hardware.errors import InputError
-from planner.export.launch import Export, Planned, Program, node_rows, rank_rows
+from planner.export.launch import Export, Planned, Program
 from planner.export.megatron import export_megatron
 from planner.export.megatron_model import model_arguments
 from planner.export.plan_checks import check_rules, check_sizes, has_experts
@@ -71,15 +71,14 @@ def export_bridge(plan: Planned) -> Export:
     known = resolve_version(Framework.BRIDGE, plan.version)
     words = override_words(plan, Framework.BRIDGE)
     check_rules(plan, Framework.BRIDGE, known)
-    nodes = node_rows(plan.site, plan.placement, plan.launcher)
     core = export_megatron(replace(plan, version=CORE[Framework.BRIDGE]))
     return Export(
         framework=Framework.BRIDGE,
         version=known,
         arguments=words,
         environment=core.environment,
-        nodes=nodes,
-        ranks=rank_rows(plan.layout, nodes),
+        nodes=plan.nodes,
+        ranks=plan.ranks,
         notes=(RECIPE_NOTE, "data, learning rate, schedule and checkpoints are the recipe's unless you add yours"),
         program=_PROGRAM,
     )

@@ -19,7 +19,7 @@ from costmodels.layout import Layout, Strategy
 from costmodels.pipeline.schedules import Schedule
 from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
-from planner.export.launch import Export, Planned, Program, node_rows, rank_rows
+from planner.export.launch import Export, Planned, Program
 from planner.export.plan_checks import (
     check_rules,
     check_sizes,
@@ -71,7 +71,6 @@ def export_deepspeed(plan: Planned) -> Export:
     full = whole_or_no_recompute(layout, "DeepSpeed")
     config = json.dumps(ds_config(job, layout, grid, full=full), indent=2) + "\n"
     arguments = (*_degree_arguments(model, layout, grid), *_batch_arguments(job, layout, full=full))
-    nodes = node_rows(plan.site, plan.placement, plan.launcher)
     read = layout_of(parse_deepspeed(config, arguments, world=layout.gpus), facts_of(model))
     if not same_launch(read, layout, experts=has_experts(model)):
         raise InputError("the files do not read back as the plan", allowed="report this as an error of the exporter")
@@ -80,8 +79,8 @@ def export_deepspeed(plan: Planned) -> Export:
         version=known,
         arguments=arguments,
         environment=(("CUDA_DEVICE_MAX_CONNECTIONS", "1"), *placed_environment(plan.placement)),
-        nodes=nodes,
-        ranks=rank_rows(layout, nodes),
+        nodes=plan.nodes,
+        ranks=plan.ranks,
         notes=_notes(model, layout),
         program=_PROGRAM,
         files=((CONFIG, config),),

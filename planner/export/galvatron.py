@@ -19,7 +19,7 @@ from costmodels.layout import Granularity, Layout, Strategy
 from costmodels.pipeline.schedules import Schedule
 from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
-from planner.export.launch import Export, Planned, Program, node_rows, rank_rows
+from planner.export.launch import Export, Planned, Program
 from planner.export.plan_checks import check_rules, check_sizes, has_experts, placed_environment
 from planner.ingest.galvatron import layout_of, parse_galvatron
 from planner.ingest.plain_layout import has_replicas, same_launch
@@ -67,7 +67,6 @@ def export_galvatron(plan: Planned) -> Export:
     config = json.dumps(galvatron_config(model, job, layout), indent=4) + "\n"
     facts = facts_of(model)
     arguments = _overrides(model, job, layout)
-    nodes = node_rows(plan.site, plan.placement, plan.launcher)
     read = layout_of(parse_galvatron(config, arguments, world=layout.gpus), facts)
     if not same_launch(read, layout, experts=has_experts(model)):
         raise InputError("the files do not read back as the plan", allowed="report this as an error of the exporter")
@@ -79,8 +78,8 @@ def export_galvatron(plan: Planned) -> Export:
         version=known,
         arguments=arguments,
         environment=(("CUDA_DEVICE_MAX_CONNECTIONS", "1"), *placed_environment(plan.placement)),
-        nodes=nodes,
-        ranks=rank_rows(layout, nodes),
+        nodes=plan.nodes,
+        ranks=plan.ranks,
         notes=tuple(notes),
         program=_PROGRAM,
         files=((CONFIG, config),),

@@ -17,7 +17,7 @@ from costmodels.layout import Granularity, Layout, RankOrder, Recompute, Strateg
 from costmodels.pipeline.schedules import Schedule
 from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
-from planner.export.launch import Export, Planned, node_rows, rank_rows
+from planner.export.launch import Export, Planned
 from planner.export.megatron_model import model_arguments, model_notes
 from planner.export.plan_checks import check_sizes, has_experts, one_grid
 from planner.ingest.megatron import judge, parse_megatron
@@ -56,14 +56,13 @@ def export_megatron(plan: Planned) -> Export:
     known = resolve_version(Framework.MEGATRON, plan.version)
     check_sizes(plan)
     arguments = (*model_arguments(model, job.seq), *run_arguments(model, job, layout, known))
-    nodes = node_rows(plan.site, plan.placement, plan.launcher)
     export = Export(
         framework=Framework.MEGATRON,
         version=known,
         arguments=arguments,
         environment=_environment(layout, plan.placement),
-        nodes=nodes,
-        ranks=rank_rows(layout, nodes),
+        nodes=plan.nodes,
+        ranks=plan.ranks,
         notes=(*model_notes(model), *_run_notes(job)),
     )
     _prove(export, layout, job)

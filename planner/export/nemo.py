@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from planner.export.bridge import RECIPE_NOTE, override_words
-from planner.export.launch import Export, Planned, Program, node_rows, rank_rows
+from planner.export.launch import Export, Planned, Program
 from planner.export.megatron import export_megatron
 from planner.export.plan_checks import check_rules
 from planner.request import Framework
@@ -50,16 +50,15 @@ def export_nemo(plan: Planned) -> Export:
     known = resolve_version(Framework.NEMO, plan.version)
     words = override_words(plan, Framework.NEMO)
     check_rules(plan, Framework.NEMO, known)
-    nodes = node_rows(plan.site, plan.placement, plan.launcher)
-    machines = (f"trainer.num_nodes={len(nodes)}", f"trainer.devices={plan.site.gpus_per_node}")
+    machines = (f"trainer.num_nodes={len(plan.nodes)}", f"trainer.devices={plan.site.gpus_per_node}")
     core = export_megatron(replace(plan, version=CORE[Framework.NEMO]))
     return Export(
         framework=Framework.NEMO,
         version=known,
         arguments=(*machines, *words),
         environment=core.environment,
-        nodes=nodes,
-        ranks=rank_rows(plan.layout, nodes),
+        nodes=plan.nodes,
+        ranks=plan.ranks,
         notes=(
             RECIPE_NOTE,
             "NeMo accepts misspelt keys of trainer.strategy silently: change keys with care",

@@ -18,7 +18,7 @@ from costmodels.layout import Layout, Strategy
 from costmodels.pipeline.schedules import Schedule, positions
 from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
-from planner.export.launch import Export, Planned, Program, node_rows, rank_rows
+from planner.export.launch import Export, Planned, Program
 from planner.export.plan_checks import (
     check_rules,
     check_sizes,
@@ -77,14 +77,13 @@ def export_torchtitan(plan: Planned) -> Export:
     grid = one_grid(layout, "torchtitan")
     check_rules(plan, Framework.TORCHTITAN, known)
     arguments = launch_arguments(model, job, layout, grid)
-    nodes = node_rows(plan.site, plan.placement, plan.launcher)
     export = Export(
         framework=Framework.TORCHTITAN,
         version=known,
         arguments=arguments,
         environment=(("PYTORCH_ALLOC_CONF", "expandable_segments:True"), *placed_environment(plan.placement)),
-        nodes=nodes,
-        ranks=rank_rows(layout, nodes),
+        nodes=plan.nodes,
+        ranks=plan.ranks,
         notes=(
             "data, tokenizer, learning rate, steps and checkpoints are those of the configuration unless you add yours",
         ),

@@ -14,7 +14,8 @@ from planner.export.bridge import export_bridge
 from planner.export.deepspeed import export_deepspeed
 from planner.export.folder import export_files
 from planner.export.galvatron import export_galvatron
-from planner.export.launch import Export, Planned, site_of
+from planner.export.hosts import site_of
+from planner.export.launch import Export, Planned
 from planner.export.layout_json import write_layout
 from planner.export.megatron import export_megatron
 from planner.export.nemo import export_nemo
