@@ -52,6 +52,7 @@ MORE_PARAMETERS = {
     "planner.cli": "a command has one parameter for each of its options",
     "planner.cli.comparing": "the same",
     "planner.cli.imports": "as above",
+    "planner.cli.searching": "as above",
 }
 MUTABLE_MAKERS = ("list", "dict", "set", "defaultdict", "Counter", "OrderedDict", "deque", "bytearray")
 

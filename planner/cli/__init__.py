@@ -7,7 +7,7 @@ Exit codes: 0 done; 2 the input is wrong; 3 nothing feasible; 130 interrupted.
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -15,36 +15,28 @@ from hardware.errors import InputError
 from planner import choices
 from planner.cli.comparing import compare, fewest
 from planner.cli.imports import import_app
-from planner.cli.leaving import INTERRUPTED, leave, refused, stand_in_streams
+from planner.cli.leaving import INTERRUPTED, leaving, refused, stand_in_streams
 from planner.cli.options import (
     CheckedName,
     Chunks,
     ClusterName,
-    ClusterOrNone,
     ContextDegree,
     ExpertDegree,
     ExpertTensor,
     ExportName,
     Framework,
     GlobalBatch,
-    GlobalBatchOrNone,
     JsonOut,
     LauncherName,
     LauncherOrAsPlanned,
     LayersPerStage,
     MicroBatch,
-    MicroBatchOrAuto,
     Model,
-    ModelOrNone,
-    Objective,
-    Page,
-    Pins,
     PlacementGiven,
     PowerCap,
     PrecisionName,
     ProfileFile,
     Rank,
-    RecomputeOrAuto,
     Replicas,
     Report,
     ScheduleName,
@@ -52,14 +44,10 @@ from planner.cli.options import (
     SequenceParallel,
     SomeRecompute,
     Stages,
-    StartFile,
-    StartRank,
-    TelemetryFiles,
     TensorDegree,
     Thermal,
-    TimeLimit,
-    Trace,
 )
+from planner.cli.searching import search
 
 app = typer.Typer(
     name="plan",
@@ -75,6 +63,7 @@ catalog_app = typer.Typer(
 )
 app.add_typer(catalog_app, name="catalog")
 app.add_typer(import_app, name="import")
+app.command("search")(search)
 app.command("fewest")(fewest)
 app.command("compare")(compare)
 
@@ -97,88 +86,7 @@ def _plan(
 
 
 @app.command()
-def search(  # noqa: PLR0913, PLR0917 - the flags are the command line's contract
-    model: ModelOrNone = None,
-    cluster: ClusterOrNone = None,
-    global_batch: GlobalBatchOrNone = None,
-    seq: Seq = None,
-    precision: PrecisionName = "bf16",
-    framework: Framework = choices.Framework.MEGATRON,
-    objective: Objective = choices.Objective.TIME,
-    micro_batch: MicroBatchOrAuto = "auto",
-    recompute: RecomputeOrAuto = "auto",
-    fix: Pins = None,
-    top: Annotated[int, typer.Option("--top", help="Layouts to rank.", min=1, max=1000)] = 10,
-    time_limit: TimeLimit = 60.0,
-    power_cap: PowerCap = 0.0,
-    thermal: Thermal = False,
-    launcher: LauncherName = choices.Launcher.TORCHRUN,
-    profile: ProfileFile = "",
-    telemetry: TelemetryFiles = None,
-    start: StartFile = None,
-    rank: StartRank = 1,
-    json_out: JsonOut = None,
-    html: Page = None,
-    trace: Trace = None,
-) -> None:
-    """Find the best layouts of MODEL on CLUSTER."""
-
-    def run() -> int:
-        from planner import commands  # noqa: PLC0415 - keeps help fast
-
-        outputs = commands.Outputs(json=json_out, html=html, trace=trace)
-        if start is not None:
-            told = (framework.value, global_batch or 0, seq or 0, rank, top, time_limit)
-            return _started(start, (model, cluster), told, telemetry, outputs)
-        if model is None or cluster is None or global_batch is None:
-            raise InputError(
-                "MODEL, CLUSTER or --global-batch is missing",
-                allowed="plan search MODEL CLUSTER --global-batch N, or --from REPORT.json",
-            )
-        limits: dict[str, Any] = {"top": top, "time_limit_s": time_limit, "power_cap_w": power_cap, "thermal": thermal}
-        names: dict[str, Any] = {"framework": framework.value, "objective": objective.value, "launcher": launcher.value}
-        question = commands.Question(
-            model=model,
-            cluster=cluster,
-            global_batch=global_batch,
-            seq=seq or 0,
-            precision=precision,
-            recompute=recompute,
-            fixed=commands.pins(fix or [], micro_batch),
-            profile=profile,
-            telemetry=tuple(map(str, telemetry or ())),
-            **limits,
-            **names,
-        )
-        return commands.search(question, outputs)
-
-    leave(run)
-
-
-def _started(
-    start: Path,
-    names: tuple[str | None, str | None],
-    told: tuple[Any, ...],
-    telemetry: list[Path] | None,
-    outputs: Any,
-) -> int:
-    """Place a running report anew, or carry a recipe to the machine that is named last."""
-    from planner import commands  # noqa: PLC0415 - keeps help fast
-
-    first, second = names
-    asked = dict(zip(("framework", "global_batch", "seq", "rank", "top", "time_limit_s"), told, strict=True))
-    if telemetry or not (first or second):
-        if first or second or asked["global_batch"]:
-            raise InputError(
-                "--from and --telemetry with MODEL, CLUSTER or --global-batch: the saved report states them",
-                allowed="--from REPORT.json with --telemetry FILE; CLUSTER --from LAUNCH carries a recipe over",
-            )
-        return commands.rebalance(start, asked["rank"], tuple(map(str, telemetry or ())), outputs)
-    model, cluster = (first or "", second) if second else ("", first or "")
-    return commands.port(commands.PortQuestion(file=start, model=model, cluster=cluster, **asked), outputs)
-
-
-@app.command()
+@leaving
 def estimate(  # noqa: PLR0913, PLR0917 - the flags are the command line's contract
     model: Model,
     cluster: ClusterName,
@@ -205,43 +113,43 @@ def estimate(  # noqa: PLR0913, PLR0917 - the flags are the command line's contr
     placement: PlacementGiven = "best",
     profile: ProfileFile = "",
     json_out: JsonOut = None,
-) -> None:
+) -> int:
     """Price one explicit layout."""
+    from planner import commands  # noqa: PLC0415
 
-    @leave
-    def run() -> int:
-        from planner import commands  # noqa: PLC0415
-
-        names: dict[str, Any] = {"precision": precision, "framework": framework.value, "launcher": launcher.value}
-        limits: dict[str, Any] = {"power_cap_w": power_cap, "thermal": thermal, "profile": profile}
-        question = commands.Question(
-            model=model,
-            cluster=cluster,
-            global_batch=global_batch,
-            seq=seq or 0,
-            recompute=recompute,
-            **names,
-            **limits,
-        )
-        explicit = commands.ExplicitLayout(
-            tp=tp,
-            pp=pp,
-            cp=cp,
-            vpp=vpp,
-            ep=ep,
-            etp=etp,
-            dp=dp,
-            zero=zero,
-            micro_batch=micro_batch,
-            layers_per_stage=layers_per_stage,
-            sequence_parallel=sequence_parallel,
-            schedule=schedule,
-            recompute=recompute,
-        )
-        return commands.estimate(question, explicit, commands.Outputs(json=json_out), placement)
+    question = commands.Question(
+        model=model,
+        cluster=cluster,
+        global_batch=global_batch,
+        seq=seq or 0,
+        precision=precision,
+        framework=framework.value,
+        recompute=recompute,
+        power_cap_w=power_cap,
+        thermal=thermal,
+        launcher=launcher.value,
+        profile=profile,
+    )
+    explicit = commands.ExplicitLayout(
+        tp=tp,
+        pp=pp,
+        cp=cp,
+        vpp=vpp,
+        ep=ep,
+        etp=etp,
+        dp=dp,
+        zero=zero,
+        micro_batch=micro_batch,
+        layers_per_stage=layers_per_stage,
+        sequence_parallel=sequence_parallel,
+        schedule=schedule,
+        recompute=recompute,
+    )
+    return commands.estimate(question, explicit, commands.Outputs(json=json_out), placement)
 
 
 @app.command()
+@leaving
 def explain(
     report: Report,
     rank: Rank = 1,
@@ -255,24 +163,21 @@ def explain(
     row: Annotated[
         str, typer.Option("--row", metavar="ID", help="Its row; default: the only one of this layout.")
     ] = "",
-) -> None:
+) -> int:
     """Show where time and memory of a layout go, and what to change."""
+    from planner import commands  # noqa: PLC0415
 
-    def run() -> int:
-        from planner import commands  # noqa: PLC0415
-
-        if measured is None:
-            if row:
-                raise InputError("--row without --measured", allowed="--measured RUNS.csv --row ID")
-            return commands.explain(report, rank, measured_s)
-        if measured_s is not None:
-            raise InputError("--measured-s and --measured", allowed="one of them")
-        return commands.explain(report, rank, measured=(measured, row))
-
-    leave(run)
+    if measured is None:
+        if row:
+            raise InputError("--row without --measured", allowed="--measured RUNS.csv --row ID")
+        return commands.explain(report, rank, measured_s)
+    if measured_s is not None:
+        raise InputError("--measured-s and --measured", allowed="one of them")
+    return commands.explain(report, rank, measured=(measured, row))
 
 
 @app.command()
+@leaving
 def traffic(
     report: Report,
     rank: Rank = 1,
@@ -280,18 +185,15 @@ def traffic(
         bool, typer.Option("--scaling", help="Search smaller and larger clusters too: where do more GPUs stop helping?")
     ] = False,
     json_out: JsonOut = None,
-) -> None:
+) -> int:
     """Show what a layout sends over which link, and what a slower, faster or larger machine would change."""
+    from planner import commands  # noqa: PLC0415
 
-    def run() -> int:
-        from planner import commands  # noqa: PLC0415
-
-        return commands.traffic(report, rank, scaling=scaling, json_out=json_out)
-
-    leave(run)
+    return commands.traffic(report, rank, scaling=scaling, json_out=json_out)
 
 
 @app.command()
+@leaving
 def export(  # noqa: PLR0913, PLR0917 - the flags are the command line's contract
     report: Report,
     to: Annotated[ExportName, typer.Option("--to", help="Format.")],
@@ -306,22 +208,19 @@ def export(  # noqa: PLR0913, PLR0917 - the flags are the command line's contrac
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="New folder to write; default: print the arguments.")
     ] = None,
-) -> None:
+) -> int:
     """Write the launch arguments of a layout."""
+    from planner import commands  # noqa: PLC0415
 
-    def run() -> int:
-        from planner import commands  # noqa: PLC0415
-
-        names = tuple(name.strip() for name in (hosts or "").split(",") if name.strip())
-        target = commands.Target(
-            format=to.value, version=framework_version, hosts=names, launcher=launcher.value if launcher else ""
-        )
-        return commands.export(report, rank, target, output)
-
-    leave(run)
+    names = tuple(name.strip() for name in (hosts or "").split(",") if name.strip())
+    target = commands.Target(
+        format=to.value, version=framework_version, hosts=names, launcher=launcher.value if launcher else ""
+    )
+    return commands.export(report, rank, target, output)
 
 
 @app.command()
+@leaving
 def sweep(
     file: Annotated[Path, typer.Argument(metavar="SWEEP.toml", help="Grid of models, clusters and jobs.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder for results.csv and the reports.")],
@@ -330,18 +229,15 @@ def sweep(
         str, typer.Option("--scheduler", help="Address of a Dask scheduler whose workers answer, tcp://host:8786.")
     ] = "",
     resume: Annotated[bool, typer.Option("--resume", help="Keep the points that are already there.")] = False,
-) -> None:
+) -> int:
     """Plan a grid of cluster designs and write a CSV."""
+    from planner import commands  # noqa: PLC0415
 
-    def run() -> int:
-        from planner import commands  # noqa: PLC0415
-
-        return commands.sweep(file, output, workers=workers, scheduler=scheduler, resume=resume)
-
-    leave(run)
+    return commands.sweep(file, output, workers=workers, scheduler=scheduler, resume=resume)
 
 
 @app.command()
+@leaving
 def check(  # noqa: PLR0913, PLR0917 - the flags are the command line's contract
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="[-- ARGS...]", help="Launch arguments, after two dashes.")
@@ -361,43 +257,37 @@ def check(  # noqa: PLR0913, PLR0917 - the flags are the command line's contract
         str, typer.Option("--cluster", help="Price it on this machine: PRESET, PRESET:NODES or TOML file.")
     ] = "",
     json_out: JsonOut = None,
-) -> None:
+) -> int:
     """Judge a launch of your own: rules, layers of each stage, price, what is legal and faster near it."""
+    from planner import commands  # noqa: PLC0415
 
-    def run() -> int:
-        from planner import commands  # noqa: PLC0415
-
-        launch = commands.LaunchQuestion(
-            framework=framework.value,
-            version=framework_version,
-            world=world_size or 0,
-            arguments=tuple(arguments or ()),
-            file=args_file,
-            model=model,
-            cluster=cluster,
-        )
-        return commands.check(launch, json_out)
-
-    leave(run)
+    launch = commands.LaunchQuestion(
+        framework=framework.value,
+        version=framework_version,
+        world=world_size or 0,
+        arguments=tuple(arguments or ()),
+        file=args_file,
+        model=model,
+        cluster=cluster,
+    )
+    return commands.check(launch, json_out)
 
 
 @app.command()
+@leaving
 def validate(
     runs: Annotated[list[Path], typer.Argument(metavar="RUNS.csv...", help="Tables of measured runs.")],
     profile: ProfileFile = "",
     json_out: JsonOut = None,
-) -> None:
+) -> int:
     """Predict measured runs and print the errors."""
+    from planner import commands  # noqa: PLC0415
 
-    def run() -> int:
-        from planner import commands  # noqa: PLC0415
-
-        return commands.validate(runs, profile, json_out)
-
-    leave(run)
+    return commands.validate(runs, profile, json_out)
 
 
 @app.command()
+@leaving
 def calibrate(
     output: Annotated[Path, typer.Option("-o", "--output", help="Profile to write, such as machine.toml.")],
     runs: Annotated[
@@ -415,35 +305,29 @@ def calibrate(
     cluster: Annotated[
         str, typer.Option("--cluster", help="PRESET:NODES or TOML file of the logs; default: the nodes of the runs.")
     ] = "",
-) -> None:
+) -> int:
     """Fit the profile of a machine to runs of yours, for --profile."""
+    from planner import commands  # noqa: PLC0415
 
-    def run() -> int:
-        from planner import commands  # noqa: PLC0415
-
-        inputs = commands.Inputs(
-            runs=tuple(runs or ()),
-            nccl_tests=tuple(nccl_tests or ()),
-            products=tuple(gemm or ()),
-            accelerator=accelerator,
-            cluster=cluster,
-        )
-        return commands.calibrate(inputs, output)
-
-    leave(run)
+    inputs = commands.Inputs(
+        runs=tuple(runs or ()),
+        nccl_tests=tuple(nccl_tests or ()),
+        products=tuple(gemm or ()),
+        accelerator=accelerator,
+        cluster=cluster,
+    )
+    return commands.calibrate(inputs, output)
 
 
-def _catalog_command(kind: str) -> Callable[..., None]:
+def _catalog_command(kind: str) -> Callable[..., NoReturn]:
+    @leaving
     def command(
         name: Annotated[str | None, typer.Argument(help="Name or file; default: list all.")] = None,
         json_out: JsonOut = None,
-    ) -> None:
-        def run() -> int:
-            from planner import commands  # noqa: PLC0415
+    ) -> int:
+        from planner import commands  # noqa: PLC0415
 
-            return commands.catalog(kind, name, json_out)
-
-        leave(run)
+        return commands.catalog(kind, name, json_out)
 
     return command
 

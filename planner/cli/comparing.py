@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from planner import choices
-from planner.cli.leaving import leave
+from planner.cli.leaving import leaving
 from planner.cli.options import (
     ClusterName,
     Framework,
@@ -21,6 +21,7 @@ from planner.cli.options import (
 )
 
 
+@leaving
 def fewest(  # noqa: PLR0913, PLR0917 - the flags are the command line's contract
     model: Model,
     clusters: Annotated[
@@ -34,28 +35,25 @@ def fewest(  # noqa: PLR0913, PLR0917 - the flags are the command line's contrac
     fix: Pins = None,
     time_limit: TimeLimit = 60.0,
     json_out: JsonOut = None,
-) -> None:
+) -> int:
     """Find the fewest GPUs of each kind of machine that hold a job, and what decides it."""
+    from planner import commands  # noqa: PLC0415 - keeps help fast
 
-    def run() -> int:
-        from planner import commands  # noqa: PLC0415 - keeps help fast
-
-        question = commands.Question(
-            model=model,
-            cluster="",
-            global_batch=global_batch,
-            seq=seq or 0,
-            precision=precision,
-            framework=framework.value,
-            recompute=recompute,
-            fixed=commands.pins(fix or [], "auto"),
-            time_limit_s=time_limit,
-        )
-        return commands.fewest(question, clusters, commands.Outputs(json=json_out))
-
-    leave(run)
+    question = commands.Question(
+        model=model,
+        cluster="",
+        global_batch=global_batch,
+        seq=seq or 0,
+        precision=precision,
+        framework=framework.value,
+        recompute=recompute,
+        fixed=commands.pins(fix or [], "auto"),
+        time_limit_s=time_limit,
+    )
+    return commands.fewest(question, clusters, commands.Outputs(json=json_out))
 
 
+@leaving
 def compare(  # noqa: PLR0913, PLR0917 - the flags are the command line's contract
     model: Model,
     cluster: ClusterName,
@@ -69,23 +67,19 @@ def compare(  # noqa: PLR0913, PLR0917 - the flags are the command line's contra
     fix: Pins = None,
     time_limit: TimeLimit = 60.0,
     json_out: JsonOut = None,
-) -> None:
+) -> int:
     """Vary one degree and show the best layout with each value of it."""
+    from planner import commands  # noqa: PLC0415
 
-    def run() -> int:
-        from planner import commands  # noqa: PLC0415
-
-        question = commands.Question(
-            model=model,
-            cluster=cluster,
-            global_batch=global_batch,
-            seq=seq or 0,
-            precision=precision,
-            framework=framework.value,
-            recompute=recompute,
-            fixed=commands.pins(fix or [], micro_batch),
-            time_limit_s=time_limit,
-        )
-        return commands.compare(question, by, commands.Outputs(json=json_out))
-
-    leave(run)
+    question = commands.Question(
+        model=model,
+        cluster=cluster,
+        global_batch=global_batch,
+        seq=seq or 0,
+        precision=precision,
+        framework=framework.value,
+        recompute=recompute,
+        fixed=commands.pins(fix or [], micro_batch),
+        time_limit_s=time_limit,
+    )
+    return commands.compare(question, by, commands.Outputs(json=json_out))

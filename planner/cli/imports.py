@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.leaving import leave
+from planner.cli.leaving import leaving
 from planner.cli.options import ClusterFile, ImportAccelerator
 
 import_app = typer.Typer(
@@ -14,6 +14,7 @@ import_app = typer.Typer(
 
 
 @import_app.command("topology")
+@leaving
 def import_topology(  # noqa: PLR0913, PLR0917 - the flags are the command line's contract
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Topology files of one cluster.")],
     output: ClusterFile = None,
@@ -26,19 +27,16 @@ def import_topology(  # noqa: PLR0913, PLR0917 - the flags are the command line'
     hosts: Annotated[
         str, typer.Option("--hosts", help="Only these hosts of the network, as a scheduler lists them: n[001-004,017].")
     ] = "",
-) -> None:
+) -> int:
     """Read topology files: nvidia-smi, rocm-smi, NCCL XML, SLURM, ibnetdiscover, ibstat, topograph, NetQ."""
+    from planner import commands  # noqa: PLC0415
 
-    def run() -> int:
-        from planner import commands  # noqa: PLC0415
-
-        wishes = commands.Wishes(accelerator=accelerator, node=node, nodes=nodes, name=name, hosts=hosts)
-        return commands.import_topology(files, wishes, output)
-
-    leave(run)
+    wishes = commands.Wishes(accelerator=accelerator, node=node, nodes=nodes, name=name, hosts=hosts)
+    return commands.import_topology(files, wishes, output)
 
 
 @import_app.command("nccl-tests")
+@leaving
 def import_nccl_tests(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Logs of nccl-tests or rccl-tests.")],
     output: ClusterFile = None,
@@ -47,18 +45,15 @@ def import_nccl_tests(
         typer.Option("--cluster", help="PRESET:NODES or TOML file that was measured; default: by the logs' devices."),
     ] = "",
     accelerator: ImportAccelerator = "",
-) -> None:
+) -> int:
     """Read measured collectives and set the rates of a cluster's links by them."""
+    from planner import commands  # noqa: PLC0415
 
-    def run() -> int:
-        from planner import commands  # noqa: PLC0415
-
-        return commands.import_nccl_tests(files, cluster, accelerator, output)
-
-    leave(run)
+    return commands.import_nccl_tests(files, cluster, accelerator, output)
 
 
 @import_app.command("telemetry")
+@leaving
 def import_telemetry(
     files: Annotated[
         list[Path],
@@ -69,12 +64,8 @@ def import_telemetry(
         str, typer.Option("--cluster", help="PRESET:NODES or TOML file that was watched; default: by the devices.")
     ] = "",
     accelerator: ImportAccelerator = "",
-) -> None:
+) -> int:
     """Read clocks, temperatures and draws: nvidia-smi --query-gpu, dcgmi dmon, dcgm-exporter, rocm-smi and amd-smi."""
+    from planner import commands  # noqa: PLC0415
 
-    def run() -> int:
-        from planner import commands  # noqa: PLC0415
-
-        return commands.import_telemetry(files, cluster, accelerator, output)
-
-    leave(run)
+    return commands.import_telemetry(files, cluster, accelerator, output)

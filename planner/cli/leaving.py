@@ -4,11 +4,14 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable
-from typing import Final, NoReturn
+from functools import wraps
+from typing import Final, NoReturn, ParamSpec
 
 import typer
 
 from hardware.errors import InputError
+
+P = ParamSpec("P")
 
 UNFORESEEN: Final = 1
 INPUT_ERROR: Final = 2
@@ -16,27 +19,32 @@ INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141  # as a shell reports a program that SIGPIPE ended
 
 
-def leave(run: Callable[[], int]) -> NoReturn:
-    """Run a command and leave with its exit code; no mistake of the user ends in a traceback."""
-    stand_in_streams()
-    try:
-        code = run()
-        sys.stdout.flush()  # a full disk shows here, where it can be handled
-    except InputError as error:
-        _say(f"plan: {error}")
-        code = INPUT_ERROR
-    except KeyboardInterrupt:
-        _say("plan: interrupted; what was finished is kept")
-        code = INTERRUPTED
-    except OSError as error:
-        code = refused(error)
-    except Exception as error:  # the last door: a defect must not bury the user in a traceback
-        if os.environ.get("PLAN_TRACEBACK"):
-            raise
-        _say(f"plan: a defect of the planner: {type(error).__name__}: {error}")
-        _say("plan: set PLAN_TRACEBACK=1 and run again to see where, and please report it")
-        code = UNFORESEEN
-    raise typer.Exit(code)
+def leaving(command: Callable[P, int]) -> Callable[P, NoReturn]:
+    """Make a command leave with the exit code that it returns; no mistake of the user ends in a traceback."""
+
+    @wraps(command)
+    def run(*words: P.args, **options: P.kwargs) -> NoReturn:
+        stand_in_streams()
+        try:
+            code = command(*words, **options)
+            sys.stdout.flush()  # a full disk shows here, where it can be handled
+        except InputError as error:
+            _say(f"plan: {error}")
+            code = INPUT_ERROR
+        except KeyboardInterrupt:
+            _say("plan: interrupted; what was finished is kept")
+            code = INTERRUPTED
+        except OSError as error:
+            code = refused(error)
+        except Exception as error:  # the last door: a defect must not bury the user in a traceback
+            if os.environ.get("PLAN_TRACEBACK"):
+                raise
+            _say(f"plan: a defect of the planner: {type(error).__name__}: {error}")
+            _say("plan: set PLAN_TRACEBACK=1 and run again to see where, and please report it")
+            code = UNFORESEEN
+        raise typer.Exit(code)
+
+    return run
 
 
 def stand_in_streams() -> None:

@@ -1,0 +1,118 @@
+"""``plan search``: a question from the words of the command line, or a start from what exists."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hardware.errors import InputError
+from planner import choices
+from planner.cli.leaving import leaving
+from planner.cli.options import (
+    ClusterOrNone,
+    Framework,
+    GlobalBatchOrNone,
+    JsonOut,
+    LauncherName,
+    MicroBatchOrAuto,
+    ModelOrNone,
+    Objective,
+    Page,
+    Pins,
+    PowerCap,
+    PrecisionName,
+    ProfileFile,
+    RecomputeOrAuto,
+    Seq,
+    StartFile,
+    StartRank,
+    TelemetryFiles,
+    Thermal,
+    TimeLimit,
+    Trace,
+)
+
+if TYPE_CHECKING:
+    from planner.commands import Outputs, Question
+
+
+@leaving
+def search(  # noqa: PLR0913, PLR0917 - the flags are the command line's contract
+    model: ModelOrNone = None,
+    cluster: ClusterOrNone = None,
+    global_batch: GlobalBatchOrNone = None,
+    seq: Seq = None,
+    precision: PrecisionName = "bf16",
+    framework: Framework = choices.Framework.MEGATRON,
+    objective: Objective = choices.Objective.TIME,
+    micro_batch: MicroBatchOrAuto = "auto",
+    recompute: RecomputeOrAuto = "auto",
+    fix: Pins = None,
+    top: Annotated[int, typer.Option("--top", help="Layouts to rank.", min=1, max=1000)] = 10,
+    time_limit: TimeLimit = 60.0,
+    power_cap: PowerCap = 0.0,
+    thermal: Thermal = False,
+    launcher: LauncherName = choices.Launcher.TORCHRUN,
+    profile: ProfileFile = "",
+    telemetry: TelemetryFiles = None,
+    start: StartFile = None,
+    rank: StartRank = 1,
+    json_out: JsonOut = None,
+    html: Page = None,
+    trace: Trace = None,
+) -> int:
+    """Find the best layouts of MODEL on CLUSTER."""
+    from planner import commands  # noqa: PLC0415 - keeps help fast
+
+    outputs = commands.Outputs(json=json_out, html=html, trace=trace)
+    if start is None and (model is None or cluster is None or global_batch is None):
+        raise InputError(
+            "MODEL, CLUSTER or --global-batch is missing",
+            allowed="plan search MODEL CLUSTER --global-batch N, or --from REPORT.json",
+        )
+    question = commands.Question(
+        model=model or "",
+        cluster=cluster or "",
+        global_batch=global_batch or 0,
+        seq=seq or 0,
+        precision=precision,
+        framework=framework.value,
+        objective=objective.value,
+        recompute=recompute,
+        fixed=commands.pins(fix or [], micro_batch),
+        top=top,
+        time_limit_s=time_limit,
+        power_cap_w=power_cap,
+        thermal=thermal,
+        launcher=launcher.value,
+        profile=profile,
+        telemetry=tuple(map(str, telemetry or ())),
+    )
+    if start is not None:
+        return _started(start, rank, question, outputs)
+    return commands.search(question, outputs)
+
+
+def _started(start: Path, rank: int, asked: "Question", outputs: "Outputs") -> int:
+    """Place a running report anew, or carry a recipe to the machine that is named last."""
+    from planner import commands  # noqa: PLC0415
+
+    if asked.telemetry or not (asked.model or asked.cluster):
+        if asked.model or asked.cluster or asked.global_batch:
+            raise InputError(
+                "--from and --telemetry with MODEL, CLUSTER or --global-batch: the saved report states them",
+                allowed="--from REPORT.json with --telemetry FILE; CLUSTER --from LAUNCH carries a recipe over",
+            )
+        return commands.rebalance(start, rank, asked.telemetry, outputs)
+    recipe = commands.PortQuestion(
+        file=start,
+        model=asked.model if asked.cluster else "",
+        cluster=asked.cluster or asked.model,
+        framework=asked.framework,
+        global_batch=asked.global_batch,
+        seq=asked.seq,
+        rank=rank,
+        top=asked.top,
+        time_limit_s=asked.time_limit_s,
+    )
+    return commands.port(recipe, outputs)
