@@ -44,6 +44,16 @@ _SOFTWARE: Final = MappingProxyType(
     }
 )
 """What a plan made today is priced with; older eras are for measured runs."""
+_OPTIONS: Final = MappingProxyType(
+    {
+        "model": "MODEL",
+        "cluster": "CLUSTER",
+        "fixed": "--fix or --micro-batch",
+        "time_limit_s": "--time-limit",
+        "power_cap_w": "--power-cap",
+    }
+)
+"""What the command line calls a field, where it is not its name."""
 _NEMO_16_BIT: Final = "nemo-2-bf16"
 
 
@@ -120,25 +130,23 @@ class PortQuestion:
     ----------
     file : Path
         A launch of any framework, a saved report, or the layout of an export (``layout.json``).
+    asked : Question
+        The machine to carry it to, whose launch it is, and how to search there. Its model, precision, global batch and
+        sequence are those of the file where it leaves them empty or 0.
     rank : int
         Which layout of a report.
-    model, cluster : str
-        Model, where the file names none; the machine to carry it to.
-    framework : str
-        Whose launch it is, and for whom is searched.
-    global_batch, seq : int
-        0: as the file says.
     """
 
     file: Path
+    asked: Question
     rank: int = 1
-    model: str = ""
-    cluster: str
-    framework: str = "megatron"
-    global_batch: int = 0
-    seq: int = 0
-    top: int = 10
-    time_limit_s: float = 60.0
+
+
+def said(question: Question) -> tuple[str, ...]:
+    """Words of ``plan search`` that make a question differ from one that says nothing, such as ``--fix``."""
+    nothing = Question(model="", cluster="", global_batch=0, precision="")
+    names = [field.name for field in fields(Question) if getattr(question, field.name) != getattr(nothing, field.name)]
+    return tuple(_OPTIONS.get(name, f"--{name.replace('_', '-')}") for name in names)
 
 
 def request_of(question: Question) -> PlanRequest:
@@ -159,34 +167,49 @@ def request_of(question: Question) -> PlanRequest:
     InputError
         A name is not known, a file is wrong, or a number is out of range.
     """
-    framework = _member(Framework, question.framework, "framework")
-    objective = _member(Objective, question.objective, "objective")
     model = presets.model(question.model)
     machine = cluster(question.cluster)
     if question.telemetry:
         machine = with_telemetry(machine, [Path(path) for path in question.telemetry]).cluster
     if not 1 <= question.global_batch <= MOST_SEQUENCES:
         raise InputError(f"global batch {question.global_batch}", allowed=f"1 to {MOST_SEQUENCES} sequences")
+    job = job_of(
+        _member(Framework, question.framework, "framework"),
+        question.precision,
+        global_batch=question.global_batch,
+        seq=_seq(model, question.seq),
+    )
+    return request_for(question, model, machine, job)
+
+
+def request_for(question: Question, model: ModelSpec, machine: Cluster, job: TrainingJob) -> PlanRequest:
+    """Ask for a model, machine and job what a question says of the search: limits, pins, objective, profile.
+
+    Parameters
+    ----------
+    question : Question
+        Its names of model and machine are not looked up.
+    model, machine, job
+        What is trained, where, and how; the power cap is the question's.
+
+    Raises
+    ------
+    InputError
+        A limit, a pin or the profile does not go with them.
+    """
     _check_power(machine, question.power_cap_w)
     _check_caps(machine, question.cluster)
     profile = read_profile(Path(question.profile)) if question.profile else None
     if profile is not None:
         check_profile(profile, machine)
-    job = job_of(
-        framework,
-        question.precision,
-        global_batch=question.global_batch,
-        seq=_seq(model, question.seq),
-        power_cap_w=question.power_cap_w,
-    )
     if question.recompute != "auto":
         parse_recompute_words(question.recompute)
     return PlanRequest(
         model=model,
         cluster=machine,
-        job=job,
-        framework=framework,
-        objective=objective,
+        job=replace(job, power_cap_w=question.power_cap_w),
+        framework=_member(Framework, question.framework, "framework"),
+        objective=_member(Objective, question.objective, "objective"),
         fixed=parse_fixed(list(question.fixed)),
         recompute=question.recompute,
         top=question.top,
@@ -198,7 +221,7 @@ def request_of(question: Question) -> PlanRequest:
     )
 
 
-def job_of(framework: Framework, recipe: str, *, global_batch: int, seq: int, power_cap_w: float = 0.0) -> TrainingJob:
+def job_of(framework: Framework, recipe: str, *, global_batch: int, seq: int) -> TrainingJob:
     """Return the job of a framework as it is priced today.
 
     Parameters
@@ -209,8 +232,6 @@ def job_of(framework: Framework, recipe: str, *, global_batch: int, seq: int, po
         Training recipe, such as ``bf16``.
     global_batch, seq : int
         Samples a step; tokens a sample.
-    power_cap_w : float
-        Limit of each GPU; 0.0: the part's own.
 
     Raises
     ------
@@ -223,7 +244,6 @@ def job_of(framework: Framework, recipe: str, *, global_batch: int, seq: int, po
         seq=seq,
         precision=found,
         software=_software(framework, found.gemm),
-        power_cap_w=power_cap_w,
     )
 
 

@@ -33,6 +33,11 @@ def request(cluster: str):
     return request_of(Question(model="llama3_8b", cluster=cluster, global_batch=64, seq=8192))
 
 
+def asking(cluster: str, *, file: Path = Path("x"), model: str = "", **more) -> PortQuestion:
+    words = {"top": 1, "time_limit_s": 5.0, "precision": "", "global_batch": 0} | more
+    return PortQuestion(file=file, asked=Question(model=model, cluster=cluster, **words))
+
+
 def test_arguments_are_recognised_as_a_preset():
     assert recipe().model.name == "llama3_8b"
 
@@ -84,7 +89,7 @@ def test_degrees_that_do_not_cover_the_gpus_name_the_rule():
 
 
 def test_a_port_compares_with_the_fastest():
-    found = port(recipe(), PortQuestion(file=None, cluster="dgx-h100:1", top=1, time_limit_s=5.0))
+    found = port(recipe(), asking("dgx-h100:1"))
     assert found.report.layouts
     assert found.carried.cost.step.total_s >= 0.999 * found.report.layouts[0].cost.step.total_s
     assert found.further
@@ -113,11 +118,44 @@ def test_an_exported_layout_is_carried_with_its_model(saved, tmp_path):
     folder = tmp_path / "launch"
     assert RUN.invoke(app, ["export", str(saved), "--to", "json", "-o", str(folder)]).exit_code == 0
     layout = folder / "layout.json"
-    found = recipe_in(PortQuestion(file=layout, model="llama3_8b", cluster="dgx-h100", seq=8192))
+    found = recipe_in(asking("dgx-h100", file=layout, model="llama3_8b", seq=8192))
     assert found.global_batch == 64
     result = RUN.invoke(app, ["search", "dgx-h100:1", "--from", str(layout)])
     assert result.exit_code == 2
     assert "names neither model nor sequence" in result.output
+
+
+def test_a_port_searches_as_it_is_asked():
+    asked = asking("dgx-h100", fixed=("tp=4",), objective="energy", power_cap_w=500.0, thermal=True, precision="fp8")
+    request = port(recipe(), asked).report.request
+    assert (request.cluster.gpus, request.objective.value, request.thermal) == (16, "energy", True)
+    assert (request.job.power_cap_w, request.job.precision.name) == (500.0, "fp8-ds")
+    found = port(recipe(), asking("dgx-h100:1", fixed=("tp=4",), recompute="full")).report.layouts
+    assert {(one.layout.first.tp, one.layout.first.recompute.granularity.value) for one in found} == {(4, "full")}
+    with pytest.raises(InputError, match="--power-cap 5"):
+        port(recipe(), asking("dgx-h100", power_cap_w=5.0))
+
+
+def test_a_port_keeps_the_precision_of_its_file_unless_asked(saved, tmp_path):
+    out = tmp_path / "fp16.json"
+    words = ["search", "dgx-h100:1", "--from", str(saved), "--top", "1"]
+    assert RUN.invoke(app, [*words, "--precision", "fp16", "--json", str(out)]).exit_code == 0
+    assert json.loads(out.read_text())["request"]["precision"] == "fp16"
+
+
+def test_a_port_to_a_machine_of_a_file_can_be_explained(saved, tmp_path):
+    machine = tmp_path / "mine.toml"
+    machine.write_text('name = "mine"\n[[island]]\nnode = "dgx-h100"\nnodes = 1\n')
+    out = tmp_path / "port.json"
+    words = ["search", str(machine), "--from", str(saved), "--top", "1", "--json", str(out)]
+    assert RUN.invoke(app, words).exit_code == 0
+    assert RUN.invoke(app, ["explain", str(out)]).exit_code == 0
+
+
+def test_a_running_report_is_not_searched_with_other_words(saved):
+    result = RUN.invoke(app, ["search", "--from", str(saved), "--fix", "tp=4", "--objective", "energy"])
+    assert result.exit_code == 2
+    assert "--objective, --fix or --micro-batch with --from" in result.output
 
 
 def test_a_launch_that_is_not_legal_is_refused_with_what_is_allowed_once(tmp_path):
@@ -145,7 +183,7 @@ def test_a_launch_that_is_not_legal_is_refused_with_what_is_allowed_once(tmp_pat
 def test_number_formats_of_a_launch_are_carried(more, size):
     start = recipe(more=f"{more} --grad-reduce-in-bf16")
     assert (start.job.optimizer_bytes, start.job.software.gradient_bytes) == (size, 2.0)
-    found = port(start, PortQuestion(file=Path("x"), cluster="dgx-h100:1", time_limit_s=5.0, top=1)).report
+    found = port(start, asking("dgx-h100:1")).report
     assert (found.request.job.optimizer_bytes, found.request.job.global_batch) == (size, 64)
     words = launch_of(found.request, found.layouts[0], Target(format="megatron")).text
     assert "--grad-reduce-in-bf16" in words

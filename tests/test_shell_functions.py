@@ -8,7 +8,7 @@ from hardware.errors import InputError
 from planner.cli import app
 from planner.ingest.shell_script import read_script
 from planner.launches.check import read_launch
-from planner.question import LaunchQuestion, PortQuestion
+from planner.question import LaunchQuestion, PortQuestion, Question
 from planner.report.porting_text import recipe_in
 
 START = "torchrun --nproc_per_node 8 pretrain_gpt.py"
@@ -152,5 +152,5 @@ def test_an_exports_folder_is_judged_and_carried_by_its_launch_script(launcher, 
     answer = read_launch(LaunchQuestion(framework="megatron", file=script))
     assert answer.legal
     assert (answer.world, answer.proposal.tp, answer.proposal.pp) == (8, 2, 2)
-    recipe = recipe_in(PortQuestion(file=script, cluster="dgx-h100:1"))
+    recipe = recipe_in(PortQuestion(file=script, asked=Question(model="", cluster="dgx-h100:1", global_batch=0)))
     assert (recipe.layout.pp, recipe.global_batch) == (2, 16)

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -67,7 +67,11 @@ GlobalBatch = Annotated[int, typer.Option("--global-batch", help="Sequences (or 
 Seq = Annotated[
     int | None, typer.Option("--seq", help="Tokens per sequence; models without sequences need none.", min=1)
 ]
-PrecisionName = Annotated[str, typer.Option("--precision", help="bf16, fp16, fp8, mxfp8, nvfp4, ...")]
+PRECISIONS: Final = "bf16, fp16, fp8, mxfp8, nvfp4, ..."
+PrecisionName = Annotated[str, typer.Option("--precision", help=PRECISIONS)]
+PrecisionOrNone = Annotated[
+    str | None, typer.Option("--precision", help=PRECISIONS, show_default="bf16; with --from as the file says")
+]
 JsonOut = Annotated[str | None, typer.Option("--json", help="Write JSON to this file; - for standard output.")]
 Framework = Annotated[
     choices.Framework, typer.Option("--framework", help="Who runs the plan; limits the search to what it can do.")

@@ -1,5 +1,6 @@
 """``plan search``: a question from the words of the command line, or a start from what exists."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,7 +21,7 @@ from planner.cli.options import (
     Page,
     Pins,
     PowerCap,
-    PrecisionName,
+    PrecisionOrNone,
     ProfileFile,
     RecomputeOrAuto,
     Seq,
@@ -42,7 +43,7 @@ def search(  # noqa: PLR0913, PLR0917 - the flags are the command line's contrac
     cluster: ClusterOrNone = None,
     global_batch: GlobalBatchOrNone = None,
     seq: Seq = None,
-    precision: PrecisionName = "bf16",
+    precision: PrecisionOrNone = None,
     framework: Framework = choices.Framework.MEGATRON,
     objective: Objective = choices.Objective.TIME,
     micro_batch: MicroBatchOrAuto = "auto",
@@ -75,7 +76,7 @@ def search(  # noqa: PLR0913, PLR0917 - the flags are the command line's contrac
         cluster=cluster or "",
         global_batch=global_batch or 0,
         seq=seq or 0,
-        precision=precision,
+        precision=precision or ("" if start else "bf16"),
         framework=framework.value,
         objective=objective.value,
         recompute=recompute,
@@ -98,21 +99,6 @@ def _started(start: Path, rank: int, asked: "Question", outputs: "Outputs") -> i
     from planner import commands  # noqa: PLC0415
 
     if asked.telemetry or not (asked.model or asked.cluster):
-        if asked.model or asked.cluster or asked.global_batch:
-            raise InputError(
-                "--from and --telemetry with MODEL, CLUSTER or --global-batch: the saved report states them",
-                allowed="--from REPORT.json with --telemetry FILE; CLUSTER --from LAUNCH carries a recipe over",
-            )
-        return commands.rebalance(start, rank, asked.telemetry, outputs)
-    recipe = commands.PortQuestion(
-        file=start,
-        model=asked.model if asked.cluster else "",
-        cluster=asked.cluster or asked.model,
-        framework=asked.framework,
-        global_batch=asked.global_batch,
-        seq=asked.seq,
-        rank=rank,
-        top=asked.top,
-        time_limit_s=asked.time_limit_s,
-    )
-    return commands.port(recipe, outputs)
+        return commands.rebalance(start, rank, asked, outputs)
+    here = replace(asked, model=asked.model if asked.cluster else "", cluster=asked.cluster or asked.model)
+    return commands.port(commands.PortQuestion(file=start, asked=here, rank=rank), outputs)

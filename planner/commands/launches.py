@@ -25,9 +25,10 @@ def port(question: PortQuestion, outputs: Outputs) -> int:
     from planner.report.porting_text import port_sections, port_to_json, recipe_in  # noqa: PLC0415
     from planner.report.search_text import print_search  # noqa: PLC0415
 
-    outputs.check(str(question.file), question.model, question.cluster)
+    asked = question.asked
+    outputs.check(str(question.file), asked.model, asked.cluster, asked.profile)
     recipe = recipe_in(question)
-    with working(f"carrying {recipe.name} to {question.cluster}"):
+    with working(f"carrying {recipe.name} to {asked.cluster}"):
         found = carried_to(recipe, question)
     written = outputs.write_json(lambda: report_to_json(found.report) | {"port": port_to_json(found)})
     console = text_console(json_on_stdout=outputs.json_on_stdout)

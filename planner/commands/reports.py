@@ -1,13 +1,12 @@
 """Saved reports read again: where time and memory go, what is sent, how it is launched, how it runs on."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from hardware.errors import InputError
 from planner.commands.outputs import DONE, Outputs
 from planner.plan_report import PlanReport, RankedLayout
-from planner.question import question_of, request_of
+from planner.question import Question, question_of, request_of, said
 from planner.report.console import text_console, working, write_stdout
 from planner.report.files import check_name
 from planner.report.json_report import heading, report_to_json
@@ -110,15 +109,21 @@ def export(path: Path, rank: int, target: Target, folder: Path | None) -> int:
     return DONE
 
 
-def rebalance(path: Path, rank: int, telemetry: Sequence[str], outputs: Outputs) -> int:
+def rebalance(path: Path, rank: int, asked: Question, outputs: Outputs) -> int:
     """Propose another split and placement of a saved layout on the machine as it was measured."""
     from planner.devices.rebalance import rebalance as found_for  # noqa: PLC0415
     from planner.report.device_text import print_rebalance  # noqa: PLC0415
 
-    outputs.check(str(path), *telemetry)
+    unread = [name for name in said(asked) if name != "--telemetry"]
+    if unread:
+        raise InputError(
+            f"{', '.join(unread)} with --from and no machine to carry it to: the saved report states what is asked",
+            allowed="--from REPORT.json with --telemetry FILE; CLUSTER --from LAUNCH carries a recipe over",
+        )
+    outputs.check(str(path), *asked.telemetry)
     report, running = saved_layout(path, rank)
     question = question_of(report.request)
-    request = request_of(replace(question, telemetry=tuple(telemetry) or question.telemetry))
+    request = request_of(replace(question, telemetry=asked.telemetry or question.telemetry))
     with working(f"placing layers and ranks of {request.model.name} anew"):
         change = found_for(request, running)
     proposed = replace(report, request=request, layouts=(change.best,), notes=("placed anew on measured devices",))

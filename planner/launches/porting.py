@@ -11,10 +11,10 @@ from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
 from planner.advice.remedies import Remedy, remedies
 from planner.ingest.judged import JudgedLaunch
-from planner.launches.check import cluster_of, job_of_launch, layout_of_proposal, read_launch
+from planner.launches.check import cluster_of, is_preset_alone, job_of_launch, layout_of_proposal, read_launch
 from planner.plan_report import PlanReport, RankedLayout
 from planner.planning import estimate, over_islands, plan, why_slower
-from planner.question import LaunchQuestion, PortQuestion, job_of
+from planner.question import LaunchQuestion, PortQuestion, Question, job_of, request_for
 from planner.request import Framework, Objective, PlanRequest
 from planner.rules.nearest import nearest_legal
 from planner.rules.proposal import Proposal, facts_of, proposals_of
@@ -149,30 +149,38 @@ def port(recipe: Recipe, question: PortQuestion) -> Port:
     Raises
     ------
     InputError
-        The machine is not known.
+        The machine is not known, or a limit, a pin or the profile does not go with it.
     """
-    machine = cluster_of(question.cluster, recipe.layout.gpus)
-    batch, seq = question.global_batch or recipe.global_batch, question.seq or recipe.seq
-    request = PlanRequest(
-        model=recipe.model,
-        cluster=machine,
-        job=replace(recipe.job, global_batch=batch, seq=seq)
-        if recipe.job
-        else job_of(recipe.framework, recipe.precision, global_batch=batch, seq=seq),
-        framework=recipe.framework,
-        top=question.top,
-        time_limit_s=question.time_limit_s,
-        words=(("model", recipe.model.name), ("cluster", machine.name), ("precision", recipe.precision)),
-    )
+    request = _request(recipe, question.asked)
     carried, forced = carry(recipe, request)
     report = _with_carried(plan(request), carried)
     further = _further(carried, report) if carried is not None else ()
     return Port(recipe=recipe, carried=carried, forced=forced, further=further, report=report)
 
 
+def _request(recipe: Recipe, asked: Question) -> PlanRequest:
+    """The search on the new machine: what is asked of it, and the recipe's model and job where nothing else is."""
+    machine = cluster_of(asked.cluster, recipe.layout.gpus)
+    batch, seq = asked.global_batch or recipe.global_batch, asked.seq or recipe.seq
+    precision = asked.precision or recipe.precision
+    job = recipe.job
+    if job is None or precision != recipe.precision:
+        job = job_of(recipe.framework, precision, global_batch=batch, seq=seq)
+    asked = replace(
+        asked,
+        model=recipe.model.name,
+        cluster=machine.name if is_preset_alone(asked.cluster) else asked.cluster,
+        precision=precision,
+        framework=recipe.framework.value,
+    )
+    return request_for(asked, recipe.model, machine, replace(job, global_batch=batch, seq=seq))
+
+
 def _with_carried(report: PlanReport, carried: RankedLayout | None) -> PlanReport:
     """The report with the carried recipe first, where a search that ran out of time found nothing as fast."""
-    if carried is None or report.request.objective is not Objective.TIME:
+    asked = report.request
+    pinned = asked.fixed or asked.recompute != "auto"
+    if carried is None or pinned or asked.objective is not Objective.TIME:
         return report
     found = report.layouts
     if found and found[0].cost.step.total_s <= carried.cost.step.total_s:

@@ -40,8 +40,9 @@ def recipe_in(question: PortQuestion) -> Recipe:
         return _recipe_of_report(question)
     if kind == "layout":
         return _recipe_of_layout(question)
+    asked = question.asked
     return recipe_of_launch(
-        LaunchQuestion(framework=question.framework, file=question.file, model=question.model, cluster=question.cluster)
+        LaunchQuestion(framework=asked.framework, file=question.file, model=asked.model, cluster=asked.cluster)
     )
 
 
@@ -80,7 +81,8 @@ def _recipe_of_report(question: PortQuestion) -> Recipe:
 
 
 def _recipe_of_layout(question: PortQuestion) -> Recipe:
-    if not question.model or not question.seq:
+    asked = question.asked
+    if not asked.model or not asked.seq:
         raise InputError(
             "a layout names neither model nor sequence", allowed="plan search MODEL CLUSTER --from layout.json --seq S"
         )
@@ -88,12 +90,12 @@ def _recipe_of_layout(question: PortQuestion) -> Recipe:
     layout = read_layout(text, str(question.file))
     return Recipe(
         name=question.file.name,
-        model=presets.model(question.model),
+        model=presets.model(asked.model),
         layout=layout,
         global_batch=layout.micro_batch * layout.num_microbatches * layout.first.dp,
-        seq=question.seq,
-        precision="bf16",
-        framework=Framework(question.framework),
+        seq=asked.seq,
+        precision=asked.precision or "bf16",
+        framework=Framework(asked.framework),
     )
 
 
