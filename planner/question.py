@@ -131,8 +131,8 @@ class PortQuestion:
     file : Path
         A launch of any framework, a saved report, or the layout of an export (``layout.json``).
     asked : Question
-        The machine to carry it to, whose launch it is, and how to search there. Its model, precision, global batch and
-        sequence are those of the file where it leaves them empty or 0.
+        The machine to carry it to, whose launch it is, and how to search there. Its model, framework, precision, global
+        batch and sequence are those of the file where it leaves them empty or 0.
     rank : int
         Which layout of a report.
     """
@@ -144,7 +144,7 @@ class PortQuestion:
 
 def said(question: Question) -> tuple[str, ...]:
     """Words of ``plan search`` that make a question differ from one that says nothing, such as ``--fix``."""
-    nothing = Question(model="", cluster="", global_batch=0, precision="")
+    nothing = Question(model="", cluster="", global_batch=0, precision="", framework="")
     names = [field.name for field in fields(Question) if getattr(question, field.name) != getattr(nothing, field.name)]
     return tuple(_OPTIONS.get(name, f"--{name.replace('_', '-')}") for name in names)
 

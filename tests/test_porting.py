@@ -34,7 +34,7 @@ def request(cluster: str):
 
 
 def asking(cluster: str, *, file: Path = Path("x"), model: str = "", **more) -> PortQuestion:
-    words = {"top": 1, "time_limit_s": 5.0, "precision": "", "global_batch": 0} | more
+    words = {"top": 1, "time_limit_s": 5.0, "precision": "", "framework": "", "global_batch": 0} | more
     return PortQuestion(file=file, asked=Question(model=model, cluster=cluster, **words))
 
 
@@ -141,6 +141,13 @@ def test_a_port_keeps_the_precision_of_its_file_unless_asked(saved, tmp_path):
     words = ["search", "dgx-h100:1", "--from", str(saved), "--top", "1"]
     assert RUN.invoke(app, [*words, "--precision", "fp16", "--json", str(out)]).exit_code == 0
     assert json.loads(out.read_text())["request"]["precision"] == "fp16"
+
+
+def test_a_report_is_carried_to_the_framework_that_is_asked(saved, tmp_path):
+    out = tmp_path / "bridge.json"
+    words = ["search", "dgx-h100:2", "--from", str(saved), "--top", "1", "--framework", "bridge", "--json", str(out)]
+    assert RUN.invoke(app, words).exit_code == 0
+    assert json.loads(out.read_text())["request"]["framework"] == "bridge"
 
 
 def test_a_port_to_a_machine_of_a_file_can_be_explained(saved, tmp_path):

@@ -73,8 +73,11 @@ PrecisionOrNone = Annotated[
     str | None, typer.Option("--precision", help=PRECISIONS, show_default="bf16; with --from as the file says")
 ]
 JsonOut = Annotated[str | None, typer.Option("--json", help="Write JSON to this file; - for standard output.")]
-Framework = Annotated[
-    choices.Framework, typer.Option("--framework", help="Who runs the plan; limits the search to what it can do.")
+FRAMEWORKS: Final = "Who runs the plan; limits the search to what it can do."
+Framework = Annotated[choices.Framework, typer.Option("--framework", help=FRAMEWORKS)]
+FrameworkOrNone = Annotated[
+    choices.Framework | None,
+    typer.Option("--framework", help=FRAMEWORKS, show_default="megatron; with --from as the report says"),
 ]
 PowerCap = Annotated[
     float, typer.Option("--power-cap", help="Power limit per GPU in watts; 0: the part's own.", min=0.0)

@@ -11,7 +11,7 @@ from planner import choices
 from planner.cli.leaving import leaving
 from planner.cli.options import (
     ClusterOrNone,
-    Framework,
+    FrameworkOrNone,
     GlobalBatchOrNone,
     JsonOut,
     LauncherName,
@@ -44,7 +44,7 @@ def search(  # noqa: PLR0913, PLR0917 - the flags are the command line's contrac
     global_batch: GlobalBatchOrNone = None,
     seq: Seq = None,
     precision: PrecisionOrNone = None,
-    framework: Framework = choices.Framework.MEGATRON,
+    framework: FrameworkOrNone = None,
     objective: Objective = choices.Objective.TIME,
     micro_batch: MicroBatchOrAuto = "auto",
     recompute: RecomputeOrAuto = "auto",
@@ -77,7 +77,7 @@ def search(  # noqa: PLR0913, PLR0917 - the flags are the command line's contrac
         global_batch=global_batch or 0,
         seq=seq or 0,
         precision=precision or ("" if start else "bf16"),
-        framework=framework.value,
+        framework=framework.value if framework else ("" if start else choices.Framework.MEGATRON.value),
         objective=objective.value,
         recompute=recompute,
         fixed=commands.pins(fix or [], micro_batch),

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Final
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -20,6 +21,9 @@ from planner.report.json_report import Json, layout_to_json
 from planner.report.layout_text import bullets
 from planner.report.words import gib, layout_text, seconds
 from planner.request import Framework
+
+_FRAMEWORK: Final = Framework.MEGATRON.value
+"""Whose launch a file is that neither says so nor is said to be another's."""
 
 
 def recipe_in(question: PortQuestion) -> Recipe:
@@ -42,7 +46,9 @@ def recipe_in(question: PortQuestion) -> Recipe:
         return _recipe_of_layout(question)
     asked = question.asked
     return recipe_of_launch(
-        LaunchQuestion(framework=asked.framework, file=question.file, model=asked.model, cluster=asked.cluster)
+        LaunchQuestion(
+            framework=asked.framework or _FRAMEWORK, file=question.file, model=asked.model, cluster=asked.cluster
+        )
     )
 
 
@@ -68,6 +74,7 @@ def _recipe_of_report(question: PortQuestion) -> Recipe:
     if not 1 <= question.rank <= len(report.layouts):
         raise InputError(f"--rank {question.rank}", allowed=f"1 to {len(report.layouts)}", where=str(question.file))
     request = report.request
+    framework = Framework(question.asked.framework or request.framework.value)
     return Recipe(
         name=f"{question.file.name}, rank {question.rank}",
         model=request.model,
@@ -75,8 +82,8 @@ def _recipe_of_report(question: PortQuestion) -> Recipe:
         global_batch=request.job.global_batch,
         seq=request.job.seq,
         precision=request.job.precision.name,
-        framework=request.framework,
-        job=request.job,
+        framework=framework,
+        job=request.job if framework is request.framework else None,
     )
 
 
@@ -95,7 +102,7 @@ def _recipe_of_layout(question: PortQuestion) -> Recipe:
         global_batch=layout.micro_batch * layout.num_microbatches * layout.first.dp,
         seq=asked.seq,
         precision=asked.precision or "bf16",
-        framework=Framework(asked.framework),
+        framework=Framework(asked.framework or _FRAMEWORK),
     )
 
 
