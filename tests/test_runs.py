@@ -114,3 +114,29 @@ def test_facts_of_a_source_stand_over_what_its_table_says(tp, vocab):
     assert chosen == [NO_RECOMPUTE, FULL_RECOMPUTE]
     assert (single.model.vocab, single.model.vocab_multiple) == (vocab, 1)
     assert (multi.model.vocab, multi.model.vocab_multiple) == (51200, 128)
+
+
+@pytest.mark.parametrize(
+    ("stated", "group"),
+    [
+        ({"zero": "1", "notes": "zero as stated: 1 (shard over 8 GPUs in node)"}, 8),
+        ({"zero": "1", "notes": "zero as stated: 1 (shard over all DP)"}, 0),
+        ({"zero": "3", "notes": "HFU 0.68; zero as stated: 3 (hybrid shard within node)"}, 8),
+        ({"zero": "3", "notes": "zero as stated: 3; shard over 8 nodes"}, 0),
+        ({"fsdp": "1 (group 4)"}, 4),
+        ({"fsdp": "1"}, 0),
+    ],
+)
+def test_ranks_that_a_remark_says_states_are_sharded_over(stated, group):
+    grid = {"model": "llama3_8b", "n_gpus": "64", "tp": "1", "pp": "1", "dp": "64"}
+    strategy = question_of(parse_run(ROW | grid | stated)).layout.stages[0].strategies[0].strategy
+    assert strategy.shard_group == group
+
+
+def test_hybrid_sharding_of_a_source_reduces_over_nodes_what_it_gathers_inside_them():
+    """FSDP=1 between nodes and 8 inside them in the launcher of the release; everything but products runs again."""
+    grid = {"model": "gpt3_5b", "n_gpus": "64", "tp": "1", "pp": "1", "dp": "64", "fsdp": "1"}
+    source = {"framework": "paxml (JAX)", "source": "NVIDIA/dgxc-benchmarking paxml/README_5b.md"}
+    strategy = question_of(parse_run(ROW | grid | source)).layout.stages[0].strategies[0].strategy
+    assert strategy.shard_group == 8
+    assert set(strategy.recompute.modules) == {"core_attn", "layernorm", "mlp_act"}

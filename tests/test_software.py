@@ -99,6 +99,8 @@ def test_unknown_frameworks_fall_back_and_say_so() -> None:
         (RunText(framework="Megatron core_v0.6.0, TE, FA2"), "late_frees", "passes"),
         (RunText(framework="Megatron core_v0.6.0, TE, FA2"), "attention_kernel", "fa2"),
         (RunText(framework="Megatron-LM Jan 2024"), "attention_kernel", "fa2"),
+        (RunText(framework="Megatron-LM", source="github:MooreThreads/SimuMax:docs"), "grad_overlap", False),
+        (RunText(framework="Megatron-LM", source="github:MooreThreads/SimuMax:docs"), "cp_comm", "a2a"),
     ],
 )
 def test_a_runs_remarks_go_over_the_preset(run: RunText, field: str, value: object) -> None:
@@ -119,6 +121,9 @@ def test_facts_of_eras() -> None:
     assert software("megatron-2023").flash_attention
     assert not software("megatron-2023").grad_overlap
     assert software("megatron").grad_overlap
+    assert not software("megatron-kwai").grad_overlap  # its scripts leave the overlap flags out
+    assert not software("internevo").param_overlap
+    assert software("internevo").grad_overlap
     assert software("megatron-2021").dropout
     assert not software("megatron-bridge").dropout
     assert precision("bf16", framework=software("torchtitan").framework).name == "bf16-fsdp"

@@ -34,6 +34,7 @@ _MODULES: Final = MappingProxyType(
         "norm": "layernorm",
         "moe_act": "moe_act",
         "act": "moe_act",
+        "mlp_act": "mlp_act",
         "moe": "moe",
         "mlp": "mlp",
         "shared_experts": "shared_experts",
@@ -264,10 +265,18 @@ def _zero(row: Mapping[str, str]) -> tuple[int, int]:
         return 3, int(group.group(1)) if group else 0
     stage = number(row, "zero")
     if stage is not None:
-        return min(3, max(0, int(stage))), 0
+        return min(3, max(0, int(stage))), _remarked_group(row)
     if (row.get("zero") or "").strip().lower() == "offload":
         return 2, 0
     return int(bool(re.match(r"(1|yes|true)\b", (row.get("distributed_optimizer") or "").strip().lower()))), 0
+
+
+def _remarked_group(row: Mapping[str, str]) -> int:
+    """Shard group of ``zero as stated: 1 (shard over 8 GPUs in node)`` or ``3 (hybrid shard within node)``."""
+    remark = re.search(r"zero as stated: [^;]*?shard (?:over ([0-9]{1,9})\b|within node)", row.get("notes") or "")
+    if remark is None:
+        return 0
+    return int(remark.group(1) or number(row, "gpus_per_node") or 0)
 
 
 def parse_recompute(text: str) -> Recompute:

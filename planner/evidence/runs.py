@@ -490,7 +490,8 @@ def redistributed_layers(model: ModelSpec, pp: int, seq: int) -> tuple[int, ...]
 
 
 def _shard_group(run: MeasuredRun, grid: RunGrid) -> int:
-    return run.shard_group if run.shard_group < grid.dp * grid.cp else 0
+    group = int(source_facts(run.text("source")).get("shard_group", run.shard_group))
+    return group if group < grid.dp * grid.cp else 0
 
 
 def _sequence_parallel(run: MeasuredRun, software: Software) -> bool:
