@@ -16,13 +16,13 @@ from hardware.cluster_file import parse_cluster, to_toml
 from hardware.errors import InputError
 from hardware.importers.assemble import Wishes
 from hardware.importers.topology import Import, import_topology
+from hardware.resized import without_nodes
 from hardware.segments import in_segments
 from hardware.tiers import island_tiers
 from hardware.topology import bytes_per_s_between, cluster_graph
 from planner import Question, plan, request_of
 from planner.layouts.explicit import ExplicitLayout, layout_of
 from planner.placement import node_orders
-from planner.placement.slow_devices import without_nodes
 from planner.planning import estimate
 from planner.request import PlanRequest
 

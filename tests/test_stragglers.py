@@ -12,13 +12,15 @@ from typer.testing import CliRunner
 from costmodels.goodput import goodput
 from costmodels.price import price_layout_with_heat
 from hardware import catalog
-from hardware.cluster import DeviceState
+from hardware.catalog_checks import check_island
+from hardware.cluster import DeviceState, FabricTier
 from hardware.errors import InputError
+from hardware.resized import with_nodes, without_nodes
 from planner.cli import app
 from planner.devices.rebalance import placement_of, rebalance
 from planner.devices.stragglers import stragglers
 from planner.layouts.explicit import ExplicitLayout, layout_of
-from planner.placement.slow_devices import SlowDevice, slow_devices, without_nodes, without_slow_nodes
+from planner.placement.slow_devices import SlowDevice, slow_devices, without_slow_nodes
 from planner.plan_report import RankPlace
 from planner.planning import estimate, plan, pricings_of
 from planner.request import PlanRequest
@@ -57,6 +59,31 @@ def test_nodes_left_out_keep_the_order_of_the_others() -> None:
     cluster = replace(catalog.cluster("dgx-a100:4"), islands=(island,))
     every = [SlowDevice(node=node, gpu=0, pace=0.5) for node in range(4)]
     assert without_slow_nodes(cluster, every) is None
+
+
+@pytest.mark.parametrize("nodes", range(1, 9))
+def test_an_island_of_another_size_states_what_its_nodes_have(nodes: int) -> None:
+    """What a file must state for each node fits the new number of nodes; the nodes that stay keep theirs."""
+    fabric = (
+        FabricTier(name="leaf", nodes=3, groups=(1, 3)),
+        FabricTier(name="spine", nodes=4, groups=(4,)),
+    )
+    island = replace(
+        catalog.cluster("dgx-a100:4").islands[0],
+        devices=(DeviceState(node=1, gpu=0, speed=0.5), DeviceState(node=3, gpu=2, clock_hz=1e9)),
+        inlets_c=(20.0, 21.0, 22.0, 23.0),
+        hosts=("a", "b", "c", "d"),
+        fabric=fabric,
+    )
+    found = with_nodes(island, nodes)
+    check_island(found, "resized")
+    assert found.nodes == nodes
+    assert found.devices == tuple(device for device in island.devices if device.node < nodes)
+    assert found.inlets_c == (2 * island.inlets_c)[:nodes]
+    assert found.hosts == (island.hosts[:nodes] if nodes <= 4 else ())
+    assert [found.fabric[0].group_of(node) for node in range(nodes)] == [0, 1, 1, 1, 2, 3, 3, 3][:nodes]
+    racks = replace(catalog.cluster("gb200-nvl72:20").islands[0], domains=(2, 18))
+    check_island(with_nodes(racks, 5 * nodes), "resized")
 
 
 def test_a_slow_device_stretches_the_step_by_what_its_stage_computes() -> None:

@@ -9,6 +9,7 @@ from costmodels.memory import usable_memory
 from costmodels.pricing import Constants
 from costmodels.results import MemoryUse, Verdict
 from hardware.cluster import Cluster
+from hardware.resized import with_nodes
 from planner.infeasible.reasons import states_bytes, states_parts
 from planner.plan_report import RankedLayout
 from planner.planning import plan, pricings_of
@@ -189,11 +190,11 @@ def _offloaded(request: PlanRequest) -> bool:
 def _sizes(request: PlanRequest) -> Iterator[Cluster]:
     """Parts of a node that divide it, then whole nodes, up to many times what the states need."""
     cluster, island = request.cluster, request.cluster.islands[0]
-    whole = island.node.gpus
+    whole, alike = island.node.gpus, replace(island, devices=(), inlets_c=())
     for gpus in (size for size in range(1, whole) if whole % size == 0):
-        part = replace(island, node=replace(island.node, gpus=gpus), nodes=1, devices=(), inlets_c=(), domains=())
+        part = with_nodes(replace(alike, node=replace(island.node, gpus=gpus)), 1)
         yield replace(cluster, name=f"{island.node.name}, {gpus} of {whole} GPUs", islands=(part,))
     most = MOST_OVER_STATES * states_bytes(request) / (whole * usable_memory(island.node.accelerator))
     for nodes in range(1, 2 + int(most)):
-        several = replace(island, nodes=nodes, devices=(), inlets_c=(), domains=())
+        several = with_nodes(alike, nodes)
         yield replace(cluster, name=f"{island.node.name}:{nodes}", islands=(several,))

@@ -4,7 +4,7 @@ import csv
 import io
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -23,6 +23,7 @@ from hardware.errors import InputError
 from hardware.importers.device_names import accelerator_in
 from hardware.importers.nccl_log import NcclLog, read_nccl_log
 from hardware.importers.source_text import SourceText, read_source
+from hardware.resized import with_nodes
 from planner.calibrate.link_rates import log_ratios, ranks_in
 from planner.calibrate.observations import Observations, shared_noise
 from planner.evidence.left_out import LeftOut, left_out
@@ -102,7 +103,7 @@ def log_observations(log: NcclLog, cluster: Cluster) -> Observations:
 
 def _wide_enough(island: Island, ranks: int) -> Island:
     nodes = max(island.nodes, -(-ranks // island.node.gpus))
-    return replace(island, nodes=nodes, domains=()) if nodes > island.nodes else island
+    return with_nodes(island, nodes) if nodes > island.nodes else island
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

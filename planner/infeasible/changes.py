@@ -7,6 +7,7 @@ from typing import Final
 
 from hardware.cluster import Cluster
 from hardware.nouns import count
+from hardware.resized import with_nodes
 from planner.layouts.grids import enumerate_grids
 from planner.request import PlanRequest
 from planner.rules import legal_mask
@@ -53,7 +54,7 @@ def fewer_nodes(request: PlanRequest, deadline: float) -> Iterator[Change]:
     for nodes in range(first.nodes - 1, 0, -1):
         if time.monotonic() > deadline:
             return
-        machine = _with_nodes(request.cluster, nodes)
+        machine = _resized(request.cluster, nodes)
         grids = enumerate_grids(request, machine.islands[0].gpus)
         if len(grids) and legal_mask(request.framework, grids.table, request.model, request.job).ok.any():
             words = f"at most {nodes:,} of its {count(first.nodes, 'node')} ({count(machine.gpus, 'GPU')})"
@@ -62,7 +63,7 @@ def fewer_nodes(request: PlanRequest, deadline: float) -> Iterator[Change]:
 
 def more_nodes(request: PlanRequest, nodes: int) -> Change:
     """Return the request on so many nodes of its first island."""
-    machine = _with_nodes(request.cluster, nodes)
+    machine = _resized(request.cluster, nodes)
     words = f"{count(machine.nodes, 'node')} ({count(machine.gpus, 'GPU')})"
     return Change(words=words, request=replace(request, cluster=machine))
 
@@ -76,9 +77,9 @@ def and_more_sequences(request: PlanRequest, nodes: int) -> Change:
     )
 
 
-def _with_nodes(cluster: Cluster, nodes: int) -> Cluster:
+def _resized(cluster: Cluster, nodes: int) -> Cluster:
     first, *others = cluster.islands
-    return replace(cluster, islands=(replace(first, nodes=nodes, devices=(), inlets_c=(), domains=()), *others))
+    return replace(cluster, islands=(with_nodes(first, nodes), *others))
 
 
 def without_choices(request: PlanRequest) -> Change | None:

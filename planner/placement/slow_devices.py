@@ -1,6 +1,5 @@
 """Which accelerators are slower than their like, and clusters without the nodes that hold them."""
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -9,7 +8,8 @@ import numpy as np
 
 from costmodels.power.heat import device_arrays
 from costmodels.pricing import Pricing
-from hardware.cluster import Cluster, FabricTier, Island
+from hardware.cluster import Cluster, Island
+from hardware.resized import without_nodes
 
 SLOW: Final = 0.97
 """Pace of a device over the median of its island below which it counts as slow."""
@@ -70,32 +70,3 @@ def without_slow_nodes(cluster: Cluster, slow: Sequence[SlowDevice]) -> Cluster 
         islands.append(without_nodes(island, own))
         first += island.nodes
     return replace(cluster, islands=tuple(islands))
-
-
-def without_nodes(island: Island, left_out: set[int]) -> Island:
-    """Return an island without some of its nodes; the others keep their order, devices and inlets.
-
-    Parameters
-    ----------
-    island : Island
-        With more nodes than are left out.
-    left_out : set of int
-        Nodes, from 0.
-    """
-    kept = [node for node in range(island.nodes) if node not in left_out]
-    place = {node: number for number, node in enumerate(kept)}
-    devices = (replace(device, node=place[device.node]) for device in island.devices if device.node in place)
-    inlets = tuple(island.inlets_c[node] for node in kept if node < len(island.inlets_c))
-    hosts = tuple(island.hosts[node] for node in kept if node < len(island.hosts))
-    fabric = tuple(_with_nodes(tier, kept) for tier in island.fabric)
-    domains = tuple(Counter(map(island.domain_of, kept)).values()) if island.domains else ()
-    lean = replace(island, nodes=len(kept), devices=tuple(devices), inlets_c=inlets, hosts=hosts, fabric=fabric)
-    return replace(lean, domains=domains)
-
-
-def _with_nodes(tier: FabricTier, kept: Sequence[int]) -> FabricTier:
-    """A tier whose groups of unlike sizes hold some of their nodes; groups of one size stay as they are."""
-    if not tier.groups:
-        return tier
-    groups = tuple(Counter(tier.group_of(node) for node in kept).values())
-    return replace(tier, groups=groups, nodes=max(groups))

@@ -6,6 +6,7 @@ from typing import Final
 
 from costmodels.pricing import Constants
 from hardware.errors import InputError
+from hardware.resized import with_nodes
 from planner.planning import pricings_of
 from planner.request import PlanRequest
 from planner.search.objective import objective_value
@@ -103,7 +104,7 @@ def scaling_of(
 def _point(
     request: PlanRequest, nodes: int, batch: int, made: tuple[Constants | None, Callable[..., str]]
 ) -> ScalePoint:
-    island = replace(request.cluster.islands[0], nodes=nodes, domains=())
+    island = with_nodes(request.cluster.islands[0], nodes)
     asked = replace(
         request,
         cluster=replace(request.cluster, islands=(island,)),
