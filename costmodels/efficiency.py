@@ -97,6 +97,7 @@ class SharedEfficiency:
     compiled_dispatch_s: float
     script_dispatch_s: float
     host_jitter: float
+    blocked_host: float
     collective_kernels: float
     expert_kernels: float
     ranked_tokens_per_s: float

@@ -13,12 +13,13 @@ from typing import Final
 import numpy as np
 
 from costmodels.exchange import Boundaries, PlacedTable
+from costmodels.host_waits import BESIDE, IN_TURN, MEETING
 from costmodels.layout import Recompute
 from costmodels.one_part import Part
 from costmodels.part_ops import part_names, part_ops
 from costmodels.power import accelerator as power
 from costmodels.pricing import Pricing
-from costmodels.table import Bools, Floats, StrategyTable
+from costmodels.table import Floats, StrategyTable
 from costmodels.works import DEVICE_WORKS, EXCHANGE_WORKS, Work
 
 _POWER_WORK: Final = MappingProxyType(
@@ -66,9 +67,11 @@ class PartCosts:
     boundaries: Boundaries
 
     @cached_property
-    def meets(self) -> Bools:
-        """Whether host and device meet in every layer of tensor-parallel ranks, shape (S,)."""
-        return np.asarray(self.placed.table.tp > 1, dtype=np.bool_)
+    def host_exponent(self) -> Floats:
+        """How host and device share the passes of a layer, as in :mod:`costmodels.host_waits`, shape (S,)."""
+        if self.boundaries.job.software.blocking_launches:
+            return np.full(len(self.placed.table), IN_TURN)
+        return np.where(self.placed.table.tp > 1, MEETING, BESIDE)
 
     @property
     def placed(self) -> PlacedTable:

@@ -7,7 +7,7 @@ import numpy as np
 
 from costmodels.compute import accumulation_s, dispatch_s, op_times
 from costmodels.exchange import LayerExchange, PlacedTable, layer_exchange, tensor_calls
-from costmodels.host_waits import host_wait_s
+from costmodels.host_waits import BESIDE, IN_TURN, MEETING, host_wait_s
 from costmodels.layout import Granularity, Recompute
 from costmodels.memory.states import LocalParameters, local_parameters
 from costmodels.overlap import exposed_s
@@ -49,10 +49,12 @@ class Part:
     def wait_s(self, host_s: Floats, device_s: Floats) -> Floats:
         """What a pass takes beyond its device seconds, shape (S,)."""
         software = self.pricing.job.software
+        if software.blocking_launches:
+            return host_wait_s(device_s, self.pricing.constants.efficiency.shared.blocked_host * host_s, IN_TURN)
         graphed = software.cuda_graphs and software.graphed_experts
         counted = not graphed and not software.capacity_factor  # a capacity fixes the sizes: nothing to read back
         routed = counted and any(op.kind is OpKind.GROUPED_GEMM for op in self.ops)
-        return host_wait_s(device_s, host_s, routed | (self.table.tp > 1))
+        return host_wait_s(device_s, host_s, np.where(routed | (self.table.tp > 1), MEETING, BESIDE))
 
     @property
     def forward_host_s(self) -> Floats:

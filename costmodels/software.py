@@ -182,6 +182,8 @@ def _remarks(run: RunText) -> dict[str, object]:
         values = hint["set"]
         if not isinstance(values, Mapping) or not re.search(str(hint["pattern"]), text):
             continue
+        if not re.search(str(hint.get("gpus", "")), run.gpus):
+            continue
         for name, value in values.items():
             found.setdefault(name, _read(name, value))
     return found

@@ -25,7 +25,7 @@ from costmodels.pricing import Pricing
 from costmodels.reliability import jitter_s
 from costmodels.results import StepTime
 from costmodels.shared_links import Exchanging, beside
-from costmodels.table import Bools, Floats, Ints, StrategyTable
+from costmodels.table import Floats, Ints, StrategyTable
 from costmodels.works import COMPUTE_WORKS, EXCHANGE_WORKS, Work
 
 WEIGHT_GRADIENT_SHARE: Final = 0.5
@@ -45,9 +45,8 @@ class StageWork:
     forward_links_s, backward_links_s : ndarray
         Seconds on outer tiers as in :class:`costmodels.layer_costs.PartCosts`, shape (T, R, pp, vpp) for the largest
         number of tiers T of any island.
-    meets : ndarray
-        Whether host and device meet in every layer of a stage, as in :func:`costmodels.host_waits.host_wait_s`, shape
-        (R, pp).
+    host_exponent : ndarray
+        How host and device share the passes of a stage, as in :mod:`costmodels.host_waits`, shape (R, pp).
     """
 
     forward_s: Floats
@@ -57,7 +56,7 @@ class StageWork:
     weight_tensors: Floats
     forward_links_s: Floats
     backward_links_s: Floats
-    meets: Bools
+    host_exponent: Floats
 
     @cached_property
     def forward_all_s(self) -> Floats:
@@ -128,7 +127,7 @@ def rows_of_work(work: StageWork, rows: Ints) -> StageWork:
         weight_tensors=work.weight_tensors[rows],
         forward_links_s=work.forward_links_s[:, rows],
         backward_links_s=work.backward_links_s[:, rows],
-        meets=work.meets[rows],
+        host_exponent=work.host_exponent[rows],
     )
 
 
@@ -153,7 +152,7 @@ def stage_work(costs: Sequence[PartCosts], contents: Contents) -> StageWork:
     passes = np.empty((2, len(Work), layouts, spec.pp, spec.vpp))
     links = np.zeros((2, tiers, *passes.shape[2:]))
     held = np.zeros((3, layouts, strategies, spec.pp))
-    meets = np.zeros((layouts, spec.pp), dtype=np.bool_)
+    host_exponent = np.empty((layouts, spec.pp))
     for island, stages in contents.by_island:
         counts = contents.distinct_counts[:, place[stages]]  # (R or 1, stages, vpp, J, K)
         cost = costs[island]
@@ -162,7 +161,7 @@ def stage_work(costs: Sequence[PartCosts], contents: Contents) -> StageWork:
         of_island = found[2 * len(Work) :].reshape(2, -1, *found.shape[1:])
         links[:, : of_island.shape[1], :, stages] = of_island
         of_stage = counts.sum(axis=2)
-        meets[:, stages] = cost.meets[contents.rows].any(axis=1, keepdims=True)
+        host_exponent[:, stages] = cost.host_exponent[contents.rows].min(axis=1, keepdims=True)
         for number, parameters in enumerate((cost.dense_parameters, cost.expert_parameters)):
             if parameters.any():
                 held[number][:, :, stages] = np.einsum("rsjk,rjk->rjs", of_stage, parameters.T[contents.rows])
@@ -177,7 +176,7 @@ def stage_work(costs: Sequence[PartCosts], contents: Contents) -> StageWork:
         weight_tensors=held[2],
         forward_links_s=links[0],
         backward_links_s=links[1],
-        meets=meets,
+        host_exponent=host_exponent,
     )
 
 

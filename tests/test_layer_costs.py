@@ -45,7 +45,9 @@ def rows(strategies: list[Strategy] = STRATEGIES) -> StrategyTable:
     return table_of(strategies, pp=[1] * len(strategies), micro_batch=[1] * len(strategies))
 
 
-@pytest.mark.parametrize("software", [{}, {"scripted": True}, {"tp_overlap": True}, {"cuda_graphs": True}])
+@pytest.mark.parametrize(
+    "software", [{}, {"scripted": True}, {"tp_overlap": True}, {"cuda_graphs": True}, {"blocking_launches": True}]
+)
 @pytest.mark.parametrize("seq", [128, 4096])
 def test_without_exchanges_is_a_lower_bound(software: dict[str, bool], seq: int) -> None:
     asked = pricing(seq=seq, **software)
@@ -195,3 +197,15 @@ def test_a_table_may_hold_more_recompute_choices_than_numpy_chooses_among() -> N
     for number in (0, 40, len(options) - 1):
         alone = price_parts(asked, rows([Strategy(dp=8, recompute=options[number])])).backward_s
         np.testing.assert_allclose(together[..., number], alone[..., 0], rtol=1e-12)
+
+
+def test_blocking_launches_let_no_host_run_ahead_of_its_device() -> None:
+    """CUDA_LAUNCH_BLOCKING: what starting the kernels takes does not vanish behind longer kernels."""
+    waits = {}
+    for blocking in (False, True):
+        for seq in (4096, 16384):
+            costs = price_parts(pricing(seq=seq, scripted=True, blocking_launches=blocking), rows(STRATEGIES[:1]))
+            waits[blocking, seq] = float(costs.forward_s[Work.LAUNCH, 0, 0])
+    assert waits[False, 4096] == waits[False, 16384] == 0.0
+    assert waits[True, 4096] == pytest.approx(waits[True, 16384])
+    assert waits[True, 4096] > 1e-4

@@ -101,12 +101,19 @@ def test_unknown_frameworks_fall_back_and_say_so() -> None:
         (RunText(framework="Megatron-LM Jan 2024"), "attention_kernel", "fa2"),
         (RunText(framework="Megatron-LM", source="github:MooreThreads/SimuMax:docs"), "grad_overlap", False),
         (RunText(framework="Megatron-LM", source="github:MooreThreads/SimuMax:docs"), "cp_comm", "a2a"),
+        (RunText(framework="Megatron-DeepSpeed", source="OpenLLM-France/Lucie-Training"), "blocking_launches", True),
+        (RunText(framework="Megatron-DeepSpeed", source="tr11-176B-ml", gpus="384"), "blocking_launches", True),
     ],
 )
 def test_a_runs_remarks_go_over_the_preset(run: RunText, field: str, value: object) -> None:
     match = software_for(run)
     assert getattr(match.software, field) == value
     assert f"{field} = " in match.reason
+
+
+def test_small_jobs_of_a_study_did_not_hang_and_launch_freely() -> None:
+    run = RunText(framework="Megatron-DeepSpeed", source="tr11-176B-ml", gpus="80")
+    assert not software_for(run).software.blocking_launches
 
 
 def test_launchers_that_avoid_late_frees() -> None:

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.compute.local import Grid, grid_of
-from costmodels.host_waits import host_of_wait_s
+from costmodels.host_waits import IN_TURN, MEETING, host_of_wait_s, pass_s
 from costmodels.layer_costs import PartCosts, part_weights, price_parts, repeated_s
 from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Granularity, Recompute
 from costmodels.part_ops import part_names
@@ -131,13 +131,14 @@ class OptionTimes:
         model, clock = power.power_model(self.pricing.accelerator), costs.clock[rows]
         shape = costs.dense_parameters[:, rows].shape
         exact, low, busy = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+        exponent = IN_TURN if self.pricing.job.software.blocking_launches else MEETING
         for times in (costs.forward_s[:, :, rows], costs.backward_s[:, :, rows]):
             total = times.sum(axis=0)
             device, exchange = times[list(DEVICE_WORKS)].sum(axis=0), times[list(EXCHANGE_WORKS)].sum(axis=0)
             once = times[Work.RECOMPUTE] == 0.0  # a pass of its own, whose host takes at least as long as if they met
-            host = np.where(once, host_of_wait_s(device + exchange, times[Work.LAUNCH], once), 0.0)
+            host = np.where(once, host_of_wait_s(device + exchange, times[Work.LAUNCH], exponent), 0.0)
             exact += total
-            low += np.hypot(clock * device + exchange, host)
+            low += pass_s(clock * device + exchange, host, exponent)
             busy += device + exchange
         # Below the clock at which the voltage stops to fall, less power can mean more energy: nothing is sure then.
         rising = clock >= 1.0 - (1.0 - model.voltage_floor) / model.voltage_slope

@@ -33,6 +33,7 @@ from hardware.cluster import Cluster
 from hardware.errors import InputError
 from hardware.segments import in_segments
 from planner.evidence.measured import MeasuredRun, RunGrid, parse_recompute
+from planner.evidence.sharding import shard_group, zero_stage
 from planner.evidence.source_facts import source_facts
 from planner.layouts.grids import expert_count
 from planner.layouts.splits import even_chunks
@@ -54,14 +55,12 @@ OMNI_PATH_SHARE: Final = 0.4
 
 One group of all ranks moves 5 to 7 of the 50 GB/s of four adapters. Source: github.com/bigscience-workshop/bigscience
 experiments/bandwidth (A100, 4 nodes; V100, 16 nodes). Range 0.4 to 0.56."""
-OMNI_PATH_NODE_SHARE: Final = 0.22
+OMNI_PATH_NODE_SHARE: Final = 0.25
 """Share of all adapters of a node that its groups reach together, however many.
 
-Fitted to 101 steps of BLOOM and its tuning runs, where 4 and 8 groups meet (0.2 to 0.25 give the same error); the 41
+Fitted to 101 steps of BLOOM and its tuning runs, where 4 and 8 groups meet (0.22 to 0.27 give the same error); the 41
 of Lucie with 1 and 2 groups are priced by the adapters alone."""
 OMNI_PATH_GBPS: Final = 100.0  # of one adapter
-SHARDED_OPTIMIZER_FRAMEWORKS: Final = ("nemo", "bridge")
-"""Their launchers shard the optimizer unless told otherwise (``distributed_fused_adam`` and its successors)."""
 TITAN_SELECTIVE_FP8: Final = replace(TITAN_SELECTIVE, modules=(*TITAN_SELECTIVE.modules, "mlp"))
 """Scaled products are not among the ops that it keeps (its ``_save_list`` names ``aten.mm``): all run again."""
 TITAN_LAYERS_APART: Final = 2
@@ -141,7 +140,7 @@ def question_of(run: MeasuredRun) -> PricedRun:
 def _software(run: MeasuredRun) -> Software:
     """The preset of the run with its remarks, and the layers whose activations it offloads."""
     found = software_for(_words(run)).software
-    share = re.search(r"offload (?:ratio )?alpha=([01]?\.?[0-9]{1,9})", run.text("notes"))
+    share = re.search(r"activation offload (?:ratio )?(?:alpha=)?([01]?\.?[0-9]{1,9})", run.text("notes"))
     if share and run.grid:
         layers = float(share.group(1)) * (run.number("layers") or 0.0) / run.grid.pp
         return replace(found, activation_offload_layers=round(layers))
@@ -252,8 +251,8 @@ def _layout(run: MeasuredRun, grid: RunGrid, model: ModelSpec, software: Softwar
         ep=grid.ep,
         etp=(grid.etp or (1 if grid.ep > 1 else grid.tp)) if expert_count(model) else 1,
         sequence_parallel=grid.tp > 1 and _sequence_parallel(run, software),
-        zero=_zero(run, software),
-        shard_group=_shard_group(run, grid),
+        zero=zero_stage(run, software, _precision(run, software)),
+        shard_group=shard_group(run, grid),
         recompute=_recompute(run, software),
     )
     if grid.tp * grid.cp * grid.dp % (strategy.ep * strategy.etp):
@@ -376,12 +375,6 @@ def _full_or_none(full: int, layers: int) -> Mix:
     return (full, FULL_RECOMPUTE), (layers - full, NO_RECOMPUTE)
 
 
-def _zero(run: MeasuredRun, software: Software) -> int:
-    """Return the ZeRO stage that a run states; where it says nothing, what its framework does."""
-    stated = run.text("zero") or run.text("distributed_optimizer") or run.text("fsdp").startswith("1")
-    return run.zero if stated else max(run.zero, int(software.framework in SHARDED_OPTIMIZER_FRAMEWORKS))
-
-
 def _recompute(run: MeasuredRun, software: Software) -> Recompute:
     """Return what a run recomputes; "selective" means other modules in torchtitan than in Megatron-LM."""
     known = source_facts(run.text("source")).get("recompute")
@@ -487,11 +480,6 @@ def redistributed_layers(model: ModelSpec, pp: int, seq: int) -> tuple[int, ...]
     last = min(range(model.layers + 1), key=longest)
     each, rest = divmod(model.layers - last, others)
     return (*(each + (stage >= others - rest) for stage in range(others)), last)
-
-
-def _shard_group(run: MeasuredRun, grid: RunGrid) -> int:
-    group = int(source_facts(run.text("source")).get("shard_group", run.shard_group))
-    return group if group < grid.dp * grid.cp else 0
 
 
 def _sequence_parallel(run: MeasuredRun, software: Software) -> bool:
