@@ -228,7 +228,7 @@ def test_defaults_fill_what_is_left_out():
         (("--parallelism.tensor-paralel-degree", "2"), "did you mean --parallelism.tensor_parallel_degree"),
         (("--training.seq-len", "long"), "got 'long'"),
         (("activation-checkpoint:half",), "'half' is unknown"),
-        ((), "left to the configuration"),
+        ((), "selective has no counterpart"),
         (("activation-checkpoint:none", "--parallelism.data-parallel-shard-degree", "3"), "covers 3 GPUs"),
         (("activation-checkpoint:none", "--parallelism.pipeline-parallel-schedule", "DualPipeV"), ""),
         (
@@ -236,7 +236,7 @@ def test_defaults_fill_what_is_left_out():
                 "activation-checkpoint:none",
                 *("--parallelism.pipeline-parallel-degree", "2", "--parallelism.pipeline-parallel-schedule", "X"),
             ),
-            "schedule X is not modelled",
+            "schedule X is unknown",
         ),
         (
             (
@@ -260,7 +260,7 @@ def test_mistakes_are_named(words, part):
 def test_the_registry_names_models_of_ours():
     """Every entry but those whose model no preset has is found by the sizes of a preset."""
     names = ("llama3_8b", "llama3_70b", "qwen3_0_6b", "qwen3_1_7b", "qwen3_14b", "qwen3_32b", "qwen3_30b_a3b")
-    more = ("deepseek_v2_lite", "deepseek_v3", "gpt_oss_20b", "gpt_oss_120b")
+    more = ("llama31_405b", "deepseek_v2_lite", "deepseek_v3", "gpt_oss_20b", "gpt_oss_120b")
     sizes = [facts_of(model(name)) for name in (*names, *more)]
     for entry in registry():
         keys = ("layers", "hidden", "heads", "kv_heads", "ffn", "experts", "vocab")

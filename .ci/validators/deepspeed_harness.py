@@ -1,7 +1,8 @@
 """Runs DeepSpeed's own checks on a machine without GPUs.
 
-Standard input holds one JSON object a line, ``{"name", "config", "tp", "pp", "dp", "layers"}``; standard output answers
-with one line each, ``{"name", "accepted", "step", "error", "stage", "batch", "unread", "layers", "groups"}``.
+Standard input holds one JSON object a line, ``{"name", "config", "tp", "pp", "dp", "data", "layers", "method",
+"tied"}``; standard output answers with one line each, ``{"name", "accepted", "step", "error", "stage", "batch",
+"offload", "precision", "unread", "layers", "groups"}``.
 
 What is real: ``DeepSpeedConfig`` with every check of its sections and of the batch, the process topology with its
 groups, and ``PipelineModule._partition_layers``. What stands in: the data-parallel size comes from a small ``mpu``, and
@@ -44,7 +45,8 @@ def partition(case: dict[str, Any]) -> list[int]:
     from deepspeed.runtime.pipe.module import LayerSpec, PipelineModule
     from deepspeed.runtime.pipe.topology import PipeModelDataParallelTopology
 
-    names = ["EmbeddingPipe", *["ParallelTransformerLayerPipe"] * case["layers"], "LayerNormPipe", "LMHeadPipe"]
+    names = ["EmbeddingPipe", *["ParallelTransformerLayerPipe"] * case["layers"], "LayerNormPipe"]
+    names.append("EmbeddingPipe" if case["tied"] else "LMHeadPipe")
     import torch
 
     specs = [LayerSpec(type(name, (torch.nn.Module,), {})) for name in names]
@@ -54,7 +56,7 @@ def partition(case: dict[str, Any]) -> list[int]:
         topology = PipeModelDataParallelTopology(num_pp=case["pp"], num_mp=case["tp"], num_dp=case["data"])
         rank = topology.get_rank(pipe=stage, data=0, model=0)
         vars(module).update(_layer_specs=specs, _topo=topology, num_stages=case["pp"], global_rank=rank, loss_fn=None)
-        module._partition_layers(method=case["config"]["pipeline"]["partition"])
+        module._partition_layers(method=case["method"])
         held = names[module._local_start : module._local_stop]
         found.append(held.count("ParallelTransformerLayerPipe"))
     return found
@@ -67,6 +69,11 @@ def groups(case: dict[str, Any]) -> dict[str, list[list[int]]]:
     topology = PipeModelDataParallelTopology(num_pp=case["pp"], num_mp=case["tp"], num_dp=case["data"])
     names = {"pipe": "pp", "data": "dp", "model": "tp"}
     return {name: sorted(topology.get_axis_comm_lists(axis)) for axis, name in names.items()}
+
+
+def offloaded(section: Any) -> bool:
+    """Whether a section of an offload names the host."""
+    return bool(section) and getattr(section.device, "value", section.device) != "none"
 
 
 def judge(case: dict[str, Any]) -> dict[str, Any]:
@@ -85,6 +92,7 @@ def judge(case: dict[str, Any]) -> dict[str, Any]:
     return {
         "stage": int(config.zero_optimization_stage),
         "batch": batch,
+        "offload": offloaded(config.zero_config.offload_optimizer),
         "precision": [bool(config.bfloat16_config.enabled), bool(config.float16_config.enabled)],
         "unread": sorted(set(given) - _Watched.seen),
         "layers": partition(case) if case["pp"] > 1 else [case["layers"]],

@@ -120,7 +120,8 @@ def case_of(spec: ModelSpec, layout: Layout, export: Export) -> dict[str, object
     """What the harness is asked; without a pipeline sequence ranks are data ranks of the topology."""
     grid, config = layout.first, json.loads(dict(export.files)[CONFIG])
     degrees = {"tp": grid.tp, "pp": layout.pp, "dp": grid.dp, "data": grid.dp * grid.cp}
-    return {"name": spec.name, "config": config, "layers": layout.layers, **degrees}
+    told = {"method": "type:transformer", "tied": spec.tied_embeddings}
+    return {"name": spec.name, "config": config, "layers": layout.layers, **told, **degrees}
 
 
 def main() -> int:

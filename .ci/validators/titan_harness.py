@@ -1,8 +1,9 @@
 """Runs torchtitan's own checks on a machine without GPUs.
 
 Standard input holds one JSON object a line, ``{"name", "world_size", "rank", "args"}``; standard output answers with
-one line each, ``{"name", "accepted", "step", "error", "layers", "groups", "model", "microbatches"}``. torchtitan is
-imported once; every case runs in a forked child, because process groups are global.
+one line each, ``{"name", "accepted", "step", "error", "layers", "groups", "model", "microbatches", "launch"}``, where
+``launch`` says what the command line and its configuration come to. torchtitan is imported once; every case runs in a
+forked child, because process groups are global.
 
 What is real: the configuration registry and its command line (``ConfigManager``, tyro), the checks of
 ``Trainer.Config`` and of the model's ``update_from_config``, the device meshes of ``ParallelDims`` (over PyTorch's fake
@@ -67,8 +68,10 @@ def check_trainer(config: Any, dims: Any) -> None:
     if config.training.seq_len % sequence:
         raise forks.RefusedError("trainer", f"sequence {config.training.seq_len} % {sequence}")
     local = config.training.local_batch_size * dims.dp_replicate * dims.dp_shard
-    if config.training.global_batch_size % local:
-        raise forks.RefusedError("trainer", f"global batch {config.training.global_batch_size} % {local}")
+    batch = config.training.global_batch_size
+    config.training.global_batch_size = batch = local if batch < 0 else batch
+    if batch <= 0 or batch % local:
+        raise forks.RefusedError("trainer", f"global batch {batch} % {local}")
 
 
 def skeleton(layers: int) -> Any:
@@ -93,6 +96,10 @@ def split(config: Any, dims: Any) -> tuple[list[list[int]], int]:
         local = config.training.local_batch_size * dims.dp_replicate * dims.dp_shard
         return [[layers]], config.training.global_batch_size // local
     parallelism, whole = config.parallelism, skeleton(layers)
+    names = parallelism.module_fqns_per_model_part
+    if names is None:
+        metadata = pipeline_parallel._get_pipeline_metadata(dims, parallelism, config.model_spec.model)
+        names = pipeline_parallel._generate_llm_fqn_per_model_part(*metadata)
     mesh, found, seen = dims.get_mesh("pp"), [], []
     own_stages: list[Any] = []
     for rank in range(dims.pp):
@@ -101,7 +108,7 @@ def split(config: Any, dims: Any) -> tuple[list[list[int]], int]:
         )
         stages, models = pipeline_parallel._pipeline_module_split(
             whole, stand_in, parallelism.pipeline_parallel_schedule, torch.device("cpu"),
-            parallelism.module_fqns_per_model_part,
+            names,
         )  # fmt: skip
         if rank == mesh.get_local_rank():
             own_stages = stages
@@ -166,7 +173,31 @@ def judge(manager: Any, case: dict[str, Any]) -> dict[str, Any]:
         raise
     except Exception as error:
         raise forks.RefusedError("pipeline", f"{type(error).__name__}: {error}") from None
-    return {"layers": layers, "microbatches": microbatches, "groups": groups(dims), "model": found}
+    answer = {"layers": layers, "microbatches": microbatches, "groups": groups(dims), "model": found}
+    return {**answer, "launch": launch_of(config, dims)}
+
+
+def launch_of(config: Any, dims: Any) -> dict[str, Any]:
+    """Settings that the command line and its configuration come to."""
+    from torchtitan.distributed.fsdp import get_fsdp_reshard_after_forward_policy
+
+    training, parallelism = config.training, config.parallelism
+    kept = config.activation_checkpoint
+    return {
+        "tp": dims.tp,
+        "cp": dims.cp,
+        "pp": dims.pp,
+        "ep": dims.ep,
+        "replicate": dims.dp_replicate,
+        "shard": dims.dp_shard,
+        "local_batch": training.local_batch_size,
+        "batch": training.global_batch_size,
+        "seq": training.seq_len,
+        "param": training.mixed_precision_param,
+        "sequence_parallel": parallelism.enable_sequence_parallel,
+        "resharded": get_fsdp_reshard_after_forward_policy(parallelism.fsdp_reshard_after_forward, dims.pp > 1),
+        "checkpoint": type(kept).__qualname__.partition(".")[0] if kept is not None else "",
+    }
 
 
 def fields() -> dict[str, list[str]]:
@@ -179,6 +210,26 @@ def fields() -> dict[str, list[str]]:
     return {name: [field.name for field in dataclasses.fields(section)] for name, section in sections.items()}
 
 
+def settings(module: str, config: str) -> dict[str, Any]:
+    """Settings of a registered configuration that differ from the sections' defaults, and names of its other fields."""
+    import dataclasses
+
+    made = getattr(importlib.import_module(f"torchtitan.models.{module}.config_registry"), config)()
+    changed, others = {}, {}
+    for section in dataclasses.fields(made):
+        value = getattr(made, section.name)
+        if section.name in ("training", "parallelism", "compile"):
+            plain = type(value)()
+            names = [field.name for field in dataclasses.fields(value)]
+            found = {name: getattr(value, name) for name in names if getattr(value, name) != getattr(plain, name)}
+            changed[section.name] = {name: entry for name, entry in found.items() if name != "steps"}
+        elif section.name not in ("model_spec", "activation_checkpoint"):
+            inner = dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
+            others[section.name] = sorted(field.name for field in inner)
+    checkpoint = type(made.activation_checkpoint).__qualname__.partition(".")[0]
+    return {"changed": changed, "checkpoint": checkpoint, "others": others}
+
+
 def main() -> int:
     """Answer every case of standard input."""
     manager = load()
@@ -189,6 +240,9 @@ def main() -> int:
         return 0
     if "--fields" in sys.argv:
         print(json.dumps(fields()))
+        return 0
+    if "--settings" in sys.argv:
+        print(json.dumps([settings(*pair.split(":")) for pair in sys.argv[sys.argv.index("--settings") + 1 :]]))
         return 0
     forks.answer_all(lambda case: judge(manager, case))
     return 0

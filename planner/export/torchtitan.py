@@ -119,7 +119,8 @@ def launch_arguments(model: ModelSpec, job: TrainingJob, layout: Layout, grid: S
 
 def _registered(model: ModelSpec) -> dict[str, Any]:
     facts: ModelFacts = facts_of(model)
-    for entry in registry():
+    plain = [entry for entry in registry() if "precision" not in entry]
+    for entry in plain:
         if same_sizes(entry, facts):
             if model.mtp_layers:
                 raise InputError(
@@ -130,7 +131,7 @@ def _registered(model: ModelSpec) -> dict[str, Any]:
             return entry
     raise InputError(
         f"torchtitan has no bf16 configuration of the sizes of {model.name}",
-        allowed=", ".join(entry["config"] for entry in registry()),
+        allowed=", ".join(entry["config"] for entry in plain),
     )
 
 
@@ -238,7 +239,7 @@ def module_names(layout: Layout) -> list[str]:
 def _software_arguments(job: TrainingJob, layout: Layout, grid: Strategy) -> list[str]:
     software = job.software
     graphs = software.cuda_graphs and layout.pp == 1 and grid.ep == 1  # torchtitan captures neither
-    arguments = [] if graphs else ["--training.disable_cuda_graphs"]
+    arguments = ["--training.no_disable_cuda_graphs" if graphs else "--training.disable_cuda_graphs"]
     compiled = ["--compile.enable", "--compile.components", "model,loss"]
     arguments += compiled if software.compiled else ["--compile.no_enable"]
     overlap = software.compiled and software.tp_overlap and grid.tp > 1 and grid.sequence_parallel

@@ -9,29 +9,38 @@ DeepSpeed 0.19: ``runtime/config.py`` (batch triple, pipeline section), ``runtim
 ``runtime/utils.py`` (partition of layers). Megatron-DeepSpeed ``megatron/arguments.py``.
 """
 
-import difflib
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from importlib.resources import files
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Layout, Strategy
 from costmodels.workload.architecture import Architecture
 from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
+from planner.ingest.deepspeed_sections import (
+    ZERO,
+    config_faults,
+    key_table,
+    near_key,
+    offloaded,
+    section_of,
+    stage_of,
+    switched,
+)
 from planner.ingest.megatron_model import GPT2_VOCAB
-from planner.ingest.options import Arguments, Option, read_arguments
-from planner.ingest.plain_layout import StatedLayout, refuse_illegal, uniform_stages
+from planner.ingest.options import MOST_RANKS, Arguments, Option, read_arguments
+from planner.ingest.plain_layout import StatedLayout, UnpricedError, refuse_illegal, uniform_stages
 from planner.layouts.splits import leading_positions
 from planner.request import Framework
 from planner.rules.proposal import ModelFacts, Proposal, Split
 
 _BATCH: Final = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 _BALANCED: Final = "type:transformer"
+_GRADIENT_BYTES: Final = MappingProxyType({"bf16": 2.0, "fp16": 2.0, "fp32": 4.0})
+_UNPRICED: Final = ("zero_hpz_partition_size", "zenflow")
+_QUANTIZED: Final = ("zero_quantized_weights", "zero_quantized_gradients")
 _WITH_ENDS: Final = ("type:transformer|embedding", "type:embedding|transformer")
 
 
@@ -46,7 +55,7 @@ class DeepSpeedLaunch:
     config : mapping
         The JSON's values.
     arguments : Arguments
-        Options that state degrees; ``faults`` names values that are wrong.
+        Options that state degrees; ``faults`` names values that are wrong, also of the configuration.
     unjudged : tuple of str
         Options that say nothing about a layout, or that are not known.
     unread : tuple of str
@@ -60,23 +69,22 @@ class DeepSpeedLaunch:
     unread: tuple[str, ...]
 
 
-@lru_cache(maxsize=1)
-def key_table() -> Mapping[str, Any]:
-    """Keys that DeepSpeed reads, and options of Megatron-DeepSpeed."""
-    text = files("planner.ingest").joinpath("deepspeed_keys.toml").read_text(encoding="utf-8")
-    return MappingProxyType(tomllib.loads(text))
-
-
 def balanced_layers(layers: int, stages: int) -> tuple[int, ...]:
     """Layers of each stage as DeepSpeed cuts them with ``type:transformer``: even, earlier stages take the rest."""
     return tuple(leading_positions(layers, stages).tolist())
 
 
-def balanced_with_ends(layers: int, stages: int) -> tuple[int, ...]:
-    """Layers of each stage with ``type:transformer|embedding``: embedding and tied head count as a layer each."""
-    counts = leading_positions(layers + 2, stages).tolist()
+def balanced_with_ends(layers: int, stages: int, *, tied: bool) -> tuple[int, ...]:
+    """Layers of each stage with ``type:transformer|embedding``: the embedding counts as a layer, and a tied head.
+
+    References
+    ----------
+    Megatron-DeepSpeed ``megatron/model/gpt_model.py``: a tied head is an ``EmbeddingPipe`` again, others an
+    ``LMHeadPipe``, which the method does not name.
+    """
+    counts = leading_positions(layers + 1 + tied, stages).tolist()
     counts[0] -= 1
-    counts[-1] -= 1
+    counts[-1] -= int(tied)
     return tuple(counts)
 
 
@@ -95,7 +103,7 @@ def parse_deepspeed(text: str, arguments: Sequence[str] = (), *, world: int) -> 
     Raises
     ------
     InputError
-        The text is no JSON object, or a key of ``zero_optimization`` is one that DeepSpeed refuses.
+        The text is no JSON object.
     """
     try:
         config = json.loads(text)
@@ -104,10 +112,6 @@ def parse_deepspeed(text: str, arguments: Sequence[str] = (), *, world: int) -> 
     if not isinstance(config, dict):
         raise InputError(f"{type(config).__name__} instead of an object", allowed="a DeepSpeed configuration")
     known = key_table()
-    section = config.get("zero_optimization", {})
-    for key in section if isinstance(section, dict) else ():
-        if key not in known["zero_optimization"]:
-            raise InputError(f"zero_optimization: {key}{_near(key, known['zero_optimization'])}", allowed="a known key")
     options = {name: Option(name=name, values=values, kind="str") for name, values in known["options"].items()}
     judged: list[str] = []
     unjudged: list[str] = []
@@ -116,11 +120,13 @@ def parse_deepspeed(text: str, arguments: Sequence[str] = (), *, world: int) -> 
         if word.startswith("--"):
             target = judged if word.partition("=")[0] in options else unjudged
         target.append(word)
-    unread = tuple(f"{key}{_near(key, known['top_level'])}" for key in config if key not in known["top_level"])
+    told = (*known["top_level"], *known["removed"])
+    unread = tuple(f"{key}{near_key(key, known['top_level'])}" for key in config if key not in told)
+    read = read_arguments(judged, options)
     return DeepSpeedLaunch(
         world=world,
         config=MappingProxyType(config),
-        arguments=read_arguments(judged, options),
+        arguments=replace(read, faults=(*read.faults, *config_faults(config))),
         unjudged=tuple(unjudged),
         unread=unread,
     )
@@ -129,11 +135,6 @@ def parse_deepspeed(text: str, arguments: Sequence[str] = (), *, world: int) -> 
 def takes_value(name: str) -> bool:
     """Whether an option of the program is known to take a value."""
     return str(key_table()["options"].get(name, "0")) != "0"
-
-
-def _near(key: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
-    return f" (did you mean {close[0]}?)" if close else ""
 
 
 def layout_of(launch: DeepSpeedLaunch, model: ModelFacts) -> Layout:
@@ -192,9 +193,7 @@ def degrees_of(launch: DeepSpeedLaunch, model: ModelFacts) -> Proposal:
     section = config.get("pipeline", {})
     stages = section.get("stages", 1) if isinstance(section, dict) else 1
     pp = read.number("--pipeline-model-parallel-size", stages if isinstance(stages, int) else 1)
-    tp, cp = read.number("--tensor-model-parallel-size", 1), read.number("--ds-sequence-parallel-size", 1)
-    stage = config.get("zero_optimization", {})
-    told = stage.get("stage", 0) if isinstance(stage, dict) else 0
+    tp, cp = _degrees(launch)
     dp = max(1, launch.world // max(1, tp * cp * pp))
     micro, batch = (config.get(name) for name in (_BATCH[1], _BATCH[0]))
     micro = micro if isinstance(micro, int) and micro > 0 else 1
@@ -204,7 +203,7 @@ def degrees_of(launch: DeepSpeedLaunch, model: ModelFacts) -> Proposal:
         pp=pp,
         cp=cp,
         ep=read.number("--moe-expert-parallel-size", 1),
-        zero=told if isinstance(told, int) else 0,
+        zero=stage_of(config),
         micro_batch=micro,
         global_batch=batch if isinstance(batch, int) and batch > 0 else micro * dp,
         seq=read.number("--seq-length", max(1, model.max_positions)),
@@ -215,8 +214,27 @@ def degrees_of(launch: DeepSpeedLaunch, model: ModelFacts) -> Proposal:
 
 def enabled(launch: DeepSpeedLaunch, name: str) -> bool:
     """Whether a section such as ``bf16`` is switched on."""
-    section = launch.config.get(name, {})
-    return isinstance(section, dict) and section.get("enabled", False) is True
+    return switched(section_of(launch.config, name), "enabled")
+
+
+def gradient_bytes(launch: DeepSpeedLaunch) -> float:
+    """Bytes per parameter in which gradients are summed, where a launch in bf16 says so; 0.0: as it is priced."""
+    told = launch.config.get("data_types")
+    name = told.get("grad_accum_dtype") if isinstance(told, dict) else None
+    return _GRADIENT_BYTES.get(str(name), 0.0) if enabled(launch, "bf16") else 0.0
+
+
+def assumptions(launch: DeepSpeedLaunch) -> tuple[str, ...]:
+    """What a price does not know of a launch, and what is read though DeepSpeed itself does not read it."""
+    notes = []
+    pipeline, zero = section_of(launch.config, "pipeline"), section_of(launch.config, ZERO)
+    if "stages" in pipeline and not launch.arguments.has("--pipeline-model-parallel-size"):
+        notes.append("pipeline: DeepSpeed does not read stages; they are taken as what the program cuts its model into")
+    if offloaded(launch.config, "param"):
+        notes.append("offload_param: parameters in host memory have no price here, they are priced on the GPUs")
+    unpriced = [key for key in _UNPRICED if zero.get(key) not in (None, False, 0, 1)]
+    unpriced += [key for key in _QUANTIZED if switched(zero, key)]
+    return (*notes, *(f"zero_optimization: {key} has no price here, it is priced without" for key in unpriced))
 
 
 def model_of(launch: DeepSpeedLaunch) -> ModelSpec | None:
@@ -259,10 +277,22 @@ def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return value
 
 
+def _degrees(launch: DeepSpeedLaunch) -> tuple[int, int]:
+    """Tensor and sequence degrees: the program's, else those that DeepSpeed itself is configured with."""
+    auto = section_of(launch.config, "tensor_parallel").get("autotp_size", 1)
+    sequence = launch.config.get("sequence_parallel_size", 1)
+    own = (max(1, auto) if _is_whole(auto) else 1, sequence if _is_whole(sequence) else 1)
+    read = launch.arguments.number
+    return read("--tensor-model-parallel-size", own[0]), read("--ds-sequence-parallel-size", own[1])
+
+
+def _is_whole(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value <= MOST_RANKS
+
+
 def _strategy(launch: DeepSpeedLaunch, model: ModelFacts, pp: int, section: Mapping[str, Any]) -> Strategy:
     read = launch.arguments
-    tp = read.number("--tensor-model-parallel-size", 1)
-    cp = read.number("--ds-sequence-parallel-size", 1)
+    tp, cp = _degrees(launch)
     if min(tp, cp, pp) < 1 or launch.world % (tp * cp * pp):
         raise InputError(
             f"tp {tp} x cp {cp} x pp {pp} does not divide {launch.world} GPUs", allowed="degrees whose product divides"
@@ -282,10 +312,8 @@ def _strategy(launch: DeepSpeedLaunch, model: ModelFacts, pp: int, section: Mapp
 
 
 def _stage(launch: DeepSpeedLaunch) -> int:
-    stage = _section(launch.config, "zero_optimization").get("stage", 0)
-    told = launch.arguments.number("--zero-stage", stage if isinstance(stage, int) else -1)
-    if isinstance(stage, bool) or not isinstance(stage, int) or not 0 <= stage <= 3:
-        raise InputError(f"{stage!r}", allowed="0, 1, 2 or 3", where="zero_optimization: stage")
+    stage = stage_of(launch.config)
+    told = launch.arguments.number("--zero-stage", stage)
     if told != stage:
         raise InputError(f"--zero-stage {told}, the configuration says {stage}", allowed="one stage")
     return stage
@@ -294,6 +322,9 @@ def _stage(launch: DeepSpeedLaunch) -> int:
 def _batch(config: Mapping[str, Any], dp: int) -> tuple[int, int, int]:
     """Global batch, micro-batch and accumulation steps; one that is left out follows from the others."""
     given = {name: config.get(name) for name in _BATCH}
+    given = {
+        name: int(value) if isinstance(value, float) and value.is_integer() else value for name, value in given.items()
+    }
     for name, value in given.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             filled = "; auto is filled in by the Hugging Face Trainer, which this file does not state"
@@ -320,10 +351,10 @@ def _split(model: ModelFacts, pp: int, method: str) -> tuple[int, ...]:
     if pp == 1:
         return (model.layers,)
     if method.strip("'\"") in _WITH_ENDS and pp <= model.layers + 2:
-        return balanced_with_ends(model.layers, pp)
+        return balanced_with_ends(model.layers, pp, tied=not model.untied)
     if method != _BALANCED:
-        raise InputError(
-            f"partition {method!r}: what it gives depends on the program's list of layers",
+        raise UnpricedError(
+            f"partition {method!r}: what it gives depends on the program's list of layers, so it has no price here",
             allowed=f"{_BALANCED}, or {_WITH_ENDS[0]}",
             where="pipeline",
         )

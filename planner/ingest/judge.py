@@ -10,24 +10,20 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
-from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, TITAN_SELECTIVE
 from costmodels.workload import presets
 from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
-from planner.ingest import deepspeed, galvatron, torchtitan
 from planner.ingest.bridge import launcher_options_off, read_overrides
-from planner.ingest.judged import JudgedLaunch, LaunchInput, fault_violations, unknown_names
+from planner.ingest.judge_stated import SOURCES, any_value, read_deepspeed, read_galvatron, read_torchtitan
+from planner.ingest.judged import JudgedLaunch, LaunchInput, unknown_names
 from planner.ingest.launch_text import LaunchText, without_unresolved
 from planner.ingest.megatron import Launch, LaunchVerdict, judge, layout_of, parse_megatron
 from planner.ingest.megatron_model import model_of
 from planner.ingest.open_ends import foreign_notes, own_options, refuse_gaps, refuse_missing
 from planner.ingest.options import Arguments, Fault, megatron_options
 from planner.ingest.other_frameworks import refuse_foreign
-from planner.ingest.plain_layout import StatedLayout
-from planner.ingest.torchtitan_models import model_of_config
-from planner.layouts.build import with_strategies
 from planner.request import Framework
-from planner.rules.proposal import ModelFacts, Proposal, facts_of
+from planner.rules.proposal import Proposal, facts_of
 from planner.rules.table import CORE, Found
 from planner.rules.verdict import Violation, accepted_at_launch, check
 
@@ -43,18 +39,6 @@ _ASSUMED: Final = (
     ("--use-distributed-optimizer", ("--use-distributed-optimizer", "--use-megatron-fsdp"), "distributed optimizer"),
     ("--moe-grouped-gemm", ("--moe-grouped-gemm",), "grouped GEMM of experts"),
 )
-_SOURCES: Final = MappingProxyType(
-    {
-        Framework.MEGATRON: "Megatron-LM arguments.py, parse_args and validate_args",
-        Framework.BRIDGE: "Megatron-Bridge training/utils/omegaconf_utils.py: unknown keys are refused",
-        Framework.NEMO: "NeMo nemo_run command line and MegatronStrategy",
-        Framework.TORCHTITAN: "torchtitan config/configs.py",
-        Framework.DEEPSPEED: "DeepSpeed runtime/config.py",
-        Framework.GALVATRON: "Galvatron core/runtime/hybrid_parallel_config.py",
-    }
-)
-
-
 _WORLD: Final = ("trainer.num_nodes", "trainer.devices")
 _READ_JSON: Final = (Framework.DEEPSPEED, Framework.GALVATRON)
 
@@ -187,7 +171,7 @@ def precision_of(read: Arguments) -> str:
 def _overrides(given: LaunchInput) -> JudgedLaunch:
     """Megatron-Bridge and NeMo: overrides as the flags that they stand for, over a model that a recipe names."""
     framework, text = given.framework, given.text
-    read = read_overrides(launcher_options_off(without_unresolved(text, _any_value), framework), framework)
+    read = read_overrides(launcher_options_off(without_unresolved(text, any_value), framework), framework)
     model, notes = _recipe_model(given, read.layers)
     facts = replace(facts_of(model), max_positions=0) if model else None  # positions follow the sequence here
     words, assumed = _with_assumptions(read.flags, read.answered, model)
@@ -216,13 +200,9 @@ def _overrides(given: LaunchInput) -> JudgedLaunch:
     )
 
 
-def _any_value(name: str) -> bool:
-    return "." in name
-
-
 def _own_rules(verdict: LaunchVerdict, proposal: Proposal, given: LaunchInput) -> tuple[Violation, ...]:
     """Violations with the framework's own words for arguments and moments, and its own rules."""
-    source = _SOURCES[given.framework]
+    source = SOURCES[given.framework]
     faults = tuple(v for v in verdict.violations if "argument" in v.values)
     if faults:
         return tuple(
@@ -308,164 +288,14 @@ def _missing_words(faults: Sequence[Fault]) -> tuple[Fault, ...]:
     return tuple(others)
 
 
-def _torchtitan(given: LaunchInput) -> JudgedLaunch:
-    launch = torchtitan.parse_torchtitan(
-        torchtitan.of_any_version(without_unresolved(given.text, _any_value)), world=given.world
-    )
-    config = launch.arguments.text("--config")
-    model = given.model or (model_of_config(config) if config else None)
-    if model is None:
-        raise InputError(
-            f"the model of configuration {config!r} is not known" if config else "the launch names no model",
-            allowed="--model MODEL, or --config of torchtitan's registry such as llama3_8b",
-        )
-    checkpoint, notes = launch.checkpoint, [*given.text.notes]
-    if checkpoint not in ("full", "none"):
-        notes.append(f"activation checkpointing {checkpoint or 'of the configuration'} is priced as selective")
-    plain = replace(launch, checkpoint=checkpoint if checkpoint == "full" else "none")
-    facts = facts_of(model)
-    judged = _stated(
-        given,
-        model,
-        launch.arguments.faults,
-        lambda: torchtitan.stated_layout(plain, facts),
-        torchtitan.degrees_of(launch, facts),
-    )
-    layout = judged.layout
-    if layout is not None:
-        recompute = {"full": FULL_RECOMPUTE, "none": NO_RECOMPUTE}.get(checkpoint, TITAN_SELECTIVE)
-        layout = with_strategies(layout, recompute=recompute)
-    precision = "fp32" if launch.arguments.text("--training.mixed_precision_param") == "float32" else "bf16"
-    unjudged = tuple(torchtitan.own_name(word) for word in launch.unjudged if word.startswith("--"))
-    return replace(
-        judged,
-        title=f"torchtitan {given.version}",
-        layout=layout,
-        precision=precision,
-        unjudged=unjudged,
-        notes=tuple(notes),
-    )
-
-
-def _deepspeed(given: LaunchInput) -> JudgedLaunch:
-    if not given.text.config:
-        raise InputError("no DeepSpeed configuration", allowed="--args-file ds_config.json, or a script that names one")
-    refuse_gaps(given.text)
-    launch = deepspeed.parse_deepspeed(
-        given.text.config, without_unresolved(given.text, deepspeed.takes_value), world=given.world
-    )
-    model = given.model or deepspeed.model_of(launch)
-    if model is None:
-        raise InputError(
-            "the model is not known", allowed="--model MODEL, or --num-layers, --hidden-size and --num-attention-heads"
-        )
-    facts = _with_positions(model)
-    judged = _stated(
-        given,
-        model,
-        launch.arguments.faults,
-        lambda: deepspeed.stated_layout(launch, facts),
-        deepspeed.degrees_of(launch, facts),
-    )
-    ignored = [f"DeepSpeed ignores the key {name} without a word" for name in launch.unread]
-    sixteen = "fp16" if deepspeed.enabled(launch, "fp16") else "bf16" if deepspeed.enabled(launch, "bf16") else "fp32"
-    return replace(
-        judged,
-        title=f"DeepSpeed {given.version}",
-        precision=sixteen,
-        unknown=(*judged.unknown, *(name.partition(" ")[0] for name in launch.unread)),
-        unjudged=tuple(word.partition("=")[0] for word in launch.unjudged if word.startswith("--")),
-        notes=(*given.text.notes, *ignored),
-    )
-
-
-def _with_positions(model: ModelSpec) -> ModelFacts:
-    """Sizes of a model with the positions that it states: the sequence of a launch that says none."""
-    return replace(facts_of(model), max_positions=model.max_positions)
-
-
-def _galvatron(given: LaunchInput) -> JudgedLaunch:
-    if not given.text.config:
-        raise InputError("no Galvatron configuration", allowed="--args-file galvatron_config.json")
-    if given.model is None:
-        raise InputError("Galvatron's JSON names no model", allowed="--model MODEL")
-    launch = galvatron.parse_galvatron(
-        given.text.config,
-        [word for word in without_unresolved(given.text, _any_value) if "=" in word],
-        world=given.world,
-    )
-    facts = _with_positions(given.model)
-    judged = _stated(
-        given,
-        given.model,
-        (),
-        lambda: galvatron.stated_layout(launch, facts),
-        galvatron.degrees_of(launch, facts),
-    )
-    ignored = [f"Galvatron does not read the key {name}" for name in launch.unread]
-    return replace(
-        judged,
-        title=f"Galvatron {given.version}",
-        unknown=tuple(name.partition(" ")[0] for name in launch.unread),
-        unjudged=tuple(launch.overrides),
-        notes=(*given.text.notes, *ignored),
-    )
-
-
-def _stated(
-    given: LaunchInput,
-    model: ModelSpec,
-    faults: Sequence[Fault],
-    read: Callable[[], StatedLayout],
-    degrees: Proposal,
-) -> JudgedLaunch:
-    """Judge a launch that states a layout: by each of its grids, or by its bare degrees where it states none."""
-    source = _SOURCES[given.framework]
-    stated, found = None, fault_violations(faults, source)
-    proposal = replace(degrees, model=facts_of(model))
-    if not found:
-        try:
-            stated = read()
-        except InputError as error:
-            found = check(proposal, given.framework, given.version) or (_unreadable(error, given.framework, source),)
-    if stated is not None:
-        proposals = stated.proposals(facts_of(model), given.world)
-        proposal = proposals[0]
-        each = [violation for one in proposals for violation in check(one, given.framework, given.version)]
-        found = tuple({(violation.rule, violation.message): violation for violation in each}.values())
-    accepted = accepted_at_launch(found)
-    return JudgedLaunch(
-        title="",
-        framework=given.framework,
-        version=given.version,
-        world=given.world,
-        violations=found,
-        accepted=accepted,
-        proposal=None if faults else proposal,
-        built=stated.layout.layers_per_stage if stated and accepted else None,
-        layout=stated.layout if stated and accepted else None,
-        model=model,
-        precision="bf16",
-        unknown=unknown_names(faults),
-    )
-
-
-def _unreadable(error: InputError, framework: Framework, source: str) -> Violation:
-    message = f"{error.where}: {error.what}" if error.where else error.what
-    message += f"; allowed: {error.allowed}" if error.allowed else ""
-    return Violation(
-        rule=f"{framework}-launch", message=message, values={"argument": error.where}, found=Found.PARSE, source=source
-    )
-
-
 _READERS: Final[Mapping[Framework, Callable[[LaunchInput], JudgedLaunch]]] = MappingProxyType(
     {
         Framework.MEGATRON: _megatron,
         Framework.BRIDGE: _overrides,
         Framework.NEMO: _overrides,
-        Framework.TORCHTITAN: _torchtitan,
-        Framework.DEEPSPEED: _deepspeed,
-        Framework.GALVATRON: _galvatron,
+        Framework.TORCHTITAN: read_torchtitan,
+        Framework.DEEPSPEED: read_deepspeed,
+        Framework.GALVATRON: read_galvatron,
     }
 )
 

@@ -349,20 +349,11 @@ def layout_of_lists(stages: Sequence[Sequence[object]]) -> str:
 
 
 def _toml_options(text: str, where: str) -> Iterator[str]:
-    """Options of torchtitan's command line that say what its TOML says."""
+    """Options of torchtitan 0.2's command line that say what its TOML says."""
     try:
         content = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also numbers of thousands of digits
         raise InputError(f"not TOML: {error}", allowed="a torchtitan configuration", where=where) from None
-    model = content.pop("model", {})
-    if isinstance(model, dict) and model.get("name"):
-        flavor = str(model.get("flavor", "")).lower().replace(".", "_").replace("-", "_")
-        yield from ("--module", str(model["name"]))
-        if flavor:
-            yield from ("--config", f"{model['name']}_{flavor}")
-    checkpoint = content.pop("activation_checkpoint", {})
-    if isinstance(checkpoint, dict) and checkpoint.get("mode"):
-        yield f"activation-checkpoint:{checkpoint['mode']}"
     for name, value in _leaves(content, ""):
         section, _, option = name.rpartition(".")
         if isinstance(value, bool):

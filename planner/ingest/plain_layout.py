@@ -10,6 +10,10 @@ from planner.rules.proposal import ModelFacts, Proposal, proposals_of
 from planner.rules.verdict import check
 
 
+class UnpricedError(InputError):
+    """The framework takes a launch that no layout here states: there is no price, and nothing is wrong."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class StatedLayout:
     """What a launch states: its layout, samples a step and tokens a sample; no rule has judged it."""

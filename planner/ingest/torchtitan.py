@@ -6,22 +6,24 @@ torchtitan 0.3.0: ``config/configs.py`` (options and defaults), ``trainer.py`` (
 ``distributed/parallel_dims.py`` (degrees), ``distributed/pipeline_parallel.py`` (stages).
 """
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from importlib.resources import files
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Layout, Strategy
 from costmodels.pipeline.schedules import Schedule, positions
 from hardware.errors import InputError
 from planner.ingest.options import Arguments, Fault, Option, read_arguments
-from planner.ingest.plain_layout import StatedLayout, refuse_illegal, uniform_stages
+from planner.ingest.plain_layout import StatedLayout, UnpricedError, has_replicas, refuse_illegal, uniform_stages
+from planner.ingest.torchtitan_models import defaults_of, entry_of
+from planner.ingest.torchtitan_words import last_switches, of_any_version, opposite, option_table
 from planner.layouts.splits import even_chunks
 from planner.request import Framework
-from planner.rules.proposal import ModelFacts, Proposal, Split
+from planner.rules.proposal import ModelFacts, Proposal, Split, Switches
+from planner.rules.table import Found
+from planner.rules.verdict import Violation
 
 _SCHEDULES: Final = MappingProxyType(
     {
@@ -31,9 +33,25 @@ _SCHEDULES: Final = MappingProxyType(
         "zbvzerobubble": Schedule.ZBV,
     }
 )
+_UNPRICED: Final = ("loopedbfs", "interleavedzerobubble", "dualpipev")
+"""Other schedules of PyTorch; none is simulated here."""
+_PRICED: Final = "1F1B, GPipe, Interleaved1F1B, ZBVZeroBubble"
+_OTHERS: Final = "LoopedBFS, InterleavedZeroBubble, DualPipeV"
+_TWO_A_STAGE: Final = ("zbvzerobubble", "dualpipev")
+_WHOLE_ROUNDS: Final = ("interleaved1f1b", "interleavedzerobubble")
+_FILLED: Final = ("1f1b", "dualpipev")
+"""Schedules with as many micro-batches as positions at least."""
 _CHECKPOINT: Final = "activation-checkpoint:"
+_SELECTIVE: Final = "selective"
+_MODES: Final = ("full", "none", _SELECTIVE, "memory-budget", "memory_budget")
 _RECOMPUTE: Final = MappingProxyType({"full": FULL_RECOMPUTE, "none": NO_RECOMPUTE})
 _SECTIONS: Final = ("training", "parallelism", "compile")
+_OVERRIDE: Final = "override"
+_OWN_PLACES: Final = ("--hf_assets_path", "--dump_folder")
+COMPILED: Final = "--compile.enable"
+UNCAPTURED: Final = "--training.disable_cuda_graphs"
+MENDING: Final = MappingProxyType({COMPILED: "compile", UNCAPTURED: "disable_cuda_graphs"})
+"""Switches that mend a launch, and their short names."""
 _OWN: Final = ("--module", "--config")
 _VALUES: Final = MappingProxyType({"flag": "0", "list": "+"})
 _P: Final = "--parallelism."
@@ -49,31 +67,29 @@ class TitanLaunch:
     world : int
         Number of ranks.
     arguments : Arguments
-        Options that decide on the layout, and faults: unknown names, values of the wrong type.
+        Options that decide on the layout, with what the configuration sets beside them, and faults: unknown names,
+        values of the wrong type.
     unjudged : tuple of str
         Options of sections that say nothing about a layout.
     checkpoint : str
-        Word of the subcommand ``activation-checkpoint:``; empty when it is left to the configuration.
+        Word of the subcommand ``activation-checkpoint:``, else what the configuration has; empty when none is named.
+    old : bool
+        Whether it is a launch of 0.2.
     """
 
     world: int
     arguments: Arguments
     unjudged: tuple[str, ...]
     checkpoint: str
+    old: bool = False
 
 
-@lru_cache(maxsize=1)
-def option_table() -> Mapping[str, Any]:
-    """Options by section, and the names of the sections that are not judged."""
-    text = files("planner.ingest").joinpath("torchtitan_options.toml").read_text(encoding="utf-8")
-    return MappingProxyType(tomllib.loads(text))
-
-
-@lru_cache(maxsize=1)
-def _options() -> Mapping[str, Option]:
+@lru_cache(maxsize=2)
+def _options(*, old: bool) -> Mapping[str, Option]:
     found = {name: Option(name=name, values="1", kind="str") for name in _OWN}
     for section in _SECTIONS:
-        for field, entry in option_table()[section].items():
+        before = option_table().get(f"{section}_before_0_3", {}) if old else {}
+        for field, entry in {**option_table()[section], **before}.items():
             kind = str(entry["kind"])
             names = [f"--{section}.{field}", *([f"--{section}.no_{field}"] if kind == "flag" else [])]
             for name in names:
@@ -83,10 +99,19 @@ def _options() -> Mapping[str, Option]:
                     kind=kind if kind in ("int", "float") else "str",
                     choices=tuple(entry.get("choices", ())),
                 )
+    for section, fields in option_table()["other_sections"].items():
+        for name in (f"--{section}.{field}" for field in fields):
+            found[name] = Option(name=name, values="*", kind="str")
     return MappingProxyType(found)
 
 
-def parse_torchtitan(arguments: Sequence[str], *, world: int) -> TitanLaunch:
+def read_torchtitan(arguments: Sequence[str], *, world: int) -> TitanLaunch:
+    """Read the arguments of torchtitan 0.3, or of 0.2 in its own words; parameters as of :func:`parse_torchtitan`."""
+    words, old = of_any_version(arguments)
+    return parse_torchtitan(words, world=world, old=old)
+
+
+def parse_torchtitan(arguments: Sequence[str], *, world: int, old: bool = False) -> TitanLaunch:
     """Read the arguments of ``torchtitan.train``.
 
     Parameters
@@ -95,6 +120,8 @@ def parse_torchtitan(arguments: Sequence[str], *, world: int) -> TitanLaunch:
         As after ``-m torchtitan.train``; names may be written with dashes or underscores.
     world : int
         Number of ranks.
+    old : bool
+        Whether it is a launch of 0.2, whose model brings no settings with it, and which has options of its own.
 
     Returns
     -------
@@ -110,61 +137,43 @@ def parse_torchtitan(arguments: Sequence[str], *, world: int) -> TitanLaunch:
         if word.startswith("--"):
             name, sign, value = word.partition("=")
             name = "--" + name[2:].replace("-", "_")
-            other = name[2:].split(".")[0] in option_table()["other_sections"]
-            target = unjudged if other else judged
+            target = unjudged if _says_nothing(name, old=old) else judged
             target.append(name + sign + value)
         else:
             target.append(word)
-    read = read_arguments(judged, _options())
+    read = read_arguments(last_switches(judged), _options(old=old))
     faults = [replace(fault, rule=fault.rule.replace("megatron", "torchtitan")) for fault in read.faults]
     faults += [
         Fault(rule="torchtitan-option-value", argument=word, message=f"activation checkpointing {word!r} is unknown")
         for word in chosen
-        if word not in ("full", "none", "selective", "memory-budget")
+        if word not in _MODES
     ]
+    config = "" if old else read.text("--config")
+    checkpoint = str(entry_of(config).get("checkpoint", _SELECTIVE)) if config or old else ""
     return TitanLaunch(
         world=world,
-        arguments=replace(read, faults=tuple(faults)),
+        arguments=replace(read, faults=tuple(faults), given=_with_defaults(read.given, config)),
         unjudged=tuple(unjudged),
-        checkpoint=chosen[-1] if chosen else "",
+        checkpoint=chosen[-1].replace("_", "-") if chosen else checkpoint,
+        old=old,
     )
 
 
-def of_any_version(arguments: Sequence[str]) -> list[str]:
-    """Options of torchtitan 0.2 in the words of 0.3; sections that only 0.2 has become one that is not judged.
-
-    Parameters
-    ----------
-    arguments : sequence of str
-        As after ``torchtitan.train``.
-    """
-    words: list[str] = []
-    flavor = {"name": "", "flavor": ""}
-    pending = ""
-    for word in arguments:
-        name, sign, value = word.removeprefix("--").partition("=")
-        section, _, field = name.replace("-", "_").partition(".")
-        old = word.startswith("--") and section in option_table()["old_sections"]
-        if pending and not word.startswith("--"):
-            flavor[pending], pending = word, ""
-        elif old and section == "model" and field in flavor:
-            flavor[field], pending = value, "" if sign else field
-        elif old and (section, field) == ("activation_checkpoint", "mode"):
-            pending = "" if sign else "mode"
-            flavor["mode"] = value
-        else:
-            words.append(f"--override.{word.removeprefix('--')}" if old else word)
-    if flavor["name"]:
-        config = f"{flavor['name']}_{flavor['flavor'].lower().replace('.', '_').replace('-', '_')}".rstrip("_")
-        words += ["--module", flavor["name"], "--config", config]
-    return [*words, *([f"{_CHECKPOINT}{flavor['mode']}"] if flavor.get("mode") else [])]
+def _says_nothing(name: str, *, old: bool) -> bool:
+    """Whether an option is known to say nothing about a layout."""
+    table, (section, _, field) = option_table(), name[2:].partition(".")
+    field = field.removeprefix("no_").partition(".")[0]
+    if section == _OVERRIDE or old:
+        return section in table["other_sections"] or f"{section}.{field}" in table["old_options"]
+    return name in _OWN_PLACES or field in table["other_sections"].get(section, ())
 
 
-def own_name(word: str) -> str:
-    """Name of an option as its user writes it, also in a section that only torchtitan 0.2 has."""
-    name = word.partition("=")[0]
-    old = name.removeprefix("--override.")
-    return f"--{old}" if old != name and old.partition(".")[0] in option_table()["old_sections"] else name
+def _with_defaults(given: Mapping[str, tuple[str, ...]], config: str) -> Mapping[str, tuple[str, ...]]:
+    """Options of a launch, and those of its configuration that they leave as they are."""
+    defaults = {
+        name: values for name, values in defaults_of(config).items() if not {name, opposite(name)} & given.keys()
+    }
+    return MappingProxyType({**defaults, **given})
 
 
 def layout_of(launch: TitanLaunch, model: ModelFacts) -> Layout:
@@ -204,14 +213,16 @@ def stated_layout(launch: TitanLaunch, model: ModelFacts) -> StatedLayout:
         raise InputError("; ".join(fault.message for fault in read.faults), allowed="options of torchtitan 0.3")
     strategy = _strategy(launch, model)
     pp = read.number(_P + "pipeline_parallel_degree", 1)
+    split = _split(read, model, pp)
     local = read.number(_T + "local_batch_size", 8)
     micro = read.number(_P + "pipeline_parallel_microbatch_size", 1) if pp > 1 else local
     batch = read.number(_T + "global_batch_size", -1)
-    batch = batch if batch > 0 else local * strategy.dp
+    batch = batch if batch >= 0 else local * strategy.dp
     _check_batch(batch, local, strategy.dp, micro, pp)
+    _check_filled(read, local // micro, sum(map(len, split)))
     schedule = _schedule(read) if pp > 1 else Schedule.ONE_F_ONE_B
     layout = Layout(
-        stages=uniform_stages(_split(read, model, pp, schedule), strategy),
+        stages=uniform_stages(split, strategy),
         micro_batch=micro,
         num_microbatches=batch // (micro * strategy.dp),
         schedule=schedule,
@@ -236,11 +247,20 @@ def round_group(schedule: Schedule, pp: int, microbatches: int) -> int:
 def _check_batch(batch: int, local: int, dp: int, micro: int, pp: int) -> None:
     if pp > 1 and (micro < 1 or local % micro):
         raise InputError(f"local batch {local} does not divide by micro-batch {micro}", allowed="a multiple")
-    if local < 1 or batch % (local * dp):
+    if local < 1 or batch < 1 or batch % (local * dp):
         raise InputError(f"global batch {batch} does not divide by local batch {local} x dp {dp}", allowed="a multiple")
     if pp > 1 and batch != local * dp:
+        raise UnpricedError(
+            f"the pipeline runs {batch // (local * dp)} times a step, which has no price here",
+            allowed=f"--training.local_batch_size {batch // dp} runs it once",
+        )
+
+
+def _check_filled(read: Arguments, microbatches: int, places: int) -> None:
+    """DualPipeV, which no rule on layouts knows, needs a micro-batch for every position."""
+    if _schedule_name(read) == "dualpipev" and microbatches < places > 1:
         raise InputError(
-            f"the pipeline runs {batch // (local * dp)} times a step", allowed="a local batch that is whole"
+            f"{microbatches} micro-batches with DualPipeV on {places} positions", allowed=f"{places} or more"
         )
 
 
@@ -254,22 +274,75 @@ def degrees_of(launch: TitanLaunch, model: ModelFacts) -> Proposal:
     local = read.number(_T + "local_batch_size", 8)
     micro = read.number(_P + "pipeline_parallel_microbatch_size", 1) if pp > 1 else local
     rest = launch.world // max(1, tp * cp * pp)
+    dp = max(1, replicas) * shard if shard > 0 else max(1, rest)
+    name = _schedule_name(read)
+    vpp = 2 if pp > 1 and (name in _UNPRICED or _SCHEDULES.get(name) in (Schedule.INTERLEAVED, Schedule.ZBV)) else 1
     return Proposal(
         world=launch.world,
         tp=tp,
         pp=pp,
         cp=cp,
-        ep=ep,
-        etp=tp if ep == 1 else 1,
-        dp=max(1, replicas) * shard if shard > 0 else max(1, rest),
+        vpp=vpp,
+        ep=ep if model.experts else 1,
+        etp=_experts_tp(launch, tp, ep),
+        dp=dp,
         zero=3,
+        shard_group=shard * cp if shard > 0 and replicas > 1 else 0,
         micro_batch=micro,
-        global_batch=max(read.number(_T + "global_batch_size", -1), local * max(1, rest)),
+        global_batch=local * dp if pp > 1 else max(read.number(_T + "global_batch_size", -1), local * dp),
         seq=read.number(_T + "seq_len", 2048),
-        sequence_parallel=tp > 1,
+        sequence_parallel=tp > 1 and not read.has(_P + "no_enable_sequence_parallel"),
         model=model,
-        split=Split(explicit=even_chunks(model.layers, pp, 1) if 1 < pp <= launch.world else ()),
+        split=Split(explicit=even_chunks(model.layers, pp, vpp) if 1 < pp <= launch.world else ()),
+        switches=Switches(gpipe=name not in _FILLED, any_rounds=name not in _WHOLE_ROUNDS),
     )
+
+
+def switch_violations(launch: TitanLaunch, checkpoint: str, model: ModelFacts) -> tuple[Violation, ...]:
+    """Switches that torchtitan refuses together.
+
+    Parameters
+    ----------
+    launch : TitanLaunch
+        See :func:`parse_torchtitan`.
+    checkpoint : str
+        Word of its activation checkpointing.
+    model : ModelFacts
+        Sizes of the model.
+    """
+    read = launch.arguments
+    parts = ",".join(read.texts("--compile.components")) or "model,loss"
+    compiled = read.has("--compile.enable") and "model" in parts.split(",")
+    needs = [
+        name
+        for name, asked in (
+            ("--compile.enable_async_tensor_parallel", read.has("--compile.enable_async_tensor_parallel")),
+            ("activation-checkpoint:memory-budget", checkpoint == "memory-budget"),
+        )
+        if asked and not compiled
+    ]
+    found = [_refused(f"{name} without a compiled model", COMPILED, "torchtitan-compiled") for name in needs]
+    pp, ep = read.number(_P + "pipeline_parallel_degree", 1), read.number(_P + "expert_parallel_degree", 1)
+    told = f"pp {pp}" if pp > 1 else f"experts over ep {ep}" if model.experts and ep > 1 else ""
+    if told and not launch.old and not read.has(UNCAPTURED):
+        what = f"CUDA graphs, which are on, do not capture {told}"
+        found.append(_refused(what, UNCAPTURED, "torchtitan-cuda-graphs"))
+    return tuple(found)
+
+
+def _refused(what: str, option: str, rule: str) -> Violation:
+    return Violation(
+        rule=rule,
+        message=f"{what}; allowed: {option}",
+        values={"argument": option},
+        found=Found.PARSE,
+        source="torchtitan 0.3, trainer.py (Trainer.Config.__post_init__) and config/configs.py (CompileConfig)",
+    )
+
+
+def _experts_tp(launch: TitanLaunch, tp: int, ep: int) -> int:
+    """Tensor parallelism of experts: tp's without ep, else none; 0.2 has an option for it."""
+    return tp if ep == 1 else launch.arguments.number(_P + "expert_tensor_parallel_degree", 1)
 
 
 def _strategy(launch: TitanLaunch, model: ModelFacts) -> Strategy:
@@ -284,50 +357,88 @@ def _strategy(launch: TitanLaunch, model: ModelFacts) -> Strategy:
         raise InputError("a degree is below 1", allowed="integers from 1")
     shard = shard if shard > 0 else max(1, launch.world // (replicas * cp * tp * pp))
     if launch.checkpoint not in _RECOMPUTE:
-        told = launch.checkpoint or "left to the configuration"
         raise InputError(
-            f"activation checkpointing {told} has no counterpart in a layout",
+            f"activation checkpointing {launch.checkpoint or 'that is not named'} has no counterpart in a layout",
             allowed="activation-checkpoint:full or activation-checkpoint:none",
         )
     reshard = read.text(_P + "fsdp_reshard_after_forward", "default")
     sharded = {"always": 3, "never": 2}.get(reshard, 2 if pp > 1 else 3)
-    zero = 0 if shard * cp == 1 and reshard == "default" else sharded
-    return Strategy(
+    grid = Strategy(
         tp=tp,
         cp=cp,
         dp=replicas * shard,
         ep=ep if model.experts else 1,
-        etp=tp if model.experts and ep == 1 else 1,
+        etp=_experts_tp(launch, tp, ep) if model.experts else 1,
         sequence_parallel=tp > 1 and not read.has(_P + "no_enable_sequence_parallel"),
-        zero=zero,
-        shard_group=shard * cp if zero and replicas > 1 else 0,
         recompute=_RECOMPUTE[launch.checkpoint],
     )
+    shared = has_replicas(replace(grid, dp=shard), experts=model.experts > 0)
+    zero = sharded if shared or reshard != "default" else 0
+    return replace(grid, zero=zero, shard_group=shard * cp if zero and replicas > 1 else 0)
+
+
+def _schedule_name(read: Arguments) -> str:
+    return read.text(_P + "pipeline_parallel_schedule", "1F1B").lower()
 
 
 def _schedule(read: Arguments) -> Schedule:
-    told = read.text(_P + "pipeline_parallel_schedule", "1F1B")
-    schedule = _SCHEDULES.get(told.lower())
-    if schedule is None:
-        raise InputError(f"schedule {told} is not modelled", allowed="1F1B, GPipe, Interleaved1F1B, ZBVZeroBubble")
-    return schedule
+    """Schedule of a pipeline, by a name that PyTorch has.
+
+    Raises
+    ------
+    UnpricedError
+        No simulator here has it.
+    """
+    name = _schedule_name(read)
+    written = read.text(_P + "pipeline_parallel_schedule_csv")
+    if written not in ("", "None"):
+        raise UnpricedError(f"the schedule of {written} has no price here", allowed="a schedule by its name")
+    if name in _UNPRICED:
+        told = read.text(_P + "pipeline_parallel_schedule")
+        raise UnpricedError(f"schedule {told} has no price here", allowed=_PRICED)
+    return _SCHEDULES[name]
 
 
-def _split(read: Arguments, model: ModelFacts, pp: int, schedule: Schedule) -> list[tuple[int, ...]]:
-    """Layers of each stage and chunk: as listed, or spread as torchtitan does."""
+def _split(read: Arguments, model: ModelFacts, pp: int) -> list[tuple[int, ...]]:
+    """Layers of each stage and chunk, as listed or spread as torchtitan does; those of an unpriced schedule in order.
+
+    Raises
+    ------
+    InputError
+        PyTorch has no such schedule, or the positions do not go with it.
+    """
     if pp == 1:
         return [(model.layers,)]
-    looped = schedule in (Schedule.INTERLEAVED, Schedule.ZBV)
+    name = _schedule_name(read)
+    if name not in _SCHEDULES and name not in _UNPRICED:
+        told = read.text(_P + "pipeline_parallel_schedule")
+        raise InputError(f"schedule {told} is unknown", allowed=f"{_PRICED}; without a price: {_OTHERS}")
+    schedule = _SCHEDULES.get(name, Schedule.INTERLEAVED)
+    counts = _positions(read, model, pp, looped=schedule in (Schedule.INTERLEAVED, Schedule.ZBV))
+    vpp = len(counts) // pp
+    if name in _TWO_A_STAGE and vpp != 2:
+        raise InputError(f"{vpp} pipeline positions a stage with schedule {name}", allowed="two a stage")
+    places = positions(schedule, pp, vpp)
+    return [tuple(counts[int(places[stage, chunk])] for chunk in range(vpp)) for stage in range(pp)]
+
+
+def _positions(read: Arguments, model: ModelFacts, pp: int, *, looped: bool) -> list[int]:
+    """Layers of each pipeline position, as many as the schedule takes.
+
+    Raises
+    ------
+    InputError
+        The positions do not go with the stages and the schedule, or a module is missing.
+    """
     parts = read.texts(_P + "module_fqns_per_model_part")
     counts = _listed(parts, model) if parts else _spread(read, model, pp, 2 if looped else 1)
     vpp, rest = divmod(len(counts), pp)
     if rest or vpp < 1 or (vpp > 1) != looped:
         raise InputError(
-            f"{len(counts)} pipeline positions on {pp} stages with schedule {schedule}",
+            f"{len(counts)} pipeline positions on {pp} stages with schedule {_schedule_name(read)}",
             allowed="one position a stage for 1F1B and GPipe, two or more for the others",
         )
-    places = positions(schedule, pp, vpp)
-    return [tuple(counts[int(places[stage, chunk])] for chunk in range(vpp)) for stage in range(pp)]
+    return counts
 
 
 def _listed(parts: Sequence[str], model: ModelFacts) -> list[int]:
@@ -350,12 +461,16 @@ def _spread(read: Arguments, model: ModelFacts, pp: int, vpp: int) -> list[int]:
     last = read.number(_P + "pipeline_parallel_last_stage_less_layers", 1)
     weight = model.layers + first + last
     per_stage = read.number(_P + "pipeline_parallel_layers_per_stage", 0)
+    if per_stage < 1 and read.has(_P + "pipeline_parallel_layers_per_stage"):
+        raise InputError(f"{per_stage} layers a position", allowed="a whole number from 1")
     total = -(-weight // per_stage) if per_stage > 0 else pp * vpp
-    spreads = 1 < total <= weight  # beyond it there are positions without a module; their list may be without end
-    base, extra = divmod(weight, total)
-    counts = [base + (index < extra) for index in range(total)] if spreads else [-1]
+    base, extra = divmod(weight, total) if 1 < total <= weight else (-1, 0)
+    if not 0 <= max(first, last) <= base or min(first, last) < 0:
+        raise InputError(
+            f"{model.layers} layers, {first} for embedding and {last} for head do not spread over {total} positions",
+            allowed="fewer positions, or ends that count no more than a position has",
+        )
+    counts = [base + (index < extra) for index in range(total)]
     counts[0] -= first
     counts[-1] -= last
-    if min(counts) < 0:
-        raise InputError(f"{model.layers} layers do not spread over {total} positions", allowed="fewer positions")
     return counts

@@ -1,8 +1,10 @@
 """Configurations of torchtitan's registry, by name and by the sizes of their models."""
 
 import tomllib
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib.resources import files
+from types import MappingProxyType
 from typing import Any, Final
 
 from costmodels.workload import presets
@@ -19,7 +21,31 @@ def registry() -> tuple[dict[str, Any], ...]:
     return tuple(tomllib.loads(text)["config"])
 
 
-def same_sizes(entry: dict[str, Any], facts: ModelFacts) -> bool:
+def entry_of(config: str) -> Mapping[str, Any]:
+    """Entry of a configuration by its name; empty when it is not known."""
+    return next((entry for entry in registry() if entry["config"] == config), {})
+
+
+def defaults_of(config: str) -> Mapping[str, tuple[str, ...]]:
+    """Options that a configuration sets, with their values; switches have none.
+
+    Parameters
+    ----------
+    config : str
+        Such as ``llama3_70b``; one that is not known sets nothing.
+    """
+    entry = entry_of(config)
+    found: dict[str, tuple[str, ...]] = {}
+    for section in ("training", "parallelism", "compile"):
+        for field, value in entry.get(section, {}).items():
+            if isinstance(value, bool):
+                found[f"--{section}.{field}" if value else f"--{section}.no_{field}"] = ()
+            else:
+                found[f"--{section}.{field}"] = (str(value),)
+    return MappingProxyType(found)
+
+
+def same_sizes(entry: Mapping[str, Any], facts: ModelFacts) -> bool:
     """Whether a configuration builds a model of these sizes."""
     return all(entry[size] == getattr(facts, size) for size in SIZES)
 
@@ -37,9 +63,9 @@ def model_of_config(config: str) -> ModelSpec | None:
     ModelSpec or None
         None when no preset has the name, or none has the configuration's sizes.
     """
-    entry = next((entry for entry in registry() if entry["config"] == config), None)
+    entry = entry_of(config)
     named = presets.find(config)
-    if entry is None or (named is not None and same_sizes(entry, facts_of(named))):
+    if not entry or (named is not None and same_sizes(entry, facts_of(named))):
         return named
     fitting = (presets.find(name) for name in presets.names())
     return next((model for model in fitting if model is not None and same_sizes(entry, facts_of(model))), None)

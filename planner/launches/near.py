@@ -43,9 +43,10 @@ def near_launch(judged: JudgedLaunch, given: LaunchInput) -> tuple[Neighbour, ..
     if judged.framework is not Framework.TORCHTITAN:
         return nearest_legal(proposal, judged.framework, version=judged.version, count=NAMED)
     near = nearest_legal(proposal, judged.framework, version=judged.version, count=_TRIED)
-    read = torchtitan.parse_torchtitan(torchtitan.of_any_version(given.text.arguments), world=given.world)
-    candidates = [_filled(proposal), *(one.proposal for one in near)]
-    written = dict.fromkeys(_written(candidate, read) for candidate in candidates)
+    mends = tuple((switch, torchtitan.MENDING[switch], 0, 1) for switch in _switches_needed(judged))
+    read = torchtitan.read_torchtitan(given.text.arguments, world=given.world)
+    candidates = [proposal, _filled(proposal), *(one.proposal for one in near)]
+    written = dict.fromkeys((*_written(candidate, read), *mends) for candidate in candidates)
     found: list[Neighbour] = []
     for changes in sorted(filter(None, written), key=len):
         again = _judged_again(changes, given)
@@ -57,6 +58,12 @@ def near_launch(judged: JudgedLaunch, given: LaunchInput) -> tuple[Neighbour, ..
         if len(found) == NAMED:
             break
     return tuple(found)
+
+
+def _switches_needed(judged: JudgedLaunch) -> tuple[str, ...]:
+    """Switches that mend what no degree does."""
+    needed = {violation.values.get("argument") for violation in judged.violations}
+    return tuple(dict.fromkeys(switch for switch in torchtitan.MENDING if switch in needed))
 
 
 def _filled(proposal: Proposal) -> Proposal:
@@ -92,7 +99,11 @@ def _written(wanted: Proposal, read: torchtitan.TitanLaunch) -> Written:
 
 def _judged_again(changes: Written, given: LaunchInput) -> JudgedLaunch | None:
     """The answer on a launch with the changes behind it; None where it is not legal."""
-    words = [word for option, _, _, new in changes for word in (option, str(new))]
+    words = [
+        word
+        for option, _, _, new in changes
+        for word in ((option,) if option in torchtitan.MENDING else (option, str(new)))
+    ]
     try:
         again = judge_launch(replace(given, text=replace(given.text, arguments=(*given.text.arguments, *words))))
     except InputError:

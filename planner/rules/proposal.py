@@ -105,6 +105,7 @@ class Switches:
     tp_comm_overlap: bool = False
     overlap_p2p: bool = True
     interleaved_one: bool = False  # one virtual stage counts as interleaved (core 0.13, when it is asked for)
+    any_rounds: bool = False  # a schedule of virtual chunks whose micro-batches need not divide into rounds
     gpipe: bool = False  # all micro-batches forward, then all backward: they need not fill the stages
     microbatch_group: int = 0  # 0: the pipeline degree, unless it is given
     microbatch_group_given: bool = False
@@ -259,6 +260,7 @@ def _order_switches(layout: Layout) -> dict[str, Any]:
         "ends_alone": layout.pp > 2 and layout.stages[0].layers == layout.stages[-1].layers == 0,
         "pp_before_dp": layout.rank_order is RankOrder.PP_INSIDE,
         "gpipe": layout.schedule is Schedule.GPIPE,
+        "any_rounds": layout.schedule is Schedule.ZBV,
     }
 
 

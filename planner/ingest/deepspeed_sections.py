@@ -1,0 +1,223 @@
+"""Sections of a DeepSpeed configuration: what it refuses in them, and their values as it takes them.
+
+References
+----------
+DeepSpeed 0.19: ``runtime/config.py`` (keys that were removed, ``_do_error_check``), ``runtime/config_utils.py``
+("auto" stands for the default), ``runtime/zero/config.py``, ``runtime/zero/offload_config.py``,
+``runtime/precision_config.py``.
+"""
+
+import difflib
+import math
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from importlib.resources import files
+from types import MappingProxyType
+from typing import Any, Final
+
+from planner.ingest.options import Fault
+
+ZERO: Final = "zero_optimization"
+MOST_STAGE: Final = 3
+_AUTO: Final = "auto"
+_DEVICES: Final = ("none", "cpu", "nvme")
+_ON: Final = ("true", "t", "yes", "y", "on", "1")
+_OFF: Final = ("false", "f", "no", "n", "off", "0")
+_REDUCE: Final = "gradient_allreduce_op"
+_REDUCTIONS: Final = ("mean", "sum")
+_TYPES: Final = ("fp16", "bf16", "fp32")
+_OPTIONAL: Final = (
+    *("overlap_comm", "zenflow", "offload_param", "offload_optimizer", "nvme_path"),
+    *("cpu_offload", "cpu_offload_param", "cpu_offload_use_pin_memory"),
+)
+
+
+@lru_cache(maxsize=1)
+def key_table() -> Mapping[str, Any]:
+    """Keys that DeepSpeed reads, and options of Megatron-DeepSpeed."""
+    text = files("planner.ingest").joinpath("deepspeed_keys.toml").read_text(encoding="utf-8")
+    return MappingProxyType(tomllib.loads(text))
+
+
+def near_key(key: str, known: Sequence[str]) -> str:
+    """Hint at the nearest known key, in brackets; empty when none is near."""
+    close = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def section_of(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Values of a section that state something; what is no section is empty (it is a fault), as is "auto".
+
+    ``zero_optimization: true``, an old form, is stage 1; ``bf16`` has an older name.
+    """
+    value = config.get(name, config.get("bfloat16", {}) if name == "bf16" else {})
+    if name == ZERO and isinstance(value, bool):
+        return {"stage": int(value)}
+    return {key: held for key, held in value.items() if held != _AUTO} if isinstance(value, dict) else {}
+
+
+def switched(section: Mapping[str, Any], name: str) -> bool:
+    """Whether a switch of a section is on: ``true``, 1, or a word for it."""
+    value = section.get(name, False)
+    return value == 1 if isinstance(value, int | float) else str(value).lower() in _ON
+
+
+def stage_of(config: Mapping[str, Any]) -> int:
+    """ZeRO stage; 0 where none is stated or what is stated is none."""
+    value = section_of(config, ZERO).get("stage", 0)
+    return int(value) if _fits(value, "stage") else 0
+
+
+def offloaded(config: Mapping[str, Any], part: str) -> bool:
+    """Whether ``optimizer`` or ``param`` lies in the host's memory or on its disks."""
+    zero = section_of(config, ZERO)
+    section = zero.get(f"offload_{part}")
+    old = "cpu_offload" if part == "optimizer" else "cpu_offload_param"
+    device = section.get("device", "none") if isinstance(section, dict) else "none"
+    return device in ("cpu", "nvme") or switched(zero, old)
+
+
+def config_faults(config: Mapping[str, Any]) -> tuple[Fault, ...]:
+    """What DeepSpeed refuses in a configuration, but for its batch.
+
+    Parameters
+    ----------
+    config : mapping
+        The decoded JSON.
+    """
+    table = key_table()
+    gone = "was removed from DeepSpeed 0.19; allowed: without it"
+    found = [_fault(key, f"{key} {gone}") for key in table["removed"] if key in config]
+    zero = config.get(ZERO, {})
+    for key in table["removed_of_zero"] if isinstance(zero, dict) else ():
+        found += [_fault(f"{ZERO}.{key}", f"{ZERO}: {key} {gone}")] if key in zero else []
+    for key in table["objects"]:
+        if key in config and not isinstance(config[key], dict):
+            found.append(_fault(key, f"{key}: {type(config[key]).__name__} instead of an object; allowed: an object"))
+    for name in (ZERO, "bf16", "fp16"):
+        found += _section_faults(config, name)
+    return (*found, *_conflicts(config))
+
+
+def _fault(argument: str, message: str, kind: str = "value") -> Fault:
+    return Fault(rule=f"deepspeed-{kind}", argument=argument, message=message)
+
+
+def _section_faults(config: Mapping[str, Any], name: str) -> Iterator[Fault]:
+    given = config.get(name, config.get("bfloat16", {}) if name == "bf16" else {})
+    if isinstance(given, dict):
+        yield from _value_faults(given, name, name)
+    elif not (name == ZERO and isinstance(given, bool)):
+        yield _fault(name, f"{name}: {type(given).__name__} instead of an object; allowed: an object")
+
+
+def _value_faults(given: Mapping[str, Any], name: str, place: str) -> Iterator[Fault]:
+    table = key_table()
+    known = table["sections"][name]
+    for key, value in given.items():
+        where = f"{place}.{key}"
+        if name == ZERO and key in table["removed_of_zero"]:
+            continue
+        if value == _AUTO:
+            continue
+        if key not in known:
+            yield _fault(where, f"{place}: {key} is unknown{near_key(key, list(known))}", "unknown-key")
+        elif value is None and key in _OPTIONAL:
+            continue
+        elif known[key] == "table" and key in table["sections"] and isinstance(value, dict):
+            yield from _value_faults(value, key, where)
+        elif not _fits(value, known[key]):
+            yield _fault(where, f"{place}: {key} {value!r}; allowed: {_allowed(known[key])}")
+
+
+def _allowed(kind: str) -> str:
+    words = {
+        "flag": "true or false",
+        "stage": "0, 1, 2 or 3",
+        "device": ", ".join(_DEVICES),
+        "table": "an object",
+        "text": "a text",
+    }
+    return words.get(kind) or (f"a {kind}" if kind.startswith("number") else f"a whole number{kind[5:]}")
+
+
+def _fits(value: object, kind: str) -> bool:
+    """Whether a value is one of a kind as pydantic takes them: texts of numbers and numbers of switches too."""
+    if kind == "flag":
+        return value in (0, 1) if isinstance(value, int | float) else str(value).lower() in (*_ON, *_OFF)
+    if kind == "device":
+        return value in _DEVICES
+    if kind in ("table", "text"):
+        return isinstance(value, dict if kind == "table" else str)
+    number = _number(value)
+    whole = not kind.startswith("number")
+    if (
+        number is None
+        or (whole and not number.is_integer())
+        or (whole and "e" in str(value) and isinstance(value, str))
+    ):
+        return False
+    if kind == "stage":
+        return 0 <= number <= MOST_STAGE
+    words = kind.split()
+    least = float(words[2]) if "from" in words else -math.inf
+    most = float(words[4]) if "to" in words else math.inf
+    return least <= number <= most
+
+
+def _number(value: object) -> float | None:
+    """A number, also one that is written as a text; None for what is none."""
+    try:
+        number = float(value) if isinstance(value, int | float | str) else math.nan
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def _conflicts(config: Mapping[str, Any]) -> Iterator[Fault]:
+    """Values that exclude each other."""
+    stage, bf16, fp16 = stage_of(config), section_of(config, "bf16"), section_of(config, "fp16")
+    zero = section_of(config, ZERO)
+    if switched(bf16, "enabled") and switched(fp16, "enabled"):
+        yield _fault("fp16.enabled", "bf16 and fp16 are both enabled; allowed: one of them")
+    for section, name in ((fp16, "fp16_master_weights_and_grads"), (bf16, "bf16_master_weights_and_grads")):
+        if switched(section, name) and not stage:
+            yield _fault(name, f"{name} with ZeRO stage 0; allowed: ZeRO 1 to 3, or without it")
+    if switched(bf16, "bf16_optimizer_states") and not (stage and switched(bf16, "bf16_master_weights_and_grads")):
+        told = "bf16_optimizer_states needs ZeRO 1 to 3 and bf16_master_weights_and_grads"
+        yield _fault("bf16_optimizer_states", told)
+    if "compute_grad_norm" in zero and not switched(zero, "compute_grad_norm") and stage not in (1, 2):
+        yield _fault("compute_grad_norm", f"compute_grad_norm false with ZeRO stage {stage}; allowed: ZeRO 1 or 2")
+    for old, new in (("cpu_offload", "offload_optimizer"), ("cpu_offload_param", "offload_param")):
+        if zero.get(old) is not None and zero.get(new) is not None:
+            yield _fault(old, f"{ZERO}: {old} beside {new}; allowed: {new} alone")
+    offload = zero.get("offload_optimizer")
+    ratio = _number(offload.get("ratio", 1.0)) if isinstance(offload, dict) else None
+    if ratio is not None and ratio < 1 and stage != MOST_STAGE:
+        told = f"offload_optimizer: ratio {ratio:g} with ZeRO stage {stage}; allowed: ratio 1, or ZeRO 3"
+        yield _fault("offload_optimizer.ratio", told)
+    yield from _dynamic_scale(fp16)
+    yield from _reductions(config, stage)
+
+
+def _dynamic_scale(fp16: Mapping[str, Any]) -> Iterator[Fault]:
+    """Limits of a dynamic loss scale, which fp16 has unless it states one."""
+    if switched(fp16, "enabled") and not _number(fp16.get("loss_scale", 0)):
+        for name, default in (("loss_scale_window", 1000), ("min_loss_scale", 1)):
+            value = _number(fp16.get(name, default))
+            if value is not None and value < 1:
+                yield _fault(f"fp16.{name}", f"fp16: {name} {value:g} with a dynamic loss scale; allowed: from 1")
+
+
+def _reductions(config: Mapping[str, Any], stage: int) -> Iterator[Fault]:
+    for name in ("communication_data_type", "seq_parallel_communication_data_type"):
+        value = config.get(name)
+        if value is not None and str(value).lower() not in _TYPES:
+            yield _fault(name, f"{name} {value!r}; allowed: {', '.join(_TYPES)}")
+    operation = config.get(_REDUCE, "mean")
+    operation = operation.lower() if isinstance(operation, str) else operation
+    if operation not in _REDUCTIONS:
+        yield _fault(_REDUCE, f"{_REDUCE} {operation!r}; allowed: {', '.join(_REDUCTIONS)}")
+    elif operation == "sum" and stage == MOST_STAGE:
+        yield _fault(_REDUCE, f"{_REDUCE} sum with ZeRO stage 3; allowed: mean")

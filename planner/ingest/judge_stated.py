@@ -1,0 +1,218 @@
+"""Launches of the frameworks that state a layout themselves: torchtitan, DeepSpeed, Galvatron.
+
+Each is read into a layout, which the rules judge grid by grid; where a launch states none, its bare degrees are judged.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
+
+from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, TITAN_SELECTIVE
+from costmodels.workload.model import ModelSpec
+from hardware.errors import InputError
+from planner.ingest import deepspeed, galvatron, torchtitan
+from planner.ingest.deepspeed_sections import offloaded
+from planner.ingest.judged import JudgedLaunch, LaunchInput, fault_violations, unknown_names
+from planner.ingest.launch_text import without_unresolved
+from planner.ingest.open_ends import refuse_gaps
+from planner.ingest.options import Fault
+from planner.ingest.plain_layout import StatedLayout, UnpricedError
+from planner.ingest.torchtitan_models import entry_of, model_of_config
+from planner.ingest.torchtitan_words import own_name
+from planner.layouts.build import with_strategies
+from planner.request import Framework
+from planner.rules.proposal import ModelFacts, Proposal, facts_of
+from planner.rules.table import NEWEST, Found
+from planner.rules.verdict import Violation, accepted_at_launch, check
+
+_BEFORE: Final = "0.2"
+"""Version of torchtitan with words of its own."""
+SOURCES: Final = MappingProxyType(
+    {
+        Framework.MEGATRON: "Megatron-LM arguments.py, parse_args and validate_args",
+        Framework.BRIDGE: "Megatron-Bridge training/utils/omegaconf_utils.py: unknown keys are refused",
+        Framework.NEMO: "NeMo nemo_run command line and MegatronStrategy",
+        Framework.TORCHTITAN: "torchtitan config/configs.py",
+        Framework.DEEPSPEED: "DeepSpeed runtime/config.py",
+        Framework.GALVATRON: "Galvatron core/runtime/hybrid_parallel_config.py",
+    }
+)
+"""Where each framework's own checks are written."""
+
+
+def any_value(name: str) -> bool:
+    """Whether a key takes a value whatever its name: all of dotted ones do."""
+    return "." in name
+
+
+def read_torchtitan(given: LaunchInput) -> JudgedLaunch:
+    """Read and judge a launch of torchtitan; see :func:`planner.ingest.judge.judge_launch`."""
+    launch = torchtitan.read_torchtitan(without_unresolved(given.text, any_value), world=given.world)
+    version = _BEFORE if launch.old and given.version == NEWEST[Framework.TORCHTITAN] else given.version
+    config = launch.arguments.text("--config")
+    entry = entry_of(config)
+    model = given.model or (model_of_config(config) if config else None)
+    if model is None:
+        raise InputError(
+            f"the model of configuration {config!r} is not known" if config else "the launch names no model",
+            allowed="--model MODEL, or --config of torchtitan's registry such as llama3_8b",
+        )
+    checkpoint, notes = launch.checkpoint or "selective", [*given.text.notes]
+    if config and not entry and not launch.old:
+        notes.append(f"what configuration {config} sets is not known: torchtitan's own defaults are taken")
+    if checkpoint not in ("full", "none", "selective"):
+        notes.append(f"activation checkpointing {checkpoint} is priced as selective")
+    plain = replace(launch, checkpoint=checkpoint if checkpoint == "full" else "none")
+    facts = facts_of(model)
+    given = replace(given, version=version)
+    judged = _stated(
+        given,
+        model,
+        launch.arguments.faults,
+        lambda: torchtitan.stated_layout(plain, facts),
+        torchtitan.degrees_of(launch, facts),
+    )
+    judged = _with_violations(judged, torchtitan.switch_violations(plain, launch.checkpoint, facts))
+    layout = judged.layout
+    if layout is not None:
+        recompute = {"full": FULL_RECOMPUTE, "none": NO_RECOMPUTE}.get(checkpoint, TITAN_SELECTIVE)
+        layout = with_strategies(layout, recompute=recompute)
+    dense = "fp32" if launch.arguments.text("--training.mixed_precision_param") == "float32" else "bf16"
+    unjudged = tuple(own_name(word) for word in launch.unjudged if word.startswith("--"))
+    return replace(
+        judged,
+        title=f"torchtitan {version}",
+        layout=layout,
+        precision=dense if launch.old else str(entry.get("precision", dense)),
+        unjudged=unjudged,
+        notes=(*notes, *judged.notes),
+    )
+
+
+def _with_violations(judged: JudgedLaunch, found: Sequence[Violation]) -> JudgedLaunch:
+    """The answer with violations that no rule on degrees states."""
+    if not found:
+        return judged
+    violations = (*judged.violations, *found)
+    accepted = accepted_at_launch(violations)
+    built, layout = (judged.built, judged.layout) if accepted else (None, None)
+    return replace(judged, violations=violations, accepted=accepted, built=built, layout=layout)
+
+
+def read_deepspeed(given: LaunchInput) -> JudgedLaunch:
+    """Read and judge a launch of DeepSpeed; see :func:`planner.ingest.judge.judge_launch`."""
+    if not given.text.config:
+        raise InputError("no DeepSpeed configuration", allowed="--args-file ds_config.json, or a script that names one")
+    refuse_gaps(given.text)
+    launch = deepspeed.parse_deepspeed(
+        given.text.config, without_unresolved(given.text, deepspeed.takes_value), world=given.world
+    )
+    model = given.model or deepspeed.model_of(launch)
+    if model is None:
+        raise InputError(
+            "the model is not known", allowed="--model MODEL, or --num-layers, --hidden-size and --num-attention-heads"
+        )
+    facts = _with_positions(model)
+    judged = _stated(
+        given,
+        model,
+        launch.arguments.faults,
+        lambda: deepspeed.stated_layout(launch, facts),
+        deepspeed.degrees_of(launch, facts),
+    )
+    ignored = [f"DeepSpeed ignores the key {name} without a word" for name in launch.unread]
+    sixteen = "fp16" if deepspeed.enabled(launch, "fp16") else "bf16" if deepspeed.enabled(launch, "bf16") else "fp32"
+    return replace(
+        judged,
+        title=f"DeepSpeed {given.version}",
+        precision=sixteen,
+        gradient_bytes=deepspeed.gradient_bytes(launch),
+        optimizer_offload=offloaded(launch.config, "optimizer"),
+        unknown=(*judged.unknown, *(name.partition(" ")[0] for name in launch.unread)),
+        unjudged=tuple(word.partition("=")[0] for word in launch.unjudged if word.startswith("--")),
+        notes=(*given.text.notes, *judged.notes, *deepspeed.assumptions(launch), *ignored),
+    )
+
+
+def _with_positions(model: ModelSpec) -> ModelFacts:
+    """Sizes of a model with the positions that it states: the sequence of a launch that says none."""
+    return replace(facts_of(model), max_positions=model.max_positions)
+
+
+def read_galvatron(given: LaunchInput) -> JudgedLaunch:
+    """Read and judge a launch of Galvatron; see :func:`planner.ingest.judge.judge_launch`."""
+    if not given.text.config:
+        raise InputError("no Galvatron configuration", allowed="--args-file galvatron_config.json")
+    if given.model is None:
+        raise InputError("Galvatron's JSON names no model", allowed="--model MODEL")
+    launch = galvatron.parse_galvatron(
+        given.text.config,
+        [word for word in without_unresolved(given.text, any_value) if "=" in word],
+        world=given.world,
+    )
+    facts = _with_positions(given.model)
+    judged = _stated(
+        given,
+        given.model,
+        (),
+        lambda: galvatron.stated_layout(launch, facts),
+        galvatron.degrees_of(launch, facts),
+    )
+    ignored = [f"Galvatron does not read the key {name}" for name in launch.unread]
+    return replace(
+        judged,
+        title=f"Galvatron {given.version}",
+        unknown=tuple(name.partition(" ")[0] for name in launch.unread),
+        unjudged=tuple(launch.overrides),
+        notes=(*given.text.notes, *judged.notes, *ignored),
+    )
+
+
+def _stated(
+    given: LaunchInput,
+    model: ModelSpec,
+    faults: Sequence[Fault],
+    read: Callable[[], StatedLayout],
+    degrees: Proposal,
+) -> JudgedLaunch:
+    """Judge a launch that states a layout: by each of its grids, or by its bare degrees where it states none."""
+    source = SOURCES[given.framework]
+    stated, found, unpriced = None, fault_violations(faults, source), ""
+    proposal = replace(degrees, model=facts_of(model))
+    if not found:
+        try:
+            stated = read()
+        except UnpricedError as error:
+            found, unpriced = check(proposal, given.framework, given.version), str(error)
+        except InputError as error:
+            found = check(proposal, given.framework, given.version) or (_unreadable(error, given.framework, source),)
+    if stated is not None:
+        proposals = stated.proposals(facts_of(model), given.world)
+        proposal = proposals[0]
+        each = [violation for one in proposals for violation in check(one, given.framework, given.version)]
+        found = tuple({(violation.rule, violation.message): violation for violation in each}.values())
+    accepted = accepted_at_launch(found)
+    return JudgedLaunch(
+        title="",
+        framework=given.framework,
+        version=given.version,
+        world=given.world,
+        violations=found,
+        accepted=accepted,
+        proposal=None if faults else proposal,
+        built=stated.layout.layers_per_stage if stated and accepted else None,
+        layout=stated.layout if stated and accepted else None,
+        model=model,
+        precision="bf16",
+        unknown=unknown_names(faults),
+        notes=(unpriced,) if unpriced else (),
+    )
+
+
+def _unreadable(error: InputError, framework: Framework, source: str) -> Violation:
+    message = f"{error.where}: {error.what}" if error.where else error.what
+    message += f"; allowed: {error.allowed}" if error.allowed else ""
+    return Violation(
+        rule=f"{framework}-launch", message=message, values={"argument": error.where}, found=Found.PARSE, source=source
+    )

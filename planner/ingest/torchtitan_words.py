@@ -1,0 +1,92 @@
+"""Words of torchtitan's command lines: its options, those of 0.2 in the words of 0.3, switches both ways."""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from importlib.resources import files
+from types import MappingProxyType
+from typing import Any, Final
+
+_MODEL: Final = ("name", "flavor")
+_OVERRIDE: Final = "--override."
+
+
+@lru_cache(maxsize=1)
+def option_table() -> Mapping[str, Any]:
+    """Options by section, and the names of the sections that are not judged."""
+    text = files("planner.ingest").joinpath("torchtitan_options.toml").read_text(encoding="utf-8")
+    return MappingProxyType(tomllib.loads(text))
+
+
+def of_any_version(arguments: Sequence[str]) -> tuple[list[str], bool]:
+    """Options of torchtitan 0.2 in the words of 0.3; sections that only 0.2 has become one that is not judged.
+
+    Parameters
+    ----------
+    arguments : sequence of str
+        As after ``torchtitan.train``.
+
+    Returns
+    -------
+    tuple
+        The words, and whether they were those of 0.2: a model named by ``--model.name``.
+    """
+    words: list[str] = []
+    told = dict.fromkeys((*_MODEL, "mode"), "")
+    pending = ""
+    for word in arguments:
+        name, sign, value = word.removeprefix("--").partition("=")
+        section, _, field = name.replace("-", "_").partition(".")
+        if pending and not word.startswith("--"):
+            told[pending], pending = word, ""
+            continue
+        key = _told_by(section, field) if word.startswith("--") else ""
+        if key:
+            told[key], pending = value, "" if sign else key
+        else:
+            words.append(f"{_OVERRIDE}{word.removeprefix('--')}" if _only_old(word) else word)
+    if told["name"]:
+        words = [_new_name(word) for word in words]
+        words += ["--module", told["name"]]
+        words += ["--config", _config(told["name"], told["flavor"])] if told["flavor"] else []
+    return [*words, *([f"activation-checkpoint:{told['mode']}"] if told["mode"] else [])], bool(told["name"])
+
+
+def _told_by(section: str, field: str) -> str:
+    """What an option of 0.2 says that has another form in 0.3; empty for others."""
+    if (section, field) == ("activation_checkpoint", "mode"):
+        return "mode"
+    return field if section == "model" and field in _MODEL else ""
+
+
+def _only_old(word: str) -> bool:
+    section = word.removeprefix("--").partition("=")[0].replace("-", "_").partition(".")[0]
+    return word.startswith("--") and section in option_table()["old_sections"]
+
+
+def _new_name(word: str) -> str:
+    name, sign, value = word.partition("=")
+    found = option_table()["old_names"].get(name.removeprefix("--").replace("-", "_"))
+    return f"--{found}{sign}{value}" if found else word
+
+
+def _config(name: str, flavor: str) -> str:
+    return f"{name}_{flavor.lower().replace('.', '_').replace('-', '_')}"
+
+
+def own_name(word: str) -> str:
+    """Name of an option as its user writes it, also in a section that only torchtitan 0.2 has."""
+    name = word.partition("=")[0]
+    old = name.removeprefix(_OVERRIDE)
+    return f"--{old}" if old != name and old.partition(".")[0] in option_table()["old_sections"] else name
+
+
+def opposite(name: str) -> str:
+    """The option that turns a switch the other way: ``--a.no_b`` of ``--a.b``, and back."""
+    section, dot, field = name.partition(".")
+    return f"{section}{dot}{field.removeprefix('no_') if field.startswith('no_') else f'no_{field}'}"
+
+
+def last_switches(words: Sequence[str]) -> list[str]:
+    """Words without a switch that a later word turns the other way."""
+    return [word for index, word in enumerate(words) if opposite(word) not in words[index + 1 :]]

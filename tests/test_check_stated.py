@@ -1,0 +1,203 @@
+"""Launches of torchtitan and DeepSpeed judged as the packages themselves do: defaults, refusals, what has no price.
+
+Expectations are what torchtitan 0.3.0 and 0.2.2 and DeepSpeed 0.19.8 did with the same words.
+"""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from planner.ingest.judged import JudgedLaunch
+from planner.launches.check import check_launch, read_launch, request_of_launch
+from planner.question import LaunchQuestion
+
+UNCAPTURED = "--training.disable_cuda_graphs"
+
+
+def titan(config: str, *words: str, world: int = 8, module: str = "llama3") -> JudgedLaunch:
+    arguments = ("--module", module, "--config", config, *words)
+    return read_launch(LaunchQuestion(framework="torchtitan", arguments=arguments, world=world))
+
+
+def deepspeed(tmp_path, config: dict, *words: str, world: int = 8, model: str = "llama3_8b") -> LaunchQuestion:
+    file = tmp_path / "ds.json"
+    file.write_text(json.dumps({"train_micro_batch_size_per_gpu": 1, **config}))
+    return LaunchQuestion(framework="deepspeed", file=file, world=world, model=model, arguments=words)
+
+
+def broken(judged: JudgedLaunch) -> set[str]:
+    return {violation.rule for violation in judged.violations}
+
+
+# --------------------------------------------------------------------------------------------------------- torchtitan
+def test_a_configuration_brings_its_own_degrees_and_batch():
+    judged = titan("llama3_70b", world=16)
+    grid = judged.layout.first
+    assert (grid.tp, grid.dp, judged.layout.micro_batch, judged.proposal.seq) == (8, 2, 8, 8192)
+    assert grid.recompute.granularity == "full"
+    assert titan("llama3_8b").layout.micro_batch == 1
+    assert titan("llama3_70b", "--parallelism.tensor-parallel-degree", "2", world=16).layout.first.tp == 2
+    sparse = titan("deepseek_v3_16b", module="deepseek_v3")
+    assert (sparse.layout.first.ep, sparse.legal) == (8, True)  # it turns CUDA graphs off itself
+    assert titan("llama3_405b", world=8).precision == "fp8-cs"
+
+
+@pytest.mark.parametrize(
+    ("words", "rule", "mended"),
+    [
+        (("--parallelism.pipeline_parallel_degree", "2"), "torchtitan-cuda-graphs", "disable_cuda_graphs 0 -> 1"),
+        (("--compile.enable_async_tensor_parallel",), "torchtitan-compiled", "compile 0 -> 1"),
+        (("activation-checkpoint:memory-budget",), "torchtitan-compiled", "compile 0 -> 1"),
+    ],
+)
+def test_switches_that_exclude_each_other_are_refused_and_mended(words, rule, mended):
+    arguments = ("--module", "llama3", "--config", "llama3_8b", "--training.local_batch_size", "8", *words)
+    report = check_launch(LaunchQuestion(framework="torchtitan", arguments=arguments, world=8))
+    assert broken(report.judged) == {rule}
+    assert str(report.near[0].neighbour) == mended
+
+
+def test_the_last_of_a_switch_and_its_opposite_counts():
+    words = ("--parallelism.pipeline-parallel-degree=2", UNCAPTURED, "--training.local_batch_size=8")
+    assert titan("llama3_8b", *words).legal
+    assert broken(titan("llama3_8b", *words, "--training.no-disable-cuda-graphs")) == {"torchtitan-cuda-graphs"}
+
+
+@pytest.mark.parametrize(
+    ("schedule", "local", "wrong"),
+    [
+        ("InterleavedZeroBubble", 8, ()),
+        ("LoopedBFS", 3, ()),
+        ("InterleavedZeroBubble", 9, ("torchtitan-rounds",)),
+        ("ZBVZeroBubble", 9, ()),
+        ("DualPipeV", 8, ()),
+        ("DualPipeV", 4, ("torchtitan-launch",)),
+        ("PipelineScheduleMulti", 8, ("torchtitan-launch",)),
+    ],
+)
+def test_schedules_without_a_price_are_legal_where_pytorch_takes_them(schedule, local, wrong):
+    degrees = ("--parallelism.pipeline_parallel_degree", "4", "--training.local_batch_size", str(local), UNCAPTURED)
+    judged = titan("llama3_8b", *degrees, "--parallelism.pipeline_parallel_schedule", schedule)
+    assert broken(judged) == set(wrong)
+    assert (judged.layout is None) == (schedule != "ZBVZeroBubble")
+    if not wrong and schedule != "ZBVZeroBubble":
+        assert "no price" in " ".join(judged.notes)
+
+
+def test_pipelines_that_run_more_than_once_a_step_are_legal():
+    words = ("--parallelism.pipeline_parallel_degree", "2", "--training.local_batch_size", "4", UNCAPTURED)
+    judged = titan("llama3_8b", *words, "--training.global_batch_size", "32")
+    assert judged.legal
+    assert judged.layout is None
+    assert "2 times a step" in judged.notes[-1]
+
+
+def test_experts_over_tp_alone_are_sharded():
+    """One replica of tp 4 whose experts lie on ep 2: their weights are sharded over the 2 ranks that hold the same."""
+    words = ("--parallelism.tensor_parallel_degree", "4", "--parallelism.expert_parallel_degree", "2", UNCAPTURED)
+    assert titan("gpt_oss_20b", *words, world=4, module="gpt_oss").layout.first.zero == 3
+
+
+def test_unknown_options_of_sections_that_are_not_judged_are_named():
+    judged = titan("llama3_8b", "--optimizer.lr", "1e-4", "--metrics.log_frq", "5", "--metrics.log-freq", "5")
+    assert judged.unknown == ("--optimizer.lr", "--metrics.log_frq")
+    assert "did you mean --metrics.log_freq?" in judged.violations[1].message
+    assert judged.unjudged == ("--metrics.log_freq",)
+
+
+@pytest.mark.parametrize(("first", "last", "legal"), [(1, 1, True), (7, 1, False), (0, 0, True), (1, 9, False)])
+def test_ends_count_no_more_than_a_position_has(first, last, legal):
+    words = (
+        *("--parallelism.pipeline_parallel_degree", "8", "--training.local_batch_size", "8", UNCAPTURED),
+        *("--parallelism.pipeline_parallel_first_stage_less_layers", str(first)),
+        *("--parallelism.pipeline_parallel_last_stage_less_layers", str(last)),
+    )
+    assert titan("llama3_8b", *words).legal == legal
+
+
+def test_a_toml_of_0_2_is_judged_as_0_2(tmp_path):
+    """Its model brings no settings, it has options of its own, and experts may keep tp beside ep."""
+    file = tmp_path / "train.toml"
+    file.write_text(
+        '[model]\nname = "deepseek_v3"\nflavor = "16B"\n[training]\ndataset = "c4"\nseq_len = 4096\n'
+        "[parallelism]\ntensor_parallel_degree = 2\nexpert_parallel_degree = 4\nexpert_tensor_parallel_degree = 2\n"
+        "disable_loss_parallel = true\nenable_async_tensor_parallel = true\n[compile]\nenable = true\n"
+    )
+    judged = read_launch(LaunchQuestion(framework="torchtitan", file=file, world=8))
+    assert judged.legal, judged.violations
+    assert judged.title == "torchtitan 0.2"
+    grid = judged.layout.first
+    assert (grid.tp, grid.ep, grid.etp, judged.layout.micro_batch) == (2, 4, 2, 8)
+
+
+# ---------------------------------------------------------------------------------------------------------- DeepSpeed
+@pytest.mark.parametrize(
+    ("config", "part"),
+    [
+        ({"amp": {"enabled": True}}, "amp was removed"),
+        ({"curriculum_learning": {}}, "curriculum_learning was removed"),
+        ({"zero_optimization": {"stage": 3, "mics_shard_size": 8}}, "mics_shard_size was removed"),
+        ({"zero_optimization": {"stage": 2, "overlapcomm": True}}, "did you mean overlap_comm?"),
+        ({"zero_optimization": {"stage": 2, "reduce_bucket_size": "5e8"}}, "a whole number from 1"),
+        ({"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "gpu"}}}, "none, cpu, nvme"),
+        ({"zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu", "ratio": 0.5}}}, "ratio 0.5"),
+        ({"zero_optimization": {"cpu_offload": True, "offload_optimizer": {"device": "cpu"}}}, "beside"),
+        ({"bf16": {"enabled": True}, "fp16": {"enabled": 1}}, "both enabled"),
+        ({"bf16": {"enabled": True, "bf16_master_weights_and_grads": True}}, "ZeRO stage 0"),
+        ({"fp16": {"enabled": True, "loss_scale_window": 0}}, "loss_scale_window 0"),
+        ({"gradient_allreduce_op": "sum", "zero_optimization": {"stage": 3}}, "with ZeRO stage 3"),
+        ({"communication_data_type": "fp8"}, "fp16, bf16, fp32"),
+        ({"optimizer": "adam"}, "str instead of an object"),
+    ],
+)
+def test_what_deepspeed_refuses_is_refused(tmp_path, config, part):
+    judged = read_launch(deepspeed(tmp_path, config))
+    assert not judged.accepted
+    assert part in " ".join(violation.message for violation in judged.violations)
+
+
+@pytest.mark.parametrize(
+    ("config", "zero", "precision"),
+    [
+        ({"zero_optimization": {"stage": "auto"}, "bf16": {"enabled": "auto"}}, 0, "fp32"),
+        ({"zero_optimization": {"stage": "2"}, "bf16": {"enabled": "yes"}}, 2, "bf16"),
+        ({"zero_optimization": True, "bfloat16": {"enabled": True}}, 1, "bf16"),
+        ({"zero_optimization": {"stage": 3, "reduce_bucket_size": 5e8}, "fp16": {"enabled": 1}}, 3, "fp16"),
+    ],
+)
+def test_values_are_taken_as_deepspeed_takes_them(tmp_path, config, zero, precision):
+    judged = read_launch(deepspeed(tmp_path, config))
+    assert judged.legal, judged.violations
+    assert (judged.layout.first.zero, judged.precision) == (zero, precision)
+
+
+def test_an_offloaded_optimizer_and_wide_gradients_have_their_price(tmp_path):
+    section = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
+    config = {"zero_optimization": section, "bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}
+    judged = read_launch(deepspeed(tmp_path, config))
+    software = request_of_launch(judged, "dgx-h100:1").job.software
+    assert (software.optimizer_offload, software.gradient_bytes) == (True, 4.0)
+    assert not read_launch(deepspeed(tmp_path, {"zero_optimization": {"stage": 2}})).optimizer_offload
+
+
+def test_degrees_of_the_configuration_itself(tmp_path):
+    judged = read_launch(deepspeed(tmp_path, {"sequence_parallel_size": 4, "train_batch_size": 2}))
+    assert (judged.layout.first.cp, judged.layout.first.dp) == (4, 2)
+    judged = read_launch(deepspeed(tmp_path, {"tensor_parallel": {"autotp_size": 2}}))
+    assert (judged.layout.first.tp, judged.layout.first.dp) == (2, 4)
+
+
+@pytest.mark.parametrize(("model", "split"), [("llama3_8b", (10, 11, 11)), ("gpt2_xl", (16, 17, 15))])
+def test_embeddings_count_as_layers_and_tied_heads_too(tmp_path, model, split):
+    words = ("--pipeline-model-parallel-size", "3", "--pp-partition-method", "type:transformer|embedding")
+    judged = read_launch(deepspeed(tmp_path, {}, *words, world=3, model=model))
+    assert judged.built == tuple((count,) for count in split)
+
+
+def test_a_cut_that_depends_on_the_program_is_legal_without_a_price(tmp_path):
+    words = ("--pipeline-model-parallel-size", "2", "--pp-partition-method", "uniform")
+    question = deepspeed(tmp_path, {}, *words)
+    report = check_launch(replace(question, cluster="dgx-h100:1"))
+    assert (report.judged.legal, report.ranked) == (True, None)
+    assert "no price" in " ".join(report.judged.notes)
