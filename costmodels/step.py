@@ -229,17 +229,19 @@ def price_steps(
     every = np.arange(len(busiest))
     works = (work.forward_s[:, every, busiest] + work.backward_s[:, every, busiest]).sum(axis=2)
     reduce, gather, optimizer = _state_times(pricings, costs, contents, work, sends)
+    late = pricings[0].job.software.late_validation and spec.schedule.splits_backward
+    pipeline_s = time.span_s if late else time.makespan_s
     # Stages that end early reduce gradients while the others still work; those that begin late gather as long.
-    idle_after = time.makespan_s[:, None] - time.finish_s
+    idle_after = pipeline_s[:, None] - time.finish_s + (time.start_s if late else 0.0)
     reduce_s = np.maximum(reduce - idle_after, 0.0).max(axis=1) + _tied_s(costs, contents)
     table, first = costs[0].placed.table, contents.rows[:, 0]
     gather_s = np.maximum(gather + _sliced_s(pricings[0], table, contents, work) - time.start_s, 0.0).max(axis=1)
     optimizer_s = optimizer.max(axis=1)
-    steady = time.makespan_s + reduce_s + gather_s + optimizer_s
+    steady = pipeline_s + reduce_s + gather_s + optimizer_s
     sync = jitter_s(steady, table.tp[first] * table.cp[first] * table.dp[first] * spec.pp)
     return StepTimes(
         total_s=steady + sync,
-        makespan_s=time.makespan_s,
+        makespan_s=pipeline_s,
         busiest=busiest,
         works_s=works,
         stage_s=stage_s,

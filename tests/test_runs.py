@@ -168,3 +168,22 @@ def test_a_share_of_activations_offloaded_is_so_many_layers_of_a_stage(words):
     stated = {"framework": "Megatron-Kwai", "model": "llama3_8b", "layers": "32", "n_gpus": "8", "tp": "1", "pp": "4"}
     asked = question_of(parse_run(ROW | stated | {"dp": "2", "notes": words}))
     assert asked.job.software.activation_offload_layers == 4
+
+
+@pytest.mark.parametrize(("hardware", "gemm"), [("MI355X", "fp8"), ("B200", "fp4")])
+def test_the_format_that_a_table_guesses_gives_way_to_the_one_that_is_known(hardware, gemm):
+    source = f"github:mlcommons/training_results_v5.1:AMD/results/{hardware}_EPYC_9575F_pytorch/llama31_8b/"
+    grid = {"model": "llama3_8b", "n_gpus": "8", "tp": "1", "pp": "1", "dp": "8", "dtype": "mxfp4", "precision": ""}
+    asked = question_of(parse_run(ROW | grid | {"hardware": hardware, "source": source}))
+    assert asked.job.precision.gemm == gemm
+
+
+@pytest.mark.parametrize("words", ["layers per stage: [5, 0] of [16, 16]", "layers per stage [5,0] of [16,16]"])
+def test_layers_that_recompute_are_read_with_and_without_a_colon(words):
+    grid = {"framework": "Mist", "model": "llama3_8b", "n_gpus": "2", "tp": "1", "pp": "2", "dp": "1"}
+    first, last = question_of(parse_run(ROW | grid | {"recompute": "partial", "notes": words})).layout.stages
+    assert [(run.count, run.strategy.recompute) for run in first.strategies] == [
+        (5, FULL_RECOMPUTE),
+        (11, NO_RECOMPUTE),
+    ]
+    assert [(run.count, run.strategy.recompute) for run in last.strategies] == [(16, NO_RECOMPUTE)]

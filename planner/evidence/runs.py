@@ -155,7 +155,8 @@ def _precision(run: MeasuredRun, software: Software) -> Precision:
     """The recipe that a run states; where it states none that is known, 16 bits as its hardware has them."""
     peak = accelerator(run.text("hardware").split("+")[0]).peak
     sixteen_bits = "bf16" if peak.bf16 > 0.0 else "fp16"
-    for words in (run.text("dtype"), run.text("precision")):
+    known = str(source_facts(run.text("source")).get("precision", ""))
+    for words in (known, run.text("dtype"), run.text("precision")):
         if words:
             try:
                 found = precision(words, framework=software.framework)
@@ -331,7 +332,7 @@ def mixed_recompute(words: str, chunks: Sequence[tuple[int, ...]]) -> tuple[Mix 
     ['22/29', '14/30']``.
     """
     layers = [sum(counts) for counts in chunks]
-    found = re.search(r"layers per stage: \[([\d, ]+)\]", words)
+    found = re.search(r"layers per stage:? \[([\d, ]+)\]", words)
     counts = _wholes(found.group(1)) if found else list(map(int, re.findall(r"'([0-9]{1,9})/[0-9]{1,9}'", words)))
     mixes = tuple(map(_full_or_none if found else _mix_of_ops, counts, layers))
     usable = len(counts) == len(layers) and all(count >= 0 for mix in mixes for count, _ in mix)
@@ -442,7 +443,7 @@ def stated_split(words: str, pp: int, layers: int) -> tuple[int, ...]:
 
 def stated_layers(words: str, pp: int, layers: int) -> tuple[int, ...]:
     """Layers per stage from ``layers per stage: [recomputed] of [7, 8, 9, 8]``; empty when that does not add up."""
-    found = re.search(r"layers per stage: \[[\d, ]+\] of \[([\d, ]+)\]", words)
+    found = re.search(r"layers per stage:? \[[\d, ]+\] of \[([\d, ]+)\]", words)
     counts = tuple(_wholes(found.group(1))) if found else ()
     return counts if len(counts) == pp and sum(counts) == layers and min(counts) > 0 else ()
 

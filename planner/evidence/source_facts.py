@@ -21,8 +21,8 @@ def source_facts(source: str) -> Mapping[str, str | int]:
     Returns
     -------
     mapping
-        ``recompute``, ``vocab`` and ``shard_group`` where they are known, with the reason; empty where the table
-        stands.
+        ``recompute``, ``vocab``, ``shard_group`` and ``precision`` where they are known, with the reason; empty where
+        the table stands.
     """
     return next((fact for fact in _facts() if re.search(str(fact["pattern"]), source.lower())), {})
 
