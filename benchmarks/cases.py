@@ -2,7 +2,7 @@
 
     python benchmarks/cases.py > docs/cases.md
 
-The reports are those of ``tests/reference/cases.toml``, which the tests hold.
+The reports are those of ``tests/reference/cases.toml`` and ``more_cases.toml``, which the tests hold.
 """
 
 import sys
@@ -28,7 +28,8 @@ VERDICTS = ("right", "partly", "wrong", "not asked")
 HEAD = """# User reports
 
 What users asked or reported in public, and what the planner says. Written by `benchmarks/cases.py` from
-`tests/reference/cases.toml`; the tests hold the checks that agree and the launches. Variants are priced as
+`tests/reference/cases.toml` and `more_cases.toml` (h001 and on: what is right was written down before the planner was
+asked); the tests hold the checks that agree and the launches. Variants are priced as
 `plan validate` prices rows: predicted step and memory of the fullest GPU, in brackets what was measured. *right*:
 every check agrees, or the answer is what the report found; *partly*: some do; *not asked*: the report does not say
 enough, or what it asks is outside the planner. Reports about memory are also in [memory-cases.md](memory-cases.md).

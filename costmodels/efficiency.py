@@ -100,6 +100,7 @@ class SharedEfficiency:
     blocked_host: float
     collective_kernels: float
     expert_kernels: float
+    module_gather_s: float
     ranked_tokens_per_s: float
     backward_traffic: float
     compiled_traffic: float

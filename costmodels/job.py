@@ -106,6 +106,7 @@ class Software:
     stage_slots: int = 0  # slots per stage of the pipeline for all that stages but the last keep; 0: as the schedule
     stage_outputs_kept: bool = False  # a stage keeps what it sent on until the backward pass
     shard_gradient_bytes: float = 0.0  # per parameter of the rank's optimizer shard: its own copy of the gradient
+    step_gradient_bytes: float = 0.0  # the same copy where it lives during the optimizer's step alone
     bucket_bytes: float = 0.0  # communication buckets that stay allocated under ZeRO
     gather_parameters: float = 0.0  # ZeRO-3 gathers about as many at once, but never less than a product; 0.0: a layer
     gather_copy_bytes: float = 0.0  # per parameter, under ZeRO: updated weights gathered into one flat tensor

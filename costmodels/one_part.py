@@ -59,21 +59,20 @@ class Part:
     @property
     def forward_host_s(self) -> Floats:
         """Seconds that the slowest host of a group needs to start the kernels of a forward pass, shape (S,)."""
-        return self._host_s(self._forward_start_s.sum(axis=0) + self._collectives_s[0])
+        return self._host_s(self._forward_start_s.sum(axis=0) + self._collectives_s[0] + self._gathers_s)
 
     @property
     def backward_host_s(self) -> Floats:
         """Seconds that the slowest host of a group needs to start the kernels of a backward pass, shape (S,)."""
-        return self._host_s(self._backward_start_s.sum(axis=0) + self._collectives_s[1])
+        return self._host_s(self._backward_start_s.sum(axis=0) + self._collectives_s[1] + self._gathers_s)
 
     @property
     def repeated_host_s(self) -> Floats:
         """Seconds that the slowest host of a group needs to start what the backward pass repeats, shape (S,)."""
         again = [self._forward_start_s[self._repeated(recompute)].sum(axis=0) for recompute in self.table.recomputes]
         whole = np.array([recompute.granularity is Granularity.FULL for recompute in self.table.recomputes])
-        start_s = (
-            np.stack(again)[self.table.recompute, np.arange(len(self.table))]
-            + whole[self.table.recompute] * self._collectives_s[0]
+        start_s = np.stack(again)[self.table.recompute, np.arange(len(self.table))] + whole[self.table.recompute] * (
+            self._collectives_s[0] + self._gathers_s
         )
         return self._host_s(start_s)
 
@@ -84,6 +83,22 @@ class Part:
         each_s = efficiency.shared.collective_kernels * dispatch_s(self.pricing.job, efficiency)
         forward, backward = tensor_calls(self.name, self.pricing.model, self.table)
         return each_s * forward, each_s * backward
+
+    @cached_property
+    def _gathers_s(self) -> Floats:
+        """Host's work of a pass to gather the weights of experts module by module under ZeRO-3, shape (S,).
+
+        The hooks of a module's forward and backward fetch, wait and release one weight at a time; nothing is fetched
+        ahead, as which expert comes next is not known. Grouped products have one weight for all experts.
+        """
+        software = self.pricing.job.software
+        experts = [op for op in self.ops if op.kind is OpKind.GROUPED_GEMM]
+        if not experts or software.grouped_gemm or not software.gather_parameters:
+            return np.zeros(len(self.table))
+        least = min(op.k * op.n for op in experts)  # a gated projection is two modules
+        modules = sum(op.k * op.n / least * np.ceil(op.experts / self.table.ep) for op in experts)
+        each_s = self.pricing.constants.efficiency.shared.module_gather_s
+        return np.asarray(np.where(self.table.zero == 3, each_s * modules, 0.0))
 
     def _host_s(self, start_s: Floats) -> Floats:
         """Hosts vary, and ranks that meet in every layer wait for the slowest of their group."""

@@ -36,9 +36,9 @@ class RunText:
         Recipe of the run, as it names it.
     source : str
         Where the run was published; decides the era of frameworks that state no version.
-    overlap, cuda_graphs, dispatcher, routing, notes : str
+    overlap, cuda_graphs, dispatcher, routing, offload, notes : str
         Remarks on the run, searched for known phrases.
-    gpus, tp, pp : str
+    gpus, tp, pp, ep : str
         Digits; they tell parts of a study apart that ran different code.
     """
 
@@ -51,10 +51,12 @@ class RunText:
     cuda_graphs: str = ""
     dispatcher: str = ""
     routing: str = ""
+    offload: str = ""
     notes: str = ""
     gpus: str = ""
     tp: str = ""
     pp: str = ""
+    ep: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

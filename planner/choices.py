@@ -23,6 +23,14 @@ class Framework(StrEnum):
     NONE = "none"
 
 
+class Offload(StrEnum):
+    """Which states of training lie in host memory."""
+
+    NONE = "none"
+    OPTIMIZER = "optimizer"
+    STATES = "states"  # weights, gradients and the optimizer's
+
+
 class Launcher(StrEnum):
     """What starts the processes of a job: which ranks can be on one node."""
 

@@ -19,6 +19,7 @@ from costmodels.workload.model import ModelSpec
 from hardware.catalog import cluster
 from hardware.cluster import Cluster
 from hardware.errors import InputError
+from planner.choices import Offload
 from planner.devices.telemetry import with_telemetry
 from planner.evidence.profile_use import check_profile
 from planner.layouts.recompute_words import parse_recompute_words
@@ -26,7 +27,7 @@ from planner.nearest import nearest
 from planner.profile import read_profile
 from planner.request import Framework, Launcher, Objective, PlanRequest, parse_fixed
 
-_Choice = TypeVar("_Choice", Framework, Launcher, Objective)
+_Choice = TypeVar("_Choice", Framework, Launcher, Objective, Offload)
 
 MOST_SEQUENCES: Final = 1_000_000_000
 MOST_WATTS: Final = 100_000.0  # of one accelerator whose own limit is not known
@@ -54,6 +55,14 @@ _OPTIONS: Final = MappingProxyType(
     }
 )
 """What the command line calls a field, where it is not its name."""
+_OFFLOADING: Final = MappingProxyType(
+    {
+        Offload.OPTIMIZER: (Framework.MEGATRON, Framework.BRIDGE, Framework.DEEPSPEED, Framework.NONE),
+        Offload.STATES: (Framework.TORCHTITAN, Framework.DEEPSPEED, Framework.NONE),
+    }
+)
+"""Who has a switch for it: ``--optimizer-cpu-offload``, ``offload_optimizer`` with ``offload_param``,
+``training.enable_cpu_offload``."""
 _NEMO_16_BIT: Final = "nemo-2-bf16"
 
 
@@ -69,6 +78,8 @@ class Question:
         Tokens of a sequence; 0 when the model fixes it or has none.
     fixed : tuple of str
         Items such as ``tp=4``.
+    offload : str
+        What lies in host memory: ``none``, ``optimizer``, ``states``.
     power_cap_w : float
         Limit of each GPU; 0.0: the part's own.
     profile : str
@@ -88,6 +99,7 @@ class Question:
     fixed: tuple[str, ...] = ()
     top: int = 10
     time_limit_s: float = 60.0
+    offload: str = "none"
     power_cap_w: float = 0.0
     thermal: bool = False
     launcher: str = "torchrun"
@@ -204,13 +216,18 @@ def request_for(question: Question, model: ModelSpec, machine: Cluster, job: Tra
         check_profile(profile, machine)
     if question.recompute != "auto":
         parse_recompute_words(question.recompute)
+    framework = _member(Framework, question.framework, "framework")
+    tools = _offloading(job.software, _member(Offload, question.offload, "offload"), framework)
+    pinned = list(question.fixed)
+    if tools.state_offload and not any(pin.startswith("zero=") for pin in pinned):
+        pinned.append("zero=3")  # whole weights lie nowhere else
     return PlanRequest(
         model=model,
         cluster=machine,
-        job=replace(job, power_cap_w=question.power_cap_w),
-        framework=_member(Framework, question.framework, "framework"),
+        job=replace(job, power_cap_w=question.power_cap_w, software=tools),
+        framework=framework,
         objective=_member(Objective, question.objective, "objective"),
-        fixed=parse_fixed(list(question.fixed)),
+        fixed=parse_fixed(pinned),
         recompute=question.recompute,
         top=question.top,
         time_limit_s=question.time_limit_s,
@@ -280,6 +297,7 @@ def question_of(request: PlanRequest) -> Question:
         fixed=tuple(f"{name}={value}" for name, value in request.fixed),
         top=request.top,
         time_limit_s=request.time_limit_s,
+        offload=_offload_of(request.job.software).value,
         power_cap_w=request.job.power_cap_w,
         thermal=request.thermal,
         launcher=request.launcher.value,
@@ -340,6 +358,7 @@ def question_from(values: Mapping[str, object], where: str) -> Question:
         fixed=read.texts("fixed"),
         top=read.whole("top", default=10, least=1),
         time_limit_s=read.number("time_limit_s", default=60.0),
+        offload=read.text("offload", default="none"),
         power_cap_w=read.number("power_cap_w", default=0.0),
         thermal=read.flag("thermal", default=False),
         launcher=read.text("launcher", default="torchrun"),
@@ -361,6 +380,28 @@ def _software(framework: Framework, gemm: str) -> Software:
     if framework is Framework.NEMO and gemm in ("bf16", "fp16"):
         name = _NEMO_16_BIT
     return software(name)
+
+
+def _offloading(tools: Software, offload: Offload, framework: Framework) -> Software:
+    """The software with states in host memory as asked; as it is where nothing is asked.
+
+    Raises
+    ------
+    InputError
+        The framework has no switch for it.
+    """
+    if offload is Offload.NONE:
+        return tools
+    known = _OFFLOADING[offload]
+    if framework not in known:
+        raise InputError(f"--offload {offload} with framework {framework}", allowed=f"{', '.join(known)}")
+    return replace(tools, optimizer_offload=offload is Offload.OPTIMIZER, state_offload=offload is Offload.STATES)
+
+
+def _offload_of(tools: Software) -> Offload:
+    if tools.state_offload:
+        return Offload.STATES
+    return Offload.OPTIMIZER if tools.optimizer_offload else Offload.NONE
 
 
 def _check_power(machine: Cluster, cap_w: float) -> None:

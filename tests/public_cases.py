@@ -1,4 +1,4 @@
-"""Public reports of users as checks on the planner: ``reference/cases.toml`` read, priced and judged.
+"""Public reports of users as checks on the planner: ``reference/cases.toml`` and ``more_cases.toml`` read and judged.
 
 A check on time or memory prices the variants of a case as ``plan validate`` prices rows; one on legality asks the rules
 of ``plan check``; a launch is judged as ``plan check`` judges it.
@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from planner.evidence.measured import parse_run
@@ -19,7 +20,7 @@ from planner.request import Framework
 from planner.rules import ModelFacts, Proposal, Split, check
 from planner.rules.split import layers_unchecked, virtual_degree
 
-FILE = Path(__file__).with_name("reference") / "cases.toml"
+FILES = tuple(Path(__file__).with_name("reference") / name for name in ("cases.toml", "more_cases.toml"))
 NEAR_LIMIT = 0.9
 GB = 1e9
 GIB = 2.0**30
@@ -47,6 +48,7 @@ COLUMNS = {
     "seq": "seq_len",
     "offload": "offload",
     "dispatcher": "moe_dispatcher",
+    "notes": "notes",
 }
 CARDS = {
     "A100-80GB": "A100-SXM-80GB",
@@ -67,8 +69,8 @@ class Outcome:
 
 
 def cases() -> tuple[Mapping[str, Any], ...]:
-    """Every case in the order of the file."""
-    return tuple(tomllib.loads(FILE.read_text(encoding="utf-8"))["case"])
+    """Every case in the order of the files."""
+    return tuple(case for file in FILES for case in tomllib.loads(file.read_text(encoding="utf-8"))["case"])
 
 
 def setting(case: Mapping[str, Any], variant: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,16 +123,21 @@ def outcomes(case: Mapping[str, Any], found: Mapping[str, Prediction]) -> list[O
 
 
 def launched(launch: Mapping[str, Any]) -> Outcome:
-    """Judge a launch as plan check does."""
-    judged = read_launch(
-        LaunchQuestion(
-            framework=launch["framework"],
-            version=launch.get("version"),
-            world=launch["world"],
-            arguments=tuple(launch["args"]),
-            model=launch.get("model", ""),
+    """Judge a launch as plan check does; ``file`` and ``text`` are a file that it is given."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / launch["file"] if "file" in launch else None
+        if file is not None:
+            file.write_text(launch["text"], encoding="utf-8")
+        judged = read_launch(
+            LaunchQuestion(
+                framework=launch["framework"],
+                version=launch.get("version"),
+                world=launch["world"],
+                arguments=tuple(launch.get("args", ())),
+                file=file,
+                model=launch.get("model", ""),
+            )
         )
-    )
     rules = [violation.rule for violation in judged.violations]
     agrees = judged.legal == launch["legal"] and ("rule" not in launch or launch["rule"] in rules)
     if "built" in launch:

@@ -30,13 +30,14 @@ OPTIONS = {
     "": {"--version", "--help"},
     "search": {
         "--global-batch", "--seq", "--precision", "--framework", "--objective", "--micro-batch", "--recompute", "--fix",
-        "--top", "--time-limit", "--power-cap", "--thermal", "--launcher", "--profile", "--json", "--html", "--trace",
-        "--telemetry", "--from", "--rank",
+        "--top", "--time-limit", "--offload", "--power-cap", "--thermal", "--launcher", "--profile", "--json", "--html",
+        "--trace", "--telemetry", "--from", "--rank",
     },
     "estimate": {
         "--global-batch", "--seq", "--precision", "--framework", "--tp", "--pp", "--cp", "--vpp", "--ep", "--etp",
         "--dp", "--zero", "--micro-batch", "--layers-per-stage", "--sequence-parallel", "--no-sequence-parallel",
-        "--schedule", "--recompute", "--power-cap", "--thermal", "--launcher", "--placement", "--profile", "--json",
+        "--schedule", "--recompute", "--offload", "--power-cap", "--thermal", "--launcher", "--placement", "--profile",
+        "--json",
     },
     "fewest": {
         "--global-batch", "--seq", "--precision", "--framework", "--recompute", "--fix", "--time-limit", "--json",
@@ -273,6 +274,8 @@ def test_nothing_feasible_ends_with_three(tmp_path):
         ((*ESTIMATE, "--recompute", "selective:moe"), "has no moe"),
         ((*SEARCH, "--recompute", "selective:mlpp"), "mlp"),
         ((*SEARCH, "--power-cap", "20"), "allowed: 200 to 700 W"),
+        ((*SEARCH, "--framework", "nemo", "--offload", "optimizer"), "allowed: megatron, bridge, deepspeed, none"),
+        ((*ESTIMATE, "--framework", "none", "--offload", "states"), "--offload states with ZeRO-1; allowed: --zero 3"),
         ((*SEARCH, "--json", "/nowhere/at/all.json"), "/nowhere/at"),
         ((*SEARCH, "--framework", "megatrom"), "megatron"),
         (("search", "llama3_8b", "dgx-h100:1", "--global-batch", "0"), "global-batch"),

@@ -38,6 +38,7 @@ from planner.report.words import (
         (3e-5, "30.00 us"),
         (123456.0, "123,456 s"),
         (0.0, "0 us"),
+        (-2.7e-15, "0 us"),  # what a difference of equal sums leaves
         (-2.0, "-2.000 s"),
     ],
 )

@@ -102,6 +102,13 @@ def largest_parameters(ops: Sequence[Op], table: StrategyTable) -> Floats:
     return largest
 
 
+def _step_bytes(job: TrainingJob) -> float:
+    """Bytes per parameter of the optimizer's shard that exist while it steps alone; none where it steps in the host."""
+    software = job.software
+    in_host = software.optimizer_offload or software.state_offload
+    return 0.0 if in_host else max(job.precision.step_bytes, software.step_gradient_bytes)
+
+
 def state_bytes(parameters: LocalParameters, job: TrainingJob, table: StrategyTable) -> StateBytes:
     """Bytes of the states of a rank's parameters.
 
@@ -119,9 +126,8 @@ def state_bytes(parameters: LocalParameters, job: TrainingJob, table: StrategyTa
     StateBytes
         ZeRO stage 1 shards the optimizer's states, 2 the gradients as well, 3 the weights as well: dense ones over
         the ZeRO group (dp x cp, or ``shard_group`` of it), those of experts over the ranks of that group that hold the
-        same experts, ``tp * group / (ep * etp)``. States that are offloaded count as host memory. Buckets that are
-        reduced beside the gradients (``gradient_copy_bytes``) exist where plain replicas are (no ZeRO), and count as
-        gradients.
+        same experts, ``tp * group / (ep * etp)``. States that are offloaded count as host memory. Buckets beside the
+        gradients (``gradient_copy_bytes``) exist where plain replicas are (no ZeRO), and count as gradients.
 
     References
     ----------
@@ -149,16 +155,17 @@ def state_bytes(parameters: LocalParameters, job: TrainingJob, table: StrategyTa
     gradients = (per.gradients + copied) * trained * held(2)
     optimizer = per.optimizer * trained * held(1)
     nothing = np.zeros_like(optimizer)
-    on_host = optimizer if software.optimizer_offload else nothing
+    summed = software.step_gradient_bytes * trained * held(1)  # of an optimizer in the host, there
+    on_host = optimizer + summed if software.optimizer_offload else nothing
     if software.state_offload:
-        on_host = weights + gradients + optimizer
-        weights, gradients = nothing, nothing
+        on_host = weights + np.maximum(gradients, summed) + optimizer
+        weights = gradients = nothing
     return StateBytes(
         weights=weights,
         gradients=gradients,
         optimizer=nothing if software.optimizer_offload or software.state_offload else optimizer,
         host=on_host,
         copies=gathered * whole,
-        step=job.precision.step_bytes * trained * held(1),
+        step=_step_bytes(job) * trained * held(1),
         passing=software.passing_gradient_bytes * trained * whole,
     )

@@ -76,7 +76,7 @@ def _all(request: PlanRequest, layout: Layout, cost: LayoutCost) -> Iterator[tup
     if len(grids) > 1 or len({stage.island for stage in layout.stages}) > 1:
         return
     yield from _batches(request, layout)
-    yield from _zero_stages(layout)
+    yield from _zero_stages(request, layout)
     yield from _rank_orders(layout)
     yield from _chunks(request, layout)
     yield from _trades(request, layout)
@@ -160,9 +160,10 @@ def _runs(schedule: Schedule, pp: int, num_microbatches: int) -> bool:
     return schedule is not Schedule.INTERLEAVED or num_microbatches % pp == 0
 
 
-def _zero_stages(layout: Layout) -> Iterator[tuple[str, Layout]]:
+def _zero_stages(request: PlanRequest, layout: Layout) -> Iterator[tuple[str, Layout]]:
+    """The stages beside its own; weights lie in host memory under stage 3 alone."""
     first = layout.first
-    if first.dp * first.cp > 1:
+    if first.dp * first.cp > 1 and not request.job.software.state_offload:
         for stage in (first.zero - 1, first.zero + 1):
             if 0 <= stage <= 3:
                 yield f"ZeRO-{stage}" if stage else "no ZeRO", with_strategies(layout, zero=stage)

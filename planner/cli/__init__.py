@@ -7,7 +7,7 @@ Exit codes: 0 done; 2 the input is wrong; 3 nothing feasible; 130 interrupted.
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -32,6 +32,7 @@ from planner.cli.options import (
     LayersPerStage,
     MicroBatch,
     Model,
+    OffloadName,
     PlacementGiven,
     PowerCap,
     PrecisionName,
@@ -107,6 +108,7 @@ def estimate(  # noqa: PLR0913, PLR0917 - the flags are the command line's contr
     sequence_parallel: SequenceParallel = None,
     schedule: ScheduleName = None,
     recompute: SomeRecompute = "none",
+    offload: OffloadName = choices.Offload.NONE,
     power_cap: PowerCap = 0.0,
     thermal: Thermal = False,
     launcher: LauncherName = choices.Launcher.TORCHRUN,
@@ -125,20 +127,15 @@ def estimate(  # noqa: PLR0913, PLR0917 - the flags are the command line's contr
         precision=precision,
         framework=framework.value,
         recompute=recompute,
+        offload=offload.value,
         power_cap_w=power_cap,
         thermal=thermal,
         launcher=launcher.value,
         profile=profile,
     )
+    degrees: dict[str, Any] = {"tp": tp, "pp": pp, "cp": cp, "vpp": vpp, "ep": ep, "etp": etp, "dp": dp, "zero": zero}
     explicit = commands.ExplicitLayout(
-        tp=tp,
-        pp=pp,
-        cp=cp,
-        vpp=vpp,
-        ep=ep,
-        etp=etp,
-        dp=dp,
-        zero=zero,
+        **degrees,
         micro_batch=micro_batch,
         layers_per_stage=layers_per_stage,
         sequence_parallel=sequence_parallel,

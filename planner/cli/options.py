@@ -82,6 +82,10 @@ FrameworkOrNone = Annotated[
 PowerCap = Annotated[
     float, typer.Option("--power-cap", help="Power limit per GPU in watts; 0: the part's own.", min=0.0)
 ]
+OffloadName = Annotated[
+    choices.Offload,
+    typer.Option("--offload", help="In host memory: nothing, the optimizer's states, or all states (needs ZeRO-3)."),
+]
 Thermal = Annotated[bool, typer.Option("--thermal", help="Price heat and place ranks by coolness.")]
 LauncherName = Annotated[
     choices.Launcher,

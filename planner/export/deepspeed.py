@@ -109,8 +109,10 @@ def ds_config(job: TrainingJob, layout: Layout, grid: Strategy, *, full: bool) -
     sharding: dict[str, Any] = {"stage": grid.zero, "contiguous_gradients": True}
     if grid.zero:
         sharding |= {"overlap_comm": job.software.grad_overlap, "reduce_scatter": True}
-    if grid.zero and job.software.optimizer_offload:
+    if grid.zero and (job.software.optimizer_offload or job.software.state_offload):
         sharding["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
+    if grid.zero == 3 and job.software.state_offload:
+        sharding["offload_param"] = {"device": "cpu", "pin_memory": True}
     config: dict[str, Any] = {
         "train_batch_size": job.global_batch,
         "train_micro_batch_size_per_gpu": layout.micro_batch,

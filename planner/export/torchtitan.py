@@ -242,5 +242,6 @@ def _software_arguments(job: TrainingJob, layout: Layout, grid: Strategy) -> lis
     arguments = ["--training.no_disable_cuda_graphs" if graphs else "--training.disable_cuda_graphs"]
     compiled = ["--compile.enable", "--compile.components", "model,loss"]
     arguments += compiled if software.compiled else ["--compile.no_enable"]
+    arguments += ["--training.enable_cpu_offload"] if software.state_offload else []
     overlap = software.compiled and software.tp_overlap and grid.tp > 1 and grid.sequence_parallel
     return [*arguments, *(["--compile.enable_async_tensor_parallel"] if overlap else [])]

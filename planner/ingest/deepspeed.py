@@ -20,6 +20,7 @@ from costmodels.workload.architecture import Architecture
 from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
 from planner.ingest.deepspeed_sections import (
+    MOST_STAGE,
     ZERO,
     config_faults,
     key_table,
@@ -29,6 +30,7 @@ from planner.ingest.deepspeed_sections import (
     stage_of,
     switched,
 )
+from planner.ingest.deepspeed_words import spelled
 from planner.ingest.megatron_model import GPT2_VOCAB
 from planner.ingest.options import MOST_RANKS, Arguments, Option, read_arguments
 from planner.ingest.plain_layout import StatedLayout, UnpricedError, refuse_illegal, uniform_stages
@@ -38,6 +40,8 @@ from planner.rules.proposal import ModelFacts, Proposal, Split
 
 _BATCH: Final = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 _BALANCED: Final = "type:transformer"
+_LAYERS_ALONE: Final = (_BALANCED, "type:transformer|mlp")
+"""Cuts that count transformer layers; GPT-NeoX's default names its MLPs too, which are parts of them."""
 _GRADIENT_BYTES: Final = MappingProxyType({"bf16": 2.0, "fp16": 2.0, "fp32": 4.0})
 _UNPRICED: Final = ("zero_hpz_partition_size", "zenflow")
 _QUANTIZED: Final = ("zero_quantized_weights", "zero_quantized_gradients")
@@ -113,6 +117,7 @@ def parse_deepspeed(text: str, arguments: Sequence[str] = (), *, world: int) -> 
         raise InputError(f"{type(config).__name__} instead of an object", allowed="a DeepSpeed configuration")
     known = key_table()
     options = {name: Option(name=name, values=values, kind="str") for name, values in known["options"].items()}
+    arguments = spelled(arguments, known["spellings"], known["options"])
     judged: list[str] = []
     unjudged: list[str] = []
     target = unjudged
@@ -134,7 +139,9 @@ def parse_deepspeed(text: str, arguments: Sequence[str] = (), *, world: int) -> 
 
 def takes_value(name: str) -> bool:
     """Whether an option of the program is known to take a value."""
-    return str(key_table()["options"].get(name, "0")) != "0"
+    table = key_table()
+    known = table["spellings"].get(name.replace("_", "-"), name.replace("_", "-"))
+    return str(table["options"].get(known, "0")) != "0"
 
 
 def layout_of(launch: DeepSpeedLaunch, model: ModelFacts) -> Layout:
@@ -176,7 +183,7 @@ def stated_layout(launch: DeepSpeedLaunch, model: ModelFacts) -> StatedLayout:
     section = _section(config, "pipeline")
     pp = read.number("--pipeline-model-parallel-size", int(section.get("stages", 1)))
     strategy = _strategy(launch, model, pp, section)
-    batch, micro, steps = _batch(config, strategy.dp)
+    batch, micro, steps = _batch(config, read, strategy.dp)
     method = (read.text("--pp-partition-method") or str(section.get("partition", _BALANCED))).lower()
     layout = Layout(
         stages=uniform_stages([(count,) for count in _split(model, pp, method)], strategy),
@@ -213,8 +220,22 @@ def degrees_of(launch: DeepSpeedLaunch, model: ModelFacts) -> Proposal:
 
 
 def enabled(launch: DeepSpeedLaunch, name: str) -> bool:
-    """Whether a section such as ``bf16`` is switched on."""
+    """Whether a section such as ``bf16`` is switched on; ``auto`` is as the program's arguments say."""
+    told = launch.config.get(name)
+    if isinstance(told, dict) and told.get("enabled") == "auto":
+        return launch.arguments.has(f"--{name}")
     return switched(section_of(launch.config, name), "enabled")
+
+
+def in_host(launch: DeepSpeedLaunch) -> tuple[bool, bool]:
+    """Whether the optimizer's states alone, and whether all states, lie outside of the accelerators.
+
+    The optimizer's under ZeRO; weights with them under stage 3.
+    """
+    stage = stage_of(launch.config)
+    optimizer = offloaded(launch.config, "optimizer") and stage > 0
+    states = optimizer and offloaded(launch.config, "param") and stage == MOST_STAGE
+    return optimizer and not states, states
 
 
 def gradient_bytes(launch: DeepSpeedLaunch) -> float:
@@ -230,8 +251,8 @@ def assumptions(launch: DeepSpeedLaunch) -> tuple[str, ...]:
     pipeline, zero = section_of(launch.config, "pipeline"), section_of(launch.config, ZERO)
     if "stages" in pipeline and not launch.arguments.has("--pipeline-model-parallel-size"):
         notes.append("pipeline: DeepSpeed does not read stages; they are taken as what the program cuts its model into")
-    if offloaded(launch.config, "param"):
-        notes.append("offload_param: parameters in host memory have no price here, they are priced on the GPUs")
+    if offloaded(launch.config, "param") and not in_host(launch)[1]:
+        notes.append("offload_param without ZeRO-3 and offload_optimizer has no price here: it is priced on the GPUs")
     unpriced = [key for key in _UNPRICED if zero.get(key) not in (None, False, 0, 1)]
     unpriced += [key for key in _QUANTIZED if switched(zero, key)]
     return (*notes, *(f"zero_optimization: {key} has no price here, it is priced without" for key in unpriced))
@@ -319,15 +340,25 @@ def _stage(launch: DeepSpeedLaunch) -> int:
     return stage
 
 
-def _batch(config: Mapping[str, Any], dp: int) -> tuple[int, int, int]:
-    """Global batch, micro-batch and accumulation steps; one that is left out follows from the others."""
+def _batch(config: Mapping[str, Any], read: Arguments, dp: int) -> tuple[int, int, int]:
+    """Global batch, micro-batch and accumulation steps; one that is left out follows from the others.
+
+    ``auto`` is what the program's arguments say: the Hugging Face Trainer's, which accumulates over 1 step by default.
+    """
     given = {name: config.get(name) for name in _BATCH}
+    if read.has("--micro-batch-size") and given[_BATCH[1]] == "auto":
+        accumulated = read.number("--gradient-accumulation-steps", 1)
+        own = dict(zip(_BATCH, (None, read.number("--micro-batch-size", 0), accumulated), strict=True))
+        given = {name: own[name] if value == "auto" else value for name, value in given.items()}
     given = {
         name: int(value) if isinstance(value, float) and value.is_integer() else value for name, value in given.items()
     }
     for name, value in given.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            filled = "; auto is filled in by the Hugging Face Trainer, which this file does not state"
+            filled = (
+                "; auto is filled in by the Hugging Face Trainer: give its --per_device_train_batch_size and "
+                "--gradient_accumulation_steps behind --"
+            )
             allowed = "a whole number from 1" + (filled if value == "auto" else "")
             raise InputError(f"{value!r}", allowed=allowed, where=name)
     batch, micro, steps = (given[name] for name in _BATCH)
@@ -347,12 +378,32 @@ def _batch(config: Mapping[str, Any], dp: int) -> tuple[int, int, int]:
     return batch, micro, steps
 
 
+def mended_batches(launch: DeepSpeedLaunch, dp: int) -> tuple[tuple[str, int, int], ...]:
+    """Changes of one number each that make the batch multiply out: its key, the number as it is, as it would fit.
+
+    Parameters
+    ----------
+    launch : DeepSpeedLaunch
+        See :func:`parse_deepspeed`.
+    dp : int
+        Replicas.
+    """
+    given = [launch.config.get(name) for name in _BATCH]
+    if not all(_is_whole(value) and value > 0 for value in given):
+        return ()
+    batch, micro, steps = (int(value or 0) for value in given)
+    fitting = (micro * steps * dp, batch // (steps * dp), batch // (micro * dp))
+    whole = (True, batch % (steps * dp) == 0, batch % (micro * dp) == 0)
+    told = zip(_BATCH, (batch, micro, steps), fitting, whole, strict=True)
+    return tuple((name, old, new) for name, old, new, fits in told if fits and old != new)
+
+
 def _split(model: ModelFacts, pp: int, method: str) -> tuple[int, ...]:
     if pp == 1:
         return (model.layers,)
     if method.strip("'\"") in _WITH_ENDS and pp <= model.layers + 2:
         return balanced_with_ends(model.layers, pp, tied=not model.untied)
-    if method != _BALANCED:
+    if method.strip("'\"") not in _LAYERS_ALONE:
         raise UnpricedError(
             f"partition {method!r}: what it gives depends on the program's list of layers, so it has no price here",
             allowed=f"{_BALANCED}, or {_WITH_ENDS[0]}",

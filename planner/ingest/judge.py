@@ -22,6 +22,8 @@ from planner.ingest.megatron_model import model_of
 from planner.ingest.open_ends import foreign_notes, own_options, refuse_gaps, refuse_missing
 from planner.ingest.options import Arguments, Fault, megatron_options
 from planner.ingest.other_frameworks import refuse_foreign
+from planner.ingest.recipe_defaults import with_recipe_defaults
+from planner.ingest.swift import is_swift, of_swift
 from planner.request import Framework
 from planner.rules.proposal import Proposal, facts_of
 from planner.rules.table import CORE, Found
@@ -34,11 +36,6 @@ _FP8: Final = MappingProxyType(
 _MOMENTS: Final = ("--exp-avg-dtype", "--exp-avg-sq-dtype")
 _MOMENT_BYTES: Final = MappingProxyType({"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0})
 _ONE_MOMENT: Final = ("sgd", "lion", "muon", "dist_muon")
-_ASSUMED: Final = (
-    ("--bf16", ("--bf16", "--fp16"), "bf16"),
-    ("--use-distributed-optimizer", ("--use-distributed-optimizer", "--use-megatron-fsdp"), "distributed optimizer"),
-    ("--moe-grouped-gemm", ("--moe-grouped-gemm",), "grouped GEMM of experts"),
-)
 _WORLD: Final = ("trainer.num_nodes", "trainer.devices")
 _READ_JSON: Final = (Framework.DEEPSPEED, Framework.GALVATRON)
 
@@ -71,6 +68,9 @@ def judge_launch(given: LaunchInput) -> JudgedLaunch:
 
 
 def _megatron(given: LaunchInput) -> JudgedLaunch:
+    if is_swift(given.text):
+        text, named = of_swift(given.text, megatron_options(given.version), given.model)
+        given = replace(given, text=text, model=named)
     text = given.text
     told = text.environment is not None and _CONNECTIONS in text.environment
     refuse_gaps(text)
@@ -174,7 +174,7 @@ def _overrides(given: LaunchInput) -> JudgedLaunch:
     read = read_overrides(launcher_options_off(without_unresolved(text, any_value), framework), framework)
     model, notes = _recipe_model(given, read.layers)
     facts = replace(facts_of(model), max_positions=0) if model else None  # positions follow the sequence here
-    words, assumed = _with_assumptions(read.flags, read.answered, model)
+    words, assumed = with_recipe_defaults(read.flags, read.answered, model, given.world)
     launch = parse_megatron(words, world=given.world, version=CORE[framework], model=facts)
     launch = replace(launch, faults=(*read.faults, *_missing_words(launch.faults)))
     verdict = judge(launch)
@@ -247,35 +247,6 @@ def model_of_recipe(recipe: str) -> ModelSpec | None:
         if found is not None:
             return found
     return None
-
-
-def _with_assumptions(
-    flags: Sequence[str], decided: Sequence[str], model: ModelSpec | None
-) -> tuple[list[str], list[str]]:
-    """Flags with what recipes set where an override does not decide, and a note on each."""
-    words, told = list(flags), []
-    facts = facts_of(model) if model else None
-    for flag, answered, name in _ASSUMED:
-        experts = flag != "--moe-grouped-gemm" or bool(facts and facts.experts) or "--num-experts" in words
-        if experts and not any(word in words or word in decided for word in answered):
-            words.append(flag)
-            told.append(name)
-    defaults = (("--seq-length", str(min((model and model.max_positions) or 4096, 4096))),)
-    for flag, value in (*defaults, ("--micro-batch-size", "1")):
-        if flag not in words:
-            words += [flag, value]
-            told.append(f"{flag.removeprefix('--')} {value}")
-    notes = [f"not overridden, so the recipe decides; assumed here: {', '.join(told)}"] if told else []
-    experts_spread = (
-        bool(facts and facts.experts)
-        and "--expert-model-parallel-size" in words
-        and "--expert-tensor-parallel-size" not in words
-    )
-    if experts_spread and "--tensor-model-parallel-size" in words:
-        notes.append(
-            "expert tensor parallelism is not set: unless the recipe sets it, tp's value counts for experts too"
-        )
-    return words, notes
 
 
 def _missing_words(faults: Sequence[Fault]) -> tuple[Fault, ...]:

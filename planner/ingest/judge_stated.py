@@ -12,9 +12,10 @@ from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, TITAN_SELECTIVE
 from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
 from planner.ingest import deepspeed, galvatron, torchtitan
-from planner.ingest.deepspeed_sections import offloaded
+from planner.ingest.deepspeed_sections import key_table
+from planner.ingest.deepspeed_words import of_neox
 from planner.ingest.judged import JudgedLaunch, LaunchInput, fault_violations, unknown_names
-from planner.ingest.launch_text import without_unresolved
+from planner.ingest.launch_text import LaunchText, without_unresolved
 from planner.ingest.open_ends import refuse_gaps
 from planner.ingest.options import Fault
 from planner.ingest.plain_layout import StatedLayout, UnpricedError
@@ -85,6 +86,7 @@ def read_torchtitan(given: LaunchInput) -> JudgedLaunch:
         title=f"torchtitan {version}",
         layout=layout,
         precision=dense if launch.old else str(entry.get("precision", dense)),
+        state_offload=launch.arguments.has("--training.enable_cpu_offload"),
         unjudged=unjudged,
         notes=(*notes, *judged.notes),
     )
@@ -100,8 +102,14 @@ def _with_violations(judged: JudgedLaunch, found: Sequence[Violation]) -> Judged
     return replace(judged, violations=violations, accepted=accepted, built=built, layout=layout)
 
 
+def deepspeed_text(given: LaunchInput) -> LaunchText:
+    """A launch of DeepSpeed with its configuration apart from its options, also where one file holds both."""
+    return of_neox(given.text, key_table()["top_level"])
+
+
 def read_deepspeed(given: LaunchInput) -> JudgedLaunch:
     """Read and judge a launch of DeepSpeed; see :func:`planner.ingest.judge.judge_launch`."""
+    given = replace(given, text=deepspeed_text(given))
     if not given.text.config:
         raise InputError("no DeepSpeed configuration", allowed="--args-file ds_config.json, or a script that names one")
     refuse_gaps(given.text)
@@ -122,13 +130,15 @@ def read_deepspeed(given: LaunchInput) -> JudgedLaunch:
         deepspeed.degrees_of(launch, facts),
     )
     ignored = [f"DeepSpeed ignores the key {name} without a word" for name in launch.unread]
+    optimizer, states = deepspeed.in_host(launch)
     sixteen = "fp16" if deepspeed.enabled(launch, "fp16") else "bf16" if deepspeed.enabled(launch, "bf16") else "fp32"
     return replace(
         judged,
         title=f"DeepSpeed {given.version}",
         precision=sixteen,
         gradient_bytes=deepspeed.gradient_bytes(launch),
-        optimizer_offload=offloaded(launch.config, "optimizer"),
+        optimizer_offload=optimizer,
+        state_offload=states,
         unknown=(*judged.unknown, *(name.partition(" ")[0] for name in launch.unread)),
         unjudged=tuple(word.partition("=")[0] for word in launch.unjudged if word.startswith("--")),
         notes=(*given.text.notes, *judged.notes, *deepspeed.assumptions(launch), *ignored),

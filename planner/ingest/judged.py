@@ -66,8 +66,8 @@ class JudgedLaunch:
         optimizer's states beside master weights.
     optimizer : str
         Its kind, such as ``adam`` or ``muon``.
-    optimizer_offload : bool
-        The optimizer's states lie in host memory.
+    optimizer_offload, state_offload : bool
+        The optimizer's states, or all states, lie in host memory.
     wide_weights : bool
         Weights stay in 16 bits where the recipe has them in the format of products (no ``--fp8-param-gather``).
     unknown : tuple of str
@@ -93,6 +93,7 @@ class JudgedLaunch:
     optimizer_bytes: float = 8.0
     optimizer: str = "adam"
     optimizer_offload: bool = False
+    state_offload: bool = False
     wide_weights: bool = False
     unknown: tuple[str, ...] = ()
     unjudged: tuple[str, ...] = ()

@@ -241,9 +241,10 @@ def _option(words: Sequence[str], names: Sequence[str]) -> str:
 def _world(command: ShellCommand, script: ShellScript) -> int:
     """GPUs that the launcher's options, the batch system's lines or the script's variables state; 0: none do."""
     words = command.words
-    per_node = _count(_option(words, _PER_NODE)) or _slurm_per_node(script)
+    own = command.environment
+    per_node = _count(_option(words, _PER_NODE)) or _slurm_per_node(script) or _count(own.get("NPROC_PER_NODE", ""))
     stated = _option(words, _NODES)
-    nodes = _count(stated) or _count(_option(script.directives, ("--nodes", "-N")))
+    nodes = _count(stated) or _count(_option(script.directives, ("--nodes", "-N"))) or _count(own.get("NNODES", ""))
     if per_node:
         return per_node * (nodes or (0 if stated else 1))  # a number of nodes that only the running shell knows
     return _count(command.environment.get("WORLD_SIZE", script.variables.get("WORLD_SIZE", "")))

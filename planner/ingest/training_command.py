@@ -15,6 +15,9 @@ _SILENT: Final = ("echo", "printf", "cp", "mv", "cat", "ls", "cd", "source")
 _SHELLS: Final = ("bash", "sh", "sbatch")
 _LAUNCHERS: Final = ("torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic")
 _STARTERS: Final = ("torchrun", "python", "python3", "deepspeed", "srun", "mpirun", "accelerate", "exec")
+SWIFT: Final = "megatron swift"
+"""The program of ms-swift's ``megatron sft``."""
+_SWIFT_COMMANDS: Final = ("sft", "pt", "rlhf")
 MOST_CALLED: Final = 3
 """Scripts that call one another."""
 MOST_TOLD: Final = 4
@@ -160,6 +163,8 @@ def _behind_program(command: ShellCommand, *, later: bool = True) -> tuple[str, 
     words = command.words
     if command.program in _SILENT:
         return None
+    if command.program == "megatron" and len(words) > 1 and words[1] in _SWIFT_COMMANDS:
+        return SWIFT, tuple(words[2:])
     if "llm" in words and "pretrain" in words[words.index("llm") :]:  # nemo's command line
         return "nemo", tuple(words[words.index("pretrain", words.index("llm")) + 1 :])
     for index, word in enumerate(words):

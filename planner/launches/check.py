@@ -241,6 +241,7 @@ def job_of_launch(judged: JudgedLaunch, proposal: Proposal) -> TrainingJob:
         activation_offload_layers=proposal.switches.cpu_offload_layers or job.software.activation_offload_layers,
         gradient_bytes=judged.gradient_bytes or job.software.gradient_bytes,
         optimizer_offload=judged.optimizer_offload or job.software.optimizer_offload,
+        state_offload=judged.state_offload or job.software.state_offload,
     )
     recipe = with_wide_weights(job.precision) if judged.wide_weights else job.precision
     return replace(job, software=software, optimizer_bytes=judged.optimizer_bytes, precision=recipe)

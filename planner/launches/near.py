@@ -4,14 +4,17 @@ from dataclasses import replace
 from typing import Final
 
 from hardware.errors import InputError
-from planner.ingest import torchtitan
+from planner.ingest import deepspeed, torchtitan
 from planner.ingest.judge import judge_launch
+from planner.ingest.judge_stated import deepspeed_text
 from planner.ingest.judged import JudgedLaunch, LaunchInput
 from planner.request import Framework
 from planner.rules.nearest import Neighbour, nearest_legal
 from planner.rules.proposal import Proposal
 
 NAMED: Final = 3
+_BATCH_OF_THREE: Final = "deepspeed-launch"
+"""What is said of a configuration of DeepSpeed that states no layout, such as a batch that does not multiply out."""
 _TRIED: Final = 12
 _P: Final = "--parallelism."
 _T: Final = "--training."
@@ -40,8 +43,13 @@ def near_launch(judged: JudgedLaunch, given: LaunchInput) -> tuple[Neighbour, ..
     proposal = judged.proposal
     if proposal is None or judged.legal:
         return ()
+    if any(violation.rule == _BATCH_OF_THREE for violation in judged.violations):
+        mended = _mended_batches(proposal, given)
+        if mended:
+            return mended
     if judged.framework is not Framework.TORCHTITAN:
-        return nearest_legal(proposal, judged.framework, version=judged.version, count=NAMED)
+        near = nearest_legal(proposal, judged.framework, version=judged.version, count=NAMED)
+        return tuple(one for one in near if one.changes or one.split)  # none: what is wrong is no degree
     near = nearest_legal(proposal, judged.framework, version=judged.version, count=_TRIED)
     mends = tuple((switch, torchtitan.MENDING[switch], 0, 1) for switch in _switches_needed(judged))
     read = torchtitan.read_torchtitan(given.text.arguments, world=given.world)
@@ -58,6 +66,16 @@ def near_launch(judged: JudgedLaunch, given: LaunchInput) -> tuple[Neighbour, ..
         if len(found) == NAMED:
             break
     return tuple(found)
+
+
+def _mended_batches(proposal: Proposal, given: LaunchInput) -> tuple[Neighbour, ...]:
+    """The launch of DeepSpeed with one of the numbers of its batch changed so that the three multiply out."""
+    launch = deepspeed.parse_deepspeed(deepspeed_text(given).config, given.text.arguments, world=given.world)
+    dp = max(1, given.world // max(1, proposal.tp * proposal.cp * proposal.pp))
+    return tuple(
+        Neighbour(proposal=proposal, changes=(change,), layers_per_stage=(), split=False)
+        for change in deepspeed.mended_batches(launch, dp)
+    )
 
 
 def _switches_needed(judged: JudgedLaunch) -> tuple[str, ...]:

@@ -160,6 +160,8 @@ def _strategy(request: PlanRequest, wanted: ExplicitLayout, pp: int) -> Strategy
             allowed=f"degrees that multiply to {request.cluster.gpus} or fewer",
         )
     ep, etp = _experts(request, wanted, wanted.tp * wanted.cp * dp)
+    if request.job.software.state_offload and wanted.zero != 3:
+        raise InputError(f"--offload states with ZeRO-{wanted.zero}", allowed="--zero 3")
     return Strategy(
         tp=wanted.tp,
         cp=wanted.cp,

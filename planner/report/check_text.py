@@ -8,6 +8,7 @@ from rich.text import Text
 from costmodels.layout import RankOrder
 from costmodels.results import Verdict
 from hardware.nouns import count
+from planner.advice.remedies import host_bytes_per_node
 from planner.ingest.judged import JudgedLaunch
 from planner.launches.check import FasterLayout, LaunchReport, PricedNeighbour
 from planner.layouts.splits import runs_of
@@ -149,7 +150,9 @@ def _price(report: LaunchReport) -> list[RenderableType]:
         return [Text(f"Not priced: {report.unpriced}")] if report.unpriced else []
     asked = f"batch {job.global_batch:,}"
     asked += f" of {job.seq:,} tokens" if report.request.model.hidden else ""
-    return [Text(f"Predicted on {machine}, {asked}: {_priced(report.ranked)}")]
+    there = host_bytes_per_node(report.request, report.ranked.layout, report.ranked.cost)
+    host = f"; {gib(there):,.0f} GiB of host memory per node for what is offloaded" if there else ""
+    return [Text(f"Predicted on {machine}, {asked}: {_priced(report.ranked)}{host}")]
 
 
 def _priced(ranked: RankedLayout) -> str:

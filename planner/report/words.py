@@ -11,6 +11,7 @@ from planner.layouts.splits import runs_of
 
 BYTES_PER_GIB: Final = 2.0**30
 GIGA: Final = 1e9
+NOTHING_S: Final = 1e-9
 _LARGE: Final = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -20,7 +21,12 @@ def gib(size_bytes: float) -> float:
 
 
 def seconds(value_s: float) -> str:
-    """Return a duration with four significant digits and its unit, such as ``12.35 s`` or ``3.21 ms``."""
+    """Return a duration with four significant digits and its unit, such as ``12.35 s`` or ``3.21 ms``.
+
+    What is less than :data:`NOTHING_S` is what sums leave, and 0.
+    """
+    if abs(value_s) < NOTHING_S:
+        return "0 us"
     per_second, unit = _unit(value_s)
     return f"{digits(value_s * per_second)} {unit}"
 

@@ -1,0 +1,85 @@
+"""What recipes of Megatron-Bridge and NeMo set where an override does not decide."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final
+
+from costmodels.workload.model import ModelSpec
+from hardware.nouns import count
+from planner.rules.proposal import facts_of
+
+_ASSUMED: Final = (
+    ("--bf16", ("--bf16", "--fp16"), "bf16"),
+    ("--use-distributed-optimizer", ("--use-distributed-optimizer", "--use-megatron-fsdp"), "distributed optimizer"),
+    ("--moe-grouped-gemm", ("--moe-grouped-gemm",), "grouped GEMM of experts"),
+)
+_OF_EXPERTS: Final = (("--moe-token-dispatcher-type", "alltoall"),)
+"""What providers of mixtures set in Megatron-Bridge (models/*/*_provider.py) and NeMo (collections/llm/gpt/model);
+Megatron-LM's own default is another."""
+
+
+def with_recipe_defaults(
+    flags: Sequence[str], decided: Sequence[str], model: ModelSpec | None, world: int
+) -> tuple[list[str], list[str]]:
+    """Flags with what recipes set where an override does not decide, and a note on each.
+
+    Parameters
+    ----------
+    flags : sequence of str
+        What overrides say, as Megatron-LM's flags.
+    decided : sequence of str
+        Flags that an override switches off.
+    model : ModelSpec or None
+        The model, where it is known.
+    world : int
+        GPUs.
+    """
+    words, told = list(flags), []
+    facts = facts_of(model) if model else None
+    for flag, answered, name in _ASSUMED:
+        experts = flag != "--moe-grouped-gemm" or bool(facts and facts.experts) or "--num-experts" in words
+        if experts and not any(word in words or word in decided for word in answered):
+            words.append(flag)
+            told.append(name)
+    mixture = bool(facts and facts.experts) or "--num-experts" in words
+    defaults = (("--seq-length", str(min((model and model.max_positions) or 4096, 4096))),)
+    for flag, value in (*defaults, ("--micro-batch-size", "1"), *(_OF_EXPERTS if mixture else ())):
+        if flag not in words:
+            words += [flag, value]
+            told.append(f"{flag.removeprefix('--')} {value}")
+    notes = [f"not overridden, so the recipe decides; assumed here: {', '.join(told)}"] if told else []
+    experts_spread = (
+        bool(facts and facts.experts)
+        and "--expert-model-parallel-size" in words
+        and "--expert-tensor-parallel-size" not in words
+    )
+    if experts_spread and "--tensor-model-parallel-size" in words:
+        notes.append(
+            "expert tensor parallelism is not set: unless the recipe sets it, tp's value counts for experts too"
+        )
+    words, batch = _with_batch(words, world)
+    return words, [*notes, *batch]
+
+
+def _with_batch(words: Sequence[str], world: int) -> tuple[list[str], list[str]]:
+    """Flags with a global batch that fills the pipeline where an override states none, and a note on it.
+
+    The recipe's batch is not known, so that no rule on it can be said to be broken.
+    """
+    told = [*words]
+    if "--global-batch-size" in told:
+        return told, []
+    size = dict(pairwise(told))
+    tp, pp, cp, micro = (
+        int(value) if (value := size.get(flag, "1")).isdecimal() and 0 < int(value) <= world else 1
+        for flag in (
+            "--tensor-model-parallel-size",
+            "--pipeline-model-parallel-size",
+            "--context-parallel-size",
+            "--micro-batch-size",
+        )
+    )
+    batch = micro * pp * max(1, world // (tp * pp * cp))
+    filled = count(pp, "micro-batch", "micro-batches")
+    note = f"the global batch is not overridden: {batch} is assumed, {filled} a replica"
+    return [*told, "--global-batch-size", str(batch)], [note]

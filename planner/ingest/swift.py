@@ -1,0 +1,97 @@
+"""Launches of ms-swift's ``megatron sft`` and ``megatron pt`` as the flags of Megatron-LM that they stand for.
+
+Its options are Megatron-LM's with underscores, switches are told ``true`` or ``false``, the model is named by a path.
+
+References
+----------
+ms-swift ``swift/megatron/argument/megatron_args.py`` and its page on the parameters of Megatron-SWIFT. Where nothing is
+said: a micro-batch of 1, a global batch of 16, bf16, the distributed optimizer, selective recompute, grouped GEMM, the
+all-to-all dispatcher; CUDA_DEVICE_MAX_CONNECTIONS is set to 1.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final
+
+from costmodels.workload import presets
+from costmodels.workload.model import ModelSpec
+from planner.ingest.launch_text import LaunchText
+from planner.ingest.options import Option
+from planner.ingest.training_command import SWIFT
+from planner.rules.proposal import facts_of
+
+_MODEL: Final = ("--model", "--load", "--mcore-model", "--mcore-base-model")
+_ADAPTED: Final = ("--train-type", "--tuner-type")
+_SEQUENCE: Final = "--max-length"
+_DEFAULTS: Final = MappingProxyType(
+    {
+        "--micro-batch-size": "1",
+        "--global-batch-size": "16",
+        "--seq-length": "2048",
+        "--recompute-granularity": "selective",
+        "--use-distributed-optimizer": "true",
+        "--bf16": "true",
+    }
+)
+_OF_EXPERTS: Final = MappingProxyType({"--moe-grouped-gemm": "true", "--moe-token-dispatcher-type": "alltoall"})
+_OF_ADAPTERS: Final = "adapters are trained: legality is judged, and the price is that of training all parameters"
+
+
+def is_swift(text: LaunchText) -> bool:
+    """Whether a script starts ms-swift's Megatron."""
+    return text.program == SWIFT
+
+
+def of_swift(
+    text: LaunchText, options: Mapping[str, Option], model: ModelSpec | None
+) -> tuple[LaunchText, ModelSpec | None]:
+    """A launch in Megatron-LM's flags, and the model that it names.
+
+    Parameters
+    ----------
+    text : LaunchText
+        Of ms-swift.
+    options : mapping of str to Option
+        Of Megatron-LM's parser; other options are the trainer's, and are noted.
+    model : ModelSpec or None
+        As the user names it; None: as the launch does.
+    """
+    told = _told(text.arguments)
+    found = model or next((named for name in _MODEL if (named := _preset(told.get(name, "")))), None)
+    if _SEQUENCE in told:
+        told["--seq-length"] = told[_SEQUENCE]
+    experts = bool(found and facts_of(found).experts) or "--num-experts" in told
+    settings = {**_DEFAULTS, **(_OF_EXPERTS if experts else {}), **told}
+    if settings.get("--fp16") == "true":
+        settings.pop("--bf16")
+    words: list[str] = []
+    for name, value in settings.items():
+        option = options.get(name)
+        if option is None:
+            continue
+        switch = option.values == "0"
+        words += ([name] if value.lower() != "false" else []) if switch else [name, *value.split()]
+    notes = [_OF_ADAPTERS] if any(told.get(name, "full") not in ("full", "") for name in _ADAPTED) else []
+    return replace(text, arguments=tuple(words), program="", environment=None, notes=(*text.notes, *notes)), found
+
+
+def _told(words: Sequence[str]) -> dict[str, str]:
+    """Options in Megatron-LM's spelling with their values, joined by spaces."""
+    found: dict[str, str] = {}
+    name = ""
+    for word in words:
+        if word.startswith("--"):
+            name, _, value = word.partition("=")
+            name = name.replace("_", "-")
+            found[name] = value
+        elif name:
+            found[name] = f"{found[name]} {word}".strip()
+    return found
+
+
+def _preset(path: str) -> ModelSpec | None:
+    """The preset that the last part of a path begins with, such as ``qwen25_14b`` of ``Qwen/Qwen2.5-14B-mcore``."""
+    parts = re.split(r"[_-]", path.rstrip("/").rpartition("/")[2])
+    return next((found for end in range(len(parts), 0, -1) if (found := presets.find("_".join(parts[:end])))), None)

@@ -1,0 +1,226 @@
+"""Launches of trainers on DeepSpeed and Megatron-core, in their own words, and what their software costs."""
+
+import json
+
+import pytest
+
+from costmodels.software import RunText, software_for
+from planner.evidence.measured import parse_run
+from planner.evidence.validate import predict
+from planner.export.deepspeed import CONFIG, export_deepspeed
+from planner.export.launch import Planned, Site
+from planner.ingest.deepspeed import in_host, parse_deepspeed
+from planner.ingest.deepspeed_sections import key_table
+from planner.ingest.deepspeed_words import spelled
+from planner.launches.check import check_launch, read_launch, request_of_launch
+from planner.layouts.explicit import ExplicitLayout, layout_of
+from planner.planning import estimate
+from planner.question import LaunchQuestion, Question, question_of, request_of
+
+HOST = {"device": "cpu", "pin_memory": True}
+AUTO = dict.fromkeys(("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"), "auto")
+TRAINER = ("--per_device_train_batch_size", "2", "--gradient_accumulation_steps=3", "--gradient_checkpointing", "True",
+           "--cutoff_len", "1024", "--bf16", "--learning_rate", "1e-5")  # fmt: skip
+ROW = {
+    "id": "row", "source": "a run", "hardware": "H100-SXM-80GB", "n_gpus": "8", "gpus_per_node": "8", "seq_len": "2048",
+    "global_batch_size": "8", "micro_batch_size": "1", "tp": "1", "pp": "1", "precision": "bf16", "recompute": "full",
+}  # fmt: skip
+
+
+def launch(tmp_path, config, *arguments, name="ds.json", world=4, model="llama3_8b", **more):
+    file = tmp_path / name
+    file.write_text(config if isinstance(config, str) else json.dumps(config))
+    framework = more.pop("framework", "deepspeed")
+    question = LaunchQuestion(framework=framework, file=file, world=world, arguments=arguments, model=model, **more)
+    return read_launch(question)
+
+
+def priced(**changes):
+    return predict(parse_run({**ROW, **changes}))
+
+
+@pytest.mark.parametrize(
+    ("words", "same"),
+    [
+        (["--ep_size", "8"], ["--moe-expert-parallel-size", "8"]),
+        (["--pipe-parallel-size=2"], ["--pipeline-model-parallel-size=2"]),
+        (["--gradient_checkpointing", "false", "--bf16"], ["--bf16"]),
+        (["--gradient_checkpointing=True", "--bf16"], ["--checkpoint-activations", "--bf16"]),
+        (["--own_option", "--max_length", "8"], ["--own_option", "--seq-length", "8"]),
+    ],
+)
+def test_words_of_other_programs_are_megatron_deepspeeds(words, same):
+    assert spelled(words, key_table()["spellings"], key_table()["options"]) == same
+
+
+def test_spellings_lead_to_options_that_are_known():
+    assert set(key_table()["spellings"].values()) <= set(key_table()["options"])
+
+
+def test_auto_is_what_the_trainer_is_told(tmp_path):
+    judged = launch(tmp_path, {**AUTO, "zero_optimization": {"stage": 3}, "bf16": {"enabled": "auto"}}, *TRAINER)
+    assert judged.legal, judged.violations
+    assert (judged.layout.micro_batch, judged.layout.num_microbatches, judged.proposal.global_batch) == (2, 3, 24)
+    assert (judged.proposal.seq, judged.precision, str(judged.layout.first.recompute)) == (1024, "bf16", "full")
+    assert judged.unjudged == ("--learning_rate",)
+
+
+@pytest.mark.parametrize(
+    ("section", "told"),
+    [
+        ({"stage": 3, "offload_optimizer": HOST, "offload_param": HOST}, (False, True)),
+        ({"stage": 3, "offload_optimizer": {"device": "nvme"}}, (True, False)),
+        ({"stage": 2, "offload_optimizer": HOST, "offload_param": HOST}, (True, False)),
+        ({"stage": 2, "cpu_offload": True}, (True, False)),
+        ({"stage": 3, "offload_optimizer": {"device": "none"}}, (False, False)),
+        ({"stage": 0, "offload_optimizer": HOST}, (False, False)),
+    ],
+)
+def test_what_a_configuration_offloads(section, told):
+    read = parse_deepspeed(json.dumps({"train_batch_size": 8, "zero_optimization": section}), world=8)
+    assert in_host(read) == told
+
+
+@pytest.mark.parametrize(("offload", "zero"), [("none", 3), ("optimizer", 2), ("states", 3)])
+def test_an_export_reads_back_with_what_lies_in_the_host(offload, zero):
+    asked = Question(model="llama3_8b", cluster="dgx-a100:1", global_batch=8, seq=2048, framework="deepspeed",
+                     offload=offload, fixed=(f"zero={zero}", "tp=1", "pp=1", "cp=1", "micro_batch=1"))  # fmt: skip
+    request = request_of(asked)
+    assert request_of(question_of(request)).job == request.job
+    layout = layout_of(request, ExplicitLayout(zero=zero, recompute="full"))
+    site = Site(hosts=("host0",), gpus_per_node=8)
+    exported = export_deepspeed(Planned(model=request.model, job=request.job, layout=layout, site=site))
+    read = parse_deepspeed(dict(exported.files)[CONFIG], exported.arguments, world=8)
+    assert in_host(read) == (offload == "optimizer", offload == "states")
+
+
+@pytest.mark.parametrize(("words", "per_parameter"), [("optimizer to host", 16.0), ("weights and optimizer", 18.0)])
+def test_host_memory_is_what_deepspeed_counts(words, per_parameter):
+    """``estimate_zero3_model_states_mem_needs``: 16 bytes a parameter for the optimizer, 18 with the weights."""
+    found = priced(framework="DeepSpeed", model="llama3_8b", zero="3", offload=words)
+    parameters = 8.030e9
+    assert found.cost.heaviest.host_bytes * 8 == pytest.approx(per_parameter * parameters, rel=0.01)
+
+
+def test_the_gradients_of_a_partition_are_wide_while_the_optimizer_steps():
+    """``stage_1_and_2.py`` casts them: in LlamaFactory issue 1158 the 12.94 GiB that failed are a quarter of 13.9e9."""
+    found = priced(framework="DeepSpeed ZeRO-2", model="mixtral_8x7b", zero="2")
+    assert dict(found.cost.heaviest.components)["working"] == pytest.approx(4.0 * 46.7e9 / 8, rel=0.01)
+
+
+def test_experts_that_are_modules_are_gathered_one_by_one():
+    """32 layers of 8 experts of 3 products, gathered forward, again and backward, whatever the sequence."""
+    whole, parted = (priced(framework="DeepSpeed", model="mixtral_8x7b", zero=zero, seq_len="256") for zero in "23")
+    added = parted.cost.step.total_s - whole.cost.step.total_s
+    assert added > 0.8 * 32 * 8 * 3 * 3 * 0.6e-3
+    dense = [priced(framework="DeepSpeed", model="llama3_8b", zero=zero, seq_len="256") for zero in "23"]
+    assert dense[1].cost.step.total_s < 2.0 * dense[0].cost.step.total_s
+
+
+def test_a_pipeline_degree_of_none_is_one_stage(tmp_path):
+    text = '{"pipe-parallel-size": 0, "model_parallel_size": 2, "num-layers": 4, "hidden-size": 512,\n'
+    text += ' "num-attention-heads": 8, "seq-length": 512, "precision": "bfloat16", "train_batch_size": 8}'
+    for name in ("own.yml", "own.json"):
+        judged = launch(tmp_path, text, name=name, world=8, model="")
+        assert judged.legal, judged.violations
+        assert (judged.layout.pp, judged.layout.first.tp, judged.layout.first.dp) == (1, 2, 4)
+        assert (judged.precision, judged.model.layers) == ("bf16", 4)
+
+
+def test_a_batch_that_does_not_multiply_out_is_mended_in_one_number(tmp_path):
+    file = tmp_path / "ds.json"
+    file.write_text(json.dumps({"train_batch_size": 64, "train_micro_batch_size_per_gpu": 4,
+                                "gradient_accumulation_steps": 8}))  # fmt: skip
+    report = check_launch(LaunchQuestion(framework="deepspeed", file=file, world=1, model="llama3_8b"))
+    told = ["train_batch_size 64 -> 32", "train_micro_batch_size_per_gpu 4 -> 8", "gradient_accumulation_steps 8 -> 16"]
+    assert [str(one.neighbour) for one in report.near] == told
+    file.write_text(json.dumps(AUTO))
+    report = check_launch(LaunchQuestion(framework="deepspeed", file=file, world=1, model="llama3_8b"))
+    assert report.near == ()  # no degree mends it
+
+
+SWIFT = """
+NPROC_PER_NODE=4 megatron sft --model Qwen/Qwen3-30B-A3B-Base --expert_model_parallel_size 4 --max_length 8192 \\
+    --recompute_granularity full --recompute_method uniform --recompute_num_layers 1 --sequence_parallel true \\
+    --optimizer_cpu_offload true --use_precision_aware_optimizer true --moe_permute_fusion true --packing true
+"""
+
+
+def test_a_launch_of_swift_is_read_with_its_model_and_defaults(tmp_path):
+    judged = launch(tmp_path, SWIFT, name="sft.sh", framework="megatron", world=0, model="")
+    assert judged.legal, judged.violations
+    assert (judged.world, judged.model.name, judged.precision) == (4, "qwen3_30b_a3b", "bf16")
+    assert (judged.layout.first.ep, judged.layout.first.zero, judged.proposal.global_batch) == (4, 1, 16)
+    assert judged.optimizer_offload
+    assert not judged.notes
+    priced_here = estimate(request_of_launch(judged, "hgx-a800:1"), judged.layout).cost
+    assert priced_here.step.total_s == pytest.approx(28.0, rel=0.25)  # qwen3_moe_offload.sh: 28 s/it
+
+
+def test_adapters_of_swift_are_remarked(tmp_path):
+    judged = launch(tmp_path, SWIFT.replace("--packing true", "--train_type lora"), name="sft.sh",
+                    framework="megatron", world=0, model="")  # fmt: skip
+    assert "adapters are trained" in "".join(judged.notes)
+
+
+def test_the_batch_of_a_recipe_breaks_no_rule():
+    """Megatron-Bridge pull request 6083: pp 2 with 8 virtual stages is legal on 128 GPUs, with any batch."""
+    words = (
+        "model.pipeline_model_parallel_size=2",
+        "model.virtual_pipeline_model_parallel_size=8",
+        "model.expert_model_parallel_size=64",
+        "model.pipeline_model_parallel_layout=Et*4|(t*4|)*14tmL",
+    )
+    judged = read_launch(LaunchQuestion(framework="bridge", arguments=words, world=128, model="deepseek_v3"))
+    assert judged.legal, judged.violations
+    assert "the global batch is not overridden: 128 is assumed, 2 micro-batches a replica" in judged.notes
+    stated = read_launch(
+        LaunchQuestion(
+            framework="bridge", arguments=(*words, "train.global_batch_size=64"), world=128, model="deepseek_v3"
+        )
+    )
+    assert [found.rule for found in stated.violations] == ["megatron-group-high"]
+
+
+@pytest.mark.parametrize(
+    ("framework", "degrees", "name"),
+    [
+        ("LLaMA-Factory", {}, "deepspeed-modules"),
+        ("ms-swift", {}, "deepspeed-modules"),
+        ("ms-swift", {"ep": "8"}, "megatron-trainers"),
+        ("verl", {"tp": "2"}, "megatron-trainers"),
+        ("verl", {}, "fsdp"),
+        ("DeepSpeed", {}, "deepspeed-modules"),
+        ("DeepSpeed 0.16.9", {}, "deepspeed-modules"),
+        ("DeepSpeed ZeRO-3", {}, "deepspeed-modules"),
+        ("Megatron-DeepSpeed", {}, "deepspeed-bf16"),
+        ("DeepSpeed 0.6.2 ZeRO-3 (CPU offload where needed)", {}, "deepspeed-zero"),
+        ("gpt-neox", {"pp": "4"}, "deepspeed-flash"),
+        ("slime", {}, "megatron-trainers"),
+        ("llama-recipes", {}, "fsdp"),
+    ],
+)
+def test_todays_trainers_are_priced_as_what_they_stand_on(framework, degrees, name):
+    assert software_for(RunText(framework=framework, precision="bf16", **degrees)).software.name == name
+
+
+@pytest.mark.parametrize(
+    ("words", "fields"),
+    [
+        ("optimizer to host", {"optimizer_offload"}),
+        ("CPU Adam", {"optimizer_offload"}),
+        ("weights, gradients and optimizer to host", {"state_offload", "optimizer_offload"}),
+        ("activation CPU offload 40 layers", set()),
+    ],
+)
+def test_what_a_run_offloads(words, fields):
+    found = software_for(RunText(framework="Megatron-LM", offload=words)).software
+    assert {name for name in ("optimizer_offload", "state_offload") if getattr(found, name)} == fields
+
+
+def test_states_in_the_host_need_whole_sharding():
+    request = request_of(Question(model="llama3_8b", cluster="dgx-a100:1", global_batch=8, seq=2048,
+                                  framework="torchtitan", offload="states"))  # fmt: skip
+    assert request.fixed == (("zero", 3),)
+    assert request.job.software.state_offload
+    assert not request.job.software.optimizer_offload
