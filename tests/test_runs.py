@@ -1,12 +1,19 @@
 """What a row of measured runs asks of the cost models where it leaves something out."""
 
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+
 import pytest
 
 from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE
 from costmodels.pipeline.schedules import Schedule
+from costmodels.software import RunText
 from hardware.errors import InputError
+from planner.evidence import source_facts as source_facts_module
 from planner.evidence.measured import parse_run
 from planner.evidence.runs import question_of, stated_split
+from planner.evidence.validate import predict
 
 ROW = {
     "id": "one",
@@ -187,3 +194,27 @@ def test_layers_that_recompute_are_read_with_and_without_a_colon(words):
         (11, NO_RECOMPUTE),
     ]
     assert [(run.count, run.strategy.recompute) for run in last.strategies] == [(16, NO_RECOMPUTE)]
+
+
+def test_a_model_that_a_launch_file_shows_stands_over_the_one_it_is_named_after():
+    """FlagPerf's Qwen1.5-MoE has 8 experts; its measured peak (66 GiB) is that of them, not of 60 (145 GiB)."""
+    source = "github:FlagOpen/FlagPerf:training/nvidia/qwen1.5_MoE-megatron/README.md"
+    named = {"model": "Qwen1.5-MoE-14B-A2.7B", "framework": "Pai-Megatron-Patch (Megatron-LM 240405)", "source": source}
+    grid = {"n_gpus": "8", "tp": "1", "pp": "2", "dp": "4", "hardware": "A800-SXM-80GB", "seq_len": "8192"}
+    run = parse_run(ROW | named | grid | {"peak_mem_gb": "66.0", "step_time_s": "70.4"})
+    kind = question_of(run).model.kinds()[0]
+    assert (kind.ffn.experts, kind.ffn.top_k) == (8, 2)
+    assert predict(run).peak_mem_bytes / 2**30 == pytest.approx(66.0, rel=0.05)
+
+
+def test_columns_that_facts_replace_are_those_of_tables():
+    known = {field.name for field in fields(RunText)} | {
+        "layers", "hidden_size", "ffn_hidden_size", "heads", "vocab", "experts", "topk", "recompute", "dtype", "zero",
+        "distributed_optimizer",
+    }  # fmt: skip
+    with Path(source_facts_module.__file__).with_suffix(".toml").open("rb") as file:
+        facts = tomllib.load(file)["facts"]
+    assert all(set(fact.get("columns", {})) <= known for fact in facts)
+    assert all(
+        fact["source"] and set(fact) <= {"pattern", "columns", "vocab", "shard_group", "source"} for fact in facts
+    )

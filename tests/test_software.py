@@ -102,6 +102,7 @@ def test_unknown_frameworks_fall_back_and_say_so() -> None:
         (RunText(framework="Megatron-LM", source="github:MooreThreads/SimuMax:docs"), "grad_overlap", False),
         (RunText(framework="Megatron-LM", source="github:MooreThreads/SimuMax:docs"), "cp_comm", "a2a"),
         (RunText(framework="Megatron-DeepSpeed", source="OpenLLM-France/Lucie-Training"), "blocking_launches", True),
+        (RunText(framework="PaddleNLP", source="FlagPerf:training/nvidia/llama1_7B-paddle"), "fused_norms", False),
         (RunText(framework="Megatron-DeepSpeed", source="tr11-176B-ml", gpus="384"), "blocking_launches", True),
     ],
 )
@@ -131,6 +132,7 @@ def test_facts_of_eras() -> None:
     assert not software("megatron-kwai").grad_overlap  # its scripts leave the overlap flags out
     assert not software("internevo").param_overlap
     assert software("internevo").grad_overlap
+    assert software("paddle").scripted  # dynamic graphs
     assert software("megatron-2021").dropout
     assert not software("megatron-bridge").dropout
     assert precision("bf16", framework=software("torchtitan").framework).name == "bf16-fsdp"

@@ -17,6 +17,7 @@ from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Granularity, Recompu
 from hardware.errors import InputError
 from hardware.text_file import read_text_file
 from planner.evidence.cells import MOST_NUMBER, wrong_cell
+from planner.evidence.source_facts import source_facts
 
 BYTES_PER_GIB: Final = 2.0**30
 LEAST_MFU_PERCENT: Final = 5.0
@@ -185,7 +186,8 @@ def number(row: Mapping[str, str], column: str) -> float | None:
 
 
 def parse_run(row: Mapping[str, str]) -> MeasuredRun:
-    """Read one row; never raises for what the row says, but sets ``skipped``."""
+    """Read one row with what is known of its source; never raises for what it says, but sets ``skipped``."""
+    row = {**row, **source_facts(row.get("source") or "").columns}
     status = (row.get("status") or "ok").strip() or "ok"
     reason = wrong_cell(row, status)
     grid, reason = (None, reason) if reason else _grid(row)

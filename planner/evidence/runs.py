@@ -32,7 +32,7 @@ from hardware.catalog import accelerator, cluster_of_run
 from hardware.cluster import Cluster
 from hardware.errors import InputError
 from hardware.segments import in_segments
-from planner.evidence.measured import MeasuredRun, RunGrid, parse_recompute
+from planner.evidence.measured import MeasuredRun, RunGrid
 from planner.evidence.sharding import shard_group, zero_stage
 from planner.evidence.source_facts import source_facts
 from planner.layouts.grids import expert_count
@@ -155,8 +155,7 @@ def _precision(run: MeasuredRun, software: Software) -> Precision:
     """The recipe that a run states; where it states none that is known, 16 bits as its hardware has them."""
     peak = accelerator(run.text("hardware").split("+")[0]).peak
     sixteen_bits = "bf16" if peak.bf16 > 0.0 else "fp16"
-    known = str(source_facts(run.text("source")).get("precision", ""))
-    for words in (known, run.text("dtype"), run.text("precision")):
+    for words in (run.text("dtype"), run.text("precision")):
         if words:
             try:
                 found = precision(words, framework=software.framework)
@@ -181,7 +180,7 @@ def _words(run: MeasuredRun) -> RunText:
 def _model(run: MeasuredRun) -> ModelSpec:
     """The model that a run states, with the vocabulary that its source is known to use."""
     model = _stated_model(run)
-    vocab = int(source_facts(run.text("source")).get("vocab", 0))
+    vocab = source_facts(run.text("source")).vocab
     if not (vocab and run.grid):
         return model
     return replace(model, vocab=vocab - vocab % run.grid.tp, vocab_multiple=1)
@@ -378,9 +377,6 @@ def _full_or_none(full: int, layers: int) -> Mix:
 
 def _recompute(run: MeasuredRun, software: Software) -> Recompute:
     """Return what a run recomputes; "selective" means other modules in torchtitan than in Megatron-LM."""
-    known = source_facts(run.text("source")).get("recompute")
-    if known:
-        return parse_recompute(str(known))
     per_layer = "layer" in run.text("recompute").lower()
     selective = run.recompute.granularity is Granularity.SELECTIVE and not per_layer
     remark = re.search(r"recompute as stated: selective \((.*?)\)", run.text("notes"))

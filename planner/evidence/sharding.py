@@ -55,5 +55,5 @@ def shard_group(run: MeasuredRun, grid: RunGrid) -> int:
     int
         0: all data-parallel ones.
     """
-    group = int(source_facts(run.text("source")).get("shard_group", run.shard_group))
+    group = source_facts(run.text("source")).shard_group or run.shard_group
     return group if group < grid.dp * grid.cp else 0

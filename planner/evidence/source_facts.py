@@ -3,6 +3,7 @@
 import re
 import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -10,8 +11,21 @@ from typing import Final
 _FACTS: Final = Path(__file__).with_name("source_facts.toml")
 
 
-def source_facts(source: str) -> Mapping[str, str | int]:
-    """Return what ``source_facts.toml`` puts in place of a table's columns.
+@dataclass(frozen=True, kw_only=True)
+class SourceFacts:
+    """What is put in place of what a table says, or beside it; zero and empty where the table stands.
+
+    ``columns`` are texts of columns; ``vocab`` the vocabulary, not padded; ``shard_group`` the ranks that ZeRO or FSDP
+    shards over.
+    """
+
+    columns: Mapping[str, str] = field(default_factory=dict)
+    vocab: int = 0
+    shard_group: int = 0
+
+
+def source_facts(source: str) -> SourceFacts:
+    """Return what ``source_facts.toml`` says of a source.
 
     Parameters
     ----------
@@ -20,14 +34,24 @@ def source_facts(source: str) -> Mapping[str, str | int]:
 
     Returns
     -------
-    mapping
-        ``recompute``, ``vocab``, ``shard_group`` and ``precision`` where they are known, with the reason; empty where
-        the table stands.
+    SourceFacts
+        The first facts whose pattern is found in it.
     """
-    return next((fact for fact in _facts() if re.search(str(fact["pattern"]), source.lower())), {})
+    return next((facts for pattern, facts in _facts() if re.search(pattern, source.lower())), SourceFacts())
 
 
 @cache
-def _facts() -> tuple[Mapping[str, str | int], ...]:
+def _facts() -> tuple[tuple[str, SourceFacts], ...]:
     with _FACTS.open("rb") as file:
-        return tuple(tomllib.load(file)["facts"])
+        tables = tomllib.load(file)["facts"]
+    return tuple(
+        (
+            str(table["pattern"]),
+            SourceFacts(
+                columns=dict(table.get("columns", {})),
+                vocab=int(table.get("vocab", 0)),
+                shard_group=int(table.get("shard_group", 0)),
+            ),
+        )
+        for table in tables
+    )
