@@ -220,7 +220,8 @@ def test_gradients_of_nemo_are_those_of_its_plugin():
 
 
 def test_an_optimizer_that_shards_whole_tensors_is_sharded():
-    base = ("train.global_batch_size=8", "train.micro_batch_size=1", "ddp.use_distributed_optimizer=false")
+    off = ("ddp.use_distributed_optimizer=false", "optimizer.use_distributed_optimizer=false")
+    base = ("train.global_batch_size=8", "train.micro_batch_size=1", *off)
     assert read_launch(told("bridge", *base, world=8, model="llama3_8b")).layout.first.zero == 0
     muon = read_launch(told("bridge", *base, "optimizer.optimizer=dist_muon", world=8, model="llama3_8b"))
     assert muon.layout.first.zero == 1

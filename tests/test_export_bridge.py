@@ -257,7 +257,7 @@ def test_a_precision_without_a_plugin_is_refused():
         (["model.tensor_model_paralel_size=2"], "did you mean model.tensor_model_parallel_size"),
         (["model.sequence_parallel"], "allowed: key=value"),
         (["model.sequence_parallel=maybe"], "true or false"),
-        (["ddp.use_distributed_optimizer=true", "optimizer.use_distributed_optimizer=false"], "differ: false, true"),
+        (["model.seq_length=2048", "dataset.seq_length=4096"], "differ: 2048, 4096"),
         (["model.tensor_model_parallel_size=3"], "3"),
     ],
 )

@@ -199,7 +199,7 @@ def test_windows_follow_layer_types() -> None:
 
 
 def test_qwen_windows_need_the_switch() -> None:
-    qwen = {"model_type": "qwen2", "sliding_window": 512, "max_window_layers": 1}
+    qwen = {"model_type": "qwen2", "sliding_window": 512, "max_window_layers": 1, "num_key_value_heads": 16}
     off, on = build(**qwen), build(**qwen, use_sliding_window=True)
     assert [kind.mixer.window for kind in off.layer_kinds()] == [0, 0]
     assert [kind.mixer.window for kind in on.layer_kinds()] == [0, 512]
@@ -229,7 +229,10 @@ def test_block_types_in_place_of_a_pattern() -> None:
             r"config\.json: model_type: 'llama9' is not known; nearest known: 'llama'; allow",
         ),
         ({"model_type": "bert"}, r"'bert' is not known.*allowed: apertus, .*qwen3_next"),
-        ({"hidden_size": ...}, r"config\.json: hidden_size: missing; allowed: a whole number from 1"),
+        (
+            {"model_type": "xverse", "hidden_size": ...},
+            r"config\.json: hidden_size: missing; allowed: a whole",
+        ),
         ({"hidden_size": "1024"}, r"config\.json: hidden_size: '1024' is not accepted"),
         ({"hidden_size": 0}, r"hidden_size: 0 is not accepted; allowed: a whole number from 1"),
         ({"hidden_size": 1e30}, r"hidden_size: .* is not accepted"),
@@ -244,12 +247,12 @@ def test_block_types_in_place_of_a_pattern() -> None:
             r"num_key_value_heads: num_attention_heads 16 is not a multiple of num_key",
         ),
         ({"tie_word_embeddings": "no"}, r"tie_word_embeddings: 'no' is not accepted; allowed: true or false"),
-        ({"model_type": "mixtral"}, r"num_local_experts: missing"),
+        ({"model_type": "arctic"}, r"num_local_experts: missing"),
         (
             {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 9},
             r"num_experts_per_tok: num_experts_per_tok 9 exceeds num_local_experts 8",
         ),
-        ({"model_type": "deepseek_v3"}, r"qk_nope_head_dim: missing"),
+        ({"model_type": "kimi_k2"}, r"qk_nope_head_dim: missing"),
         ({"model_type": "gemma3", "text_config": 3}, r"text_config: 3 is not accepted; allowed: a table of fields"),
         (
             {"model_type": "qwen3", "layer_types": ["strange", "full_attention"]},

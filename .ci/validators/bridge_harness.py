@@ -111,6 +111,7 @@ def judge(bridge: Any, case: dict[str, Any]) -> dict[str, Any]:
             expert_model_parallel_size=model.expert_model_parallel_size,
             expert_tensor_parallel_size=model.expert_tensor_parallel_size,
             num_distributed_optimizer_instances=config.ddp.num_distributed_optimizer_instances,
+            order="tp-cp-ep-pp-dp" if config.dist.use_tp_pp_dp_mapping else "tp-cp-ep-dp-pp",
             create_gloo_process_groups=False,
         )
     told = types.SimpleNamespace(

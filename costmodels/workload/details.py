@@ -169,6 +169,7 @@ def details_of_config(config: Mapping[str, object], where: str) -> ModelDetails:
 def _rotary(values: Fields) -> dict[str, Any]:
     """Rotary embedding: flat fields of earlier configurations, or the table of newer ones."""
     table = values.table("rope_parameters") if values.has("rope_parameters") else values
+    table = table.table("full_attention") if table.has("full_attention") else table  # one for each kind of layer
     stretch = values.table("rope_scaling") if values.has("rope_scaling") else table
     kind = stretch.text("rope_type", "type", default="default")
     if values.has("attn_config"):  # DBRX
@@ -177,6 +178,7 @@ def _rotary(values: Fields) -> dict[str, Any]:
     theta *= values.number("rope_ratio", default=1.0)  # GLM-4-9B
     half = values.text("model_type", default="") == "chatglm"  # no field says so: its code turns half of each head
     fraction = values.number("partial_rotary_factor", "rotary_pct", default=0.5 if half else 0.0)
+    fraction = table.number("partial_rotary_factor", default=fraction)
     if not fraction and values.has("rotary_dim") and values.has("head_dim"):
         fraction = values.whole("rotary_dim") / values.whole("head_dim", least=1)
     found: dict[str, Any] = {"rope_theta": theta, "rope_fraction": fraction or 1.0}
@@ -191,7 +193,16 @@ def _rotary(values: Fields) -> dict[str, Any]:
     return found
 
 
-_SIGMOID: Final = ("glm4_moe", "glm_moe_dsa", "minimax_m2", "nemotron_h")  # families whose routers score so by default
+# families whose routers score so by default
+_SIGMOID: Final = (
+    "deepseek_v3",
+    "deepseek_v32",
+    "dots1",
+    "glm4_moe",
+    "glm_moe_dsa",
+    "minimax_m2",
+    "nemotron_h",
+)
 
 
 def _router(values: Fields) -> dict[str, Any]:

@@ -17,6 +17,8 @@ def gemma4(config: Fields) -> Architecture:
     """
     layers = config.whole("num_hidden_layers", least=1)
     window, pattern = window_of_types(config, layers)
+    if not pattern:  # five windowed layers before each full one, and a full last one
+        window, pattern = config.whole("sliding_window", default=512), ("wwwwwf" * layers)[: layers - 1] + "f"
     borrowed = config.whole("num_kv_shared_layers", default=0, most=layers)
     if borrowed and config.flag("use_double_wide_mlp", default=False):
         raise config.wrong("use_double_wide_mlp", True, "false: feed-forward parts of two widths are not modelled")
@@ -72,6 +74,7 @@ def granite_hybrid(config: Fields) -> Architecture:
         if item not in letters:
             raise config.wrong("layer_types", item, ", ".join(letters))
     base = llama(Fields({**config.values, "layer_types": None}, config.where))
+    types = types or ("mamba",) * base.layers
     if len(types) != base.layers:
         raise config.wrong("layer_types", f"{len(types)} entries", f"num_hidden_layers = {base.layers} entries")
     experts, shared = config.whole("num_local_experts", default=8), config.whole("shared_intermediate_size", least=1)

@@ -245,8 +245,9 @@ def sparse_deepseek(config: Fields) -> Architecture:
     fourth); the others attend to the keys that the last one chose.
     """
     layers = config.whole("num_hidden_layers", least=1)
+    plain = Fields({**config.values, "layer_types": None}, config.where)  # they call every layer sparse
     return replace(
-        deepseek(config),
+        deepseek(plain),
         window=config.whole("index_topk", least=1),
         mixer_pattern=_indexed_layers(config, layers),
         index_heads=config.whole("index_n_heads", least=1),

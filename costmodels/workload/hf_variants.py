@@ -45,8 +45,14 @@ def seed_oss(config: Fields) -> Architecture:
     )
 
 
+def olmo3(config: Fields) -> Architecture:
+    """OLMo 3: as OLMo 2, with every fourth layer full where ``layer_types`` do not say."""
+    base = olmo2(config)
+    return base if config.has("layer_types") else replace(base, mixer_pattern="wwwf" if base.window else "")
+
+
 def olmo2(config: Fields) -> Architecture:
-    """OLMo 2 and 3: norms after both parts instead of before, query and key norms over all heads at once."""
+    """OLMo 2: norms after both parts instead of before, query and key norms over all heads at once."""
     base = llama(config)
     head_dim = base.head_dim or base.hidden // base.heads
     return replace(base, qk_norm=True, qk_norm_parameters=(base.heads + base.kv_heads) * head_dim)

@@ -1,8 +1,10 @@
 """A Hugging Face ``config.json`` as a model."""
 
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -65,7 +67,7 @@ FAMILIES: Final[Mapping[str, Callable[[Fields], Architecture]]] = MappingProxyTy
         "nemotron": hf_dense.nemotron,
         "nemotron_h": hf_moe.nemotron_h,
         "olmo2": hf_variants.olmo2,
-        "olmo3": hf_variants.olmo2,
+        "olmo3": hf_variants.olmo3,
         "olmoe": hf_moe.olmoe,
         "opt": hf_dense.opt,
         "phi": hf_dense.phi,
@@ -99,24 +101,6 @@ _WRAPPERS: Final[Mapping[str, str]] = MappingProxyType(
 
 _TOWERS: Final = ("vision_config", "audio_config", "speech_config")
 """Models beside the language model, where a configuration states that one without a ``text_config``."""
-
-_DEFAULTS: Final[Mapping[str, Mapping[str, object]]] = MappingProxyType(
-    {
-        "gemma3_text": {
-            "vocab_size": 262_208,
-            "hidden_size": 2304,
-            "intermediate_size": 9216,
-            "num_hidden_layers": 26,
-            "num_attention_heads": 8,
-            "num_key_value_heads": 4,
-            "max_position_embeddings": 131_072,
-            "hidden_activation": "gelu_pytorch_tanh",
-            "rope_theta": 1e6,
-        }
-    }
-)
-"""What published configurations leave at the defaults of their class: Hugging Face, Gemma3TextConfig documentation."""
-
 
 _UNLIKE_LAYERS: Final = "layers of unlike widths, each with a configuration of its own"
 _TWO_STACKS: Final = "an encoder with a decoder that attends to it"
@@ -165,6 +149,22 @@ _WORDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     }
 )
 """Fields of an architecture in the words of configurations; the first that a file has is meant."""
+
+
+_SAME: Final = (
+    *_WORDS.values(),
+    ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length"),
+    ("hidden_act", "activation_function", "mlp_hidden_act", "activation", "hidden_activation"),
+    ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps"),
+    ("layer_types", "sliding_window_pattern", "layers_block_type", *_WORDS["hybrid_pattern"]),
+)
+"""Fields that say the same: a default counts where none of them is stated."""
+_SIZES: Final = frozenset(word for ours, words in _WORDS.items() if ours != "window" for word in words)
+"""Defaults that a user is told."""
+_ROTARY: Final = ("rope_parameters", "rope_scaling", "rope_theta")
+_TABLES: Final = ("attn_config", "ffn_config")
+"""Sections with defaults of their own."""
+_CLASSES: Final = Path(__file__).with_name("class_defaults.toml")
 
 
 def read_config(path: Path) -> ModelSpec:
@@ -252,11 +252,28 @@ def from_config(config: Mapping[str, object], *, name: str, where: str) -> Model
 
 
 def _with_defaults(fields: Fields, model_type: str) -> tuple[Fields, tuple[str, ...]]:
-    """Fields with the defaults of their class where they are left out, and which these are."""
-    left = {name: value for name, value in _DEFAULTS.get(model_type, {}).items() if not fields.has(name)}
-    if not left:
-        return fields, ()
-    told = ", ".join(
-        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in left.items()
+    """Fields with the defaults of their class where they are left out, and which sizes these are; null is stated."""
+    known = class_defaults().get(model_type, {})
+    stated = {word for group in _SAME for word in group if any(other in fields.values for other in group)}
+    left = {name: value for name, value in known.items() if name not in fields.values and name not in stated}
+    if any(name in fields.values for name in _ROTARY):
+        left.pop("rope_parameters", None)
+    if "rope_parameters" in fields.values:
+        left.pop("rope_theta", None)
+    for name, value in known.items():
+        inner = fields.values.get(name)
+        if name in _TABLES and isinstance(value, Mapping) and isinstance(inner, Mapping):
+            left[name] = {**value, **inner}
+    sizes = [f"{name} {value}" for name, value in left.items() if name in _SIZES]
+    whole = replace(fields, values={**fields.values, **left})
+    return whole, (f"not stated, so the defaults of {model_type}: {', '.join(sizes)}",) if sizes else ()
+
+
+@cache
+def class_defaults() -> Mapping[str, Mapping[str, object]]:
+    """Defaults of the configuration class of each ``model_type`` that Hugging Face Transformers has."""
+    with _CLASSES.open("rb") as file:
+        entries = tomllib.load(file)["class"]
+    return MappingProxyType(
+        {name: MappingProxyType(entry["fields"]) for entry in entries for name in entry["model_types"]}
     )
-    return Fields({**fields.values, **left}, fields.where), (f"not stated, so the defaults of {model_type}: {told}",)

@@ -39,6 +39,7 @@ _MOST_DIGITS: Final = 6
 _NEAR_MISS: Final = 0.75
 """Likeness from which on an unknown name is taken for a known one misspelt."""
 _NOTHING: Final = ("null", "none", "")
+_DEGREES: Final = ("--tensor-model-parallel-size", STAGES, "--context-parallel-size")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +132,8 @@ class Overrides:
         Whether they state the number format of gradients.
     answered : tuple of str
         Flags that overrides decide on, those that they leave off too.
+    one_chunk : bool
+        Whether a virtual degree of 1 is stated, which Megatron-core interleaves; Megatron-LM's arguments drop it.
     """
 
     flags: tuple[str, ...]
@@ -139,6 +142,7 @@ class Overrides:
     layers: int = 0
     gradients: bool = False
     answered: tuple[str, ...] = ()
+    one_chunk: bool = False
 
 
 def read_overrides(overrides: Sequence[str], framework: Framework) -> Overrides:
@@ -160,6 +164,10 @@ def read_overrides(overrides: Sequence[str], framework: Framework) -> Overrides:
     for override in overrides:
         name, sign, value = override.lstrip("+-~").partition("=")
         name = _synonyms().get(name, name)
+        if framework is Framework.BRIDGE and re.match(r"\+\w", override) and name in _always_there():
+            message = f"override {override}: the configuration has {name}; allowed: {name}=... , or ++ before it"
+            faults.append(_fault(framework, "value", name, message))
+            continue
         text = value.strip().strip("'\"")
         if not sign:
             faults.append(_fault(framework, "value", override, f"override {override!r}; allowed: key=value"))
@@ -175,7 +183,7 @@ def read_overrides(overrides: Sequence[str], framework: Framework) -> Overrides:
             unjudged.append(name)
         else:
             faults.append(_unknown(name, framework, [*known, *precise]))
-    words, told = _flags_of(found, framework)
+    words, told = _flags_of(_synchronised(found, framework), framework)
     words, beside = _virtual_beside_layout(words, framework)
     words += _size_flags(found)
     words += _sharded_by_tensors(overrides, framework, words)
@@ -188,7 +196,32 @@ def read_overrides(overrides: Sequence[str], framework: Framework) -> Overrides:
         layers=int(layers) if layers.isdecimal() and len(layers) <= 9 else 0,
         gradients=formats is not None or _PLUGIN_GRADIENTS in found,
         answered=tuple(key.flag for key in override_keys(framework) if any(name in found for name in key.keys)),
+        one_chunk=any(name.endswith(".virtual_pipeline_model_parallel_size") and found[name] == "1" for name in found),
     )
+
+
+@lru_cache(maxsize=1)
+def _always_there() -> frozenset[str]:
+    """Keys of Megatron-Bridge that have a value in every recipe, so that none can be appended (``+key=``)."""
+    valued = ("--micro-batch-size", "--global-batch-size", "--seq-length")
+    keys = [key for key in override_keys(Framework.BRIDGE) if key.absent not in (None, "null") or key.flag in valued]
+    return frozenset(name for key in keys for name in key.keys)
+
+
+def _synchronised(found: Mapping[str, str], framework: Framework) -> Mapping[str, str]:
+    """Overrides with a sharded optimizer on in both places where it is on in one: Megatron-Bridge makes them agree.
+
+    Its recipes have it on in both, so that one override alone does not turn it off.
+
+    References
+    ----------
+    Megatron-Bridge 0.6 ``training/config.py``, ``_validate_and_sync_distributed_optimizer_settings``.
+    """
+    key = next(key for key in override_keys(framework) if key.flag == _SHARDED)
+    told = [found[name].lower() for name in key.keys if name in found]
+    if framework is not Framework.BRIDGE or not told or (len(told) == len(key.keys) and set(told) == {"false"}):
+        return found
+    return {**found, **dict.fromkeys(key.keys, "true")} if set(told) <= {"true", "false"} else found
 
 
 def _virtual_beside_layout(words: list[str], framework: Framework) -> tuple[list[str], list[Fault]]:
@@ -324,9 +357,17 @@ def _is_field(name: str, framework: Framework) -> bool:
             return rest.split(".")[1] in _table()["nemo_strategy"]["names"]
         if name.startswith("model.config."):
             return rest.split(".")[1] in _fields()["model"]
-        return section in _table()["nemo_sections"]["names"]
+        return section in _table()["nemo_sections"]["names"] and _known_to_nemo(section, rest.split(".")[0])
     names = _fields().get(section)
     return names is not None and (not rest or not names or rest.split(".")[0] in names)
+
+
+def _known_to_nemo(section: str, field: str) -> bool:
+    """Whether a section of a recipe has a field; a data module may have what is like none known."""
+    known = _table()["nemo_fields"].get(section)
+    if not field or known is None or field in known:
+        return True
+    return section == "data" and not difflib.get_close_matches(field, known, n=1, cutoff=_NEAR_MISS)
 
 
 def _of_other_data(name: str, framework: Framework) -> bool:
@@ -385,6 +426,8 @@ def _flag_words(key: OverrideKey, found: Mapping[str, str]) -> list[str]:
             raise InputError(f"{key.keys[0]}={value}", allowed="true or false")
         return [key.flag] if (value.lower() == "true") == (key.kind == "on") else []
     if value.lower() in _NOTHING:
+        if key.flag in _DEGREES:
+            raise InputError(f"{key.keys[0]}={value}", allowed="a whole number from 1")
         return []
     if key.kind == "values":
         return [key.flag, *(word.strip().strip("'\"") for word in value.strip("[]").split(",") if word.strip())]

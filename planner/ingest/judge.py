@@ -17,7 +17,7 @@ from planner.ingest.bridge import launcher_options_off, read_overrides
 from planner.ingest.judge_stated import SOURCES, any_value, read_deepspeed, read_galvatron, read_torchtitan
 from planner.ingest.judged import JudgedLaunch, LaunchInput, unknown_names
 from planner.ingest.launch_text import LaunchText, without_unresolved
-from planner.ingest.megatron import Launch, LaunchVerdict, judge, layout_of, parse_megatron
+from planner.ingest.megatron import Launch, LaunchVerdict, judge, layout_built, parse_megatron
 from planner.ingest.megatron_model import model_of
 from planner.ingest.open_ends import foreign_notes, own_options, refuse_gaps, refuse_missing
 from planner.ingest.options import Arguments, Fault, megatron_options
@@ -114,7 +114,7 @@ def _judged(
     given: LaunchInput, launch: Launch, verdict: LaunchVerdict, model: ModelSpec | None, notes: tuple[str, ...]
 ) -> JudgedLaunch:
     faulty = bool(launch.faults)
-    starts = verdict.accepted and verdict.layers_per_stage is not None
+    built = verdict.layers_per_stage if verdict.accepted else None
     return JudgedLaunch(
         title=f"Megatron-LM core {launch.version}",
         framework=given.framework,
@@ -124,7 +124,7 @@ def _judged(
         accepted=verdict.accepted,
         proposal=None if faulty else launch.proposal,
         built=verdict.layers_per_stage,
-        layout=layout_of(launch) if starts else None,
+        layout=layout_built(launch, built) if built is not None else None,
         model=model,
         precision=precision_of(launch.arguments),
         gradient_bytes=_gradient_bytes(launch.arguments),
@@ -174,9 +174,12 @@ def _overrides(given: LaunchInput) -> JudgedLaunch:
     read = read_overrides(launcher_options_off(without_unresolved(text, any_value), framework), framework)
     model, notes = _recipe_model(given, read.layers)
     facts = replace(facts_of(model), max_positions=0) if model else None  # positions follow the sequence here
-    words, assumed = with_recipe_defaults(read.flags, read.answered, model, given.world)
+    words, assumed = with_recipe_defaults(read.flags, read.answered, model, given)
     launch = parse_megatron(words, world=given.world, version=CORE[framework], model=facts)
     launch = replace(launch, faults=(*read.faults, *_missing_words(launch.faults)))
+    if read.one_chunk:
+        proposal = launch.proposal
+        launch = replace(launch, proposal=replace(proposal, switches=replace(proposal.switches, interleaved_one=True)))
     verdict = judge(launch)
     found = _own_rules(verdict, launch.proposal, given)
     verdict = replace(
@@ -201,18 +204,14 @@ def _overrides(given: LaunchInput) -> JudgedLaunch:
 
 
 def _own_rules(verdict: LaunchVerdict, proposal: Proposal, given: LaunchInput) -> tuple[Violation, ...]:
-    """Violations with the framework's own words for arguments and moments, and its own rules."""
+    """Violations by the framework's own rules; arguments that are wrong in its own words, and then they alone."""
     source = SOURCES[given.framework]
     faults = tuple(v for v in verdict.violations if "argument" in v.values)
     if faults:
         return tuple(
             replace(v, source=source, found=Found.NEVER if "without a word" in v.message else v.found) for v in faults
         )
-    known = {violation.rule: violation for violation in verdict.violations}
-    for violation in check(proposal, given.framework, given.version):
-        if violation.rule in known:
-            known[violation.rule] = violation
-    return tuple(known.values())
+    return check(proposal, given.framework, given.version)
 
 
 def _recipe_model(given: LaunchInput, layers: int) -> tuple[ModelSpec | None, list[str]]:

@@ -15,7 +15,7 @@ from planner.ingest.layer_pattern import moe_pattern
 from planner.ingest.options import Arguments, Fault, megatron_options, read_arguments
 from planner.request import Framework
 from planner.rules.proposal import ModelFacts, Proposal, Split, Switches, group_of, rank_order_of
-from planner.rules.split import layers_built, virtual_degree
+from planner.rules.split import Layers, layers_built, virtual_degree
 from planner.rules.table import SPLIT_CHECK, Found, all_rules, resolve_version, version_key
 from planner.rules.verdict import Violation, accepted_at_launch, check
 
@@ -398,6 +398,19 @@ def layout_of(launch: Launch) -> Layout:
     if built is None or not verdict.accepted:
         first = verdict.violations[0].message if verdict.violations else "its layers cannot be counted"
         raise InputError(f"these arguments do not launch: {first}")
+    return layout_built(launch, built)
+
+
+def layout_built(launch: Launch, built: Layers) -> Layout:
+    """State a launch as a layout, whatever rules it breaks.
+
+    Parameters
+    ----------
+    launch : Launch
+        Its arguments have no faults.
+    built : tuple of tuples of int
+        Layers of each stage and virtual chunk.
+    """
     proposal, read = launch.proposal, launch.arguments
     dp = proposal.world // (proposal.tp * proposal.pp * proposal.cp * proposal.gtp)
     plain = Strategy(

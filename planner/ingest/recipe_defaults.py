@@ -6,6 +6,8 @@ from typing import Final
 
 from costmodels.workload.model import ModelSpec
 from hardware.nouns import count
+from planner.ingest.judged import LaunchInput
+from planner.request import Framework
 from planner.rules.proposal import facts_of
 
 _ASSUMED: Final = (
@@ -13,13 +15,21 @@ _ASSUMED: Final = (
     ("--use-distributed-optimizer", ("--use-distributed-optimizer", "--use-megatron-fsdp"), "distributed optimizer"),
     ("--moe-grouped-gemm", ("--moe-grouped-gemm",), "grouped GEMM of experts"),
 )
+_DEGREES: Final = (
+    ("tp 1", "--tensor-model-parallel-size"),
+    ("pp 1", "--pipeline-model-parallel-size"),
+    ("cp 1", "--context-parallel-size"),
+)
+_EXPERTS_TP: Final = "--expert-tensor-parallel-size"
+_ALONE: Final = "expert tensor parallelism is not set: 1 with ep, as Megatron-Bridge has it where a recipe does not say"
+_WITH_TP: Final = "expert tensor parallelism is not set: unless the recipe sets it, tp's value counts for experts too"
 _OF_EXPERTS: Final = (("--moe-token-dispatcher-type", "alltoall"),)
 """What providers of mixtures set in Megatron-Bridge (models/*/*_provider.py) and NeMo (collections/llm/gpt/model);
 Megatron-LM's own default is another."""
 
 
 def with_recipe_defaults(
-    flags: Sequence[str], decided: Sequence[str], model: ModelSpec | None, world: int
+    flags: Sequence[str], decided: Sequence[str], model: ModelSpec | None, given: LaunchInput
 ) -> tuple[list[str], list[str]]:
     """Flags with what recipes set where an override does not decide, and a note on each.
 
@@ -31,8 +41,8 @@ def with_recipe_defaults(
         Flags that an override switches off.
     model : ModelSpec or None
         The model, where it is known.
-    world : int
-        GPUs.
+    given : LaunchInput
+        Whose launch, and its GPUs.
     """
     words, told = list(flags), []
     facts = facts_of(model) if model else None
@@ -41,6 +51,7 @@ def with_recipe_defaults(
         if experts and not any(word in words or word in decided for word in answered):
             words.append(flag)
             told.append(name)
+    told += [name for name, flag in _DEGREES if flag not in words and flag not in decided]
     mixture = bool(facts and facts.experts) or "--num-experts" in words
     defaults = (("--seq-length", str(min((model and model.max_positions) or 4096, 4096))),)
     for flag, value in (*defaults, ("--micro-batch-size", "1"), *(_OF_EXPERTS if mixture else ())):
@@ -48,16 +59,12 @@ def with_recipe_defaults(
             words += [flag, value]
             told.append(f"{flag.removeprefix('--')} {value}")
     notes = [f"not overridden, so the recipe decides; assumed here: {', '.join(told)}"] if told else []
-    experts_spread = (
-        bool(facts and facts.experts)
-        and "--expert-model-parallel-size" in words
-        and "--expert-tensor-parallel-size" not in words
-    )
-    if experts_spread and "--tensor-model-parallel-size" in words:
-        notes.append(
-            "expert tensor parallelism is not set: unless the recipe sets it, tp's value counts for experts too"
-        )
-    words, batch = _with_batch(words, world)
+    spread = bool(facts and facts.experts) and dict(pairwise(words)).get("--expert-model-parallel-size", "1") != "1"
+    if spread and _EXPERTS_TP not in words:
+        alone = given.framework is Framework.BRIDGE
+        words += [_EXPERTS_TP, "1"] if alone else []
+        notes += [_ALONE] if alone else [_WITH_TP] if "--tensor-model-parallel-size" in words else []
+    words, batch = _with_batch(words, given.world)
     return words, [*notes, *batch]
 
 
