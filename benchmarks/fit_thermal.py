@@ -9,29 +9,35 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
+from math import inf
 from typing import Final
 
 from costmodels.layout import Layout
+from costmodels.placement import Placement
 from hardware.catalog import cluster
 from hardware.cluster import Cluster
 from planner.layouts.explicit import ExplicitLayout, layout_of
-from planner.placement import PlacedLayout, place_layout
+from planner.placement import PlacedLayout, place_layout, placed_as_given
 from planner.planning import pricings_of
 from planner.question import Question, request_of
 from planner.request import PlanRequest
 
-# Name, published value, weight: differences of efficiency 1/(T E) and of the gap between hottest and coolest GPU.
+# Name, published value, weight: differences of efficiency 1/(T E) and of the gap between hottest and coolest GPU. The
+# symmetric variant is told as at most; readers contradict each other about 13/11.
 TARGETS: Final = (
     ("rear over front in a node", 0.27, 1.0),
-    ("Llama3-70B symmetric, efficiency", 0.02, 1.0),
+    ("Llama3-70B symmetric as told, efficiency", 0.02, 0.0),
+    ("Llama3-70B symmetric as placed here, efficiency", 0.02, 0.0),
     ("Llama3-70B 21/19, efficiency", 0.04, 1.0),
-    ("Llama3-70B 21/19, gap", -0.08, 0.3),
-    ("GPT3-175B 13/11, efficiency", -0.07, 0.5),
-    ("GPT3-175B 13/11, gap", -0.17, 0.3),
+    ("Llama3-70B 21/19, gap", -0.08, 0.2),
+    ("GPT3-175B 13/11, efficiency", -0.07, 0.25),
+    ("GPT3-175B 13/11, gap", -0.17, 0.2),
 )
-RESISTANCES: Final = (0.066, 0.067, 0.068, 0.069)
-COUPLINGS: Final = (0.027, 0.028, 0.029)
+RESISTANCES: Final = (0.065, 0.066, 0.067, 0.068)
+COUPLINGS: Final = (0.026, 0.027, 0.028)
 RISES: Final = (0.0, 2.0, 4.0, 5.0, 6.0, 7.0)
+COOL_FIRST: Final = Placement(nodes=(0, 2, 1, 3), gpus=((0, 2, 4, 7, 1, 3, 5, 6),) * 4)
+"""Equal layers with the first stages on cool accelerators: the symmetric variant as its reader tells it."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +58,16 @@ class Model:
     def placed(self, machine: Cluster, split: str) -> PlacedLayout:
         """The layout with its ranks placed as well as torchrun allows."""
         request = self.request(machine)
-        layout: Layout = layout_of(request, ExplicitLayout(tp=self.tp, layers_per_stage=split))
-        return place_layout(request, pricings_of(request), layout)
+        return place_layout(request, pricings_of(request), self.layout(request, split))
+
+    def grouped(self, machine: Cluster) -> PlacedLayout:
+        """Equal layers, placed as the reader of the study tells it."""
+        request = self.request(machine)
+        return placed_as_given(pricings_of(request), self.layout(request, self.even), COOL_FIRST)
+
+    def layout(self, request: PlanRequest, split: str) -> Layout:
+        """The layout of the study with layers per stage."""
+        return layout_of(request, ExplicitLayout(tp=self.tp, layers_per_stage=split))
 
 
 LLAMA: Final = Model("llama3-70b", 8192, 4, "20x4", "21,19,21,19")
@@ -91,6 +105,7 @@ def results(machine: Cluster) -> Iterator[float]:
     assert even.in_order is not None
     base, gap_c = efficiency(even, in_order=True), even.in_order.power.gap_c
     yield rear_over_front(even)
+    yield efficiency(LLAMA.grouped(machine)) / base - 1.0
     yield efficiency(even) / base - 1.0
     yield efficiency(uneven) / base - 1.0
     yield uneven.cost.power.gap_c / gap_c - 1.0
@@ -101,7 +116,10 @@ def results(machine: Cluster) -> Iterator[float]:
 
 
 def misfit(found: list[float]) -> float:
-    """Weighted sum of squares."""
+    """Weighted sum of squares; infinite where 21/19 does not win over equal layers however these are placed."""
+    _, _, symmetric, asymmetric, *_ = found
+    if asymmetric <= symmetric:
+        return inf
     return sum((weight * (value - wanted)) ** 2 for value, (_, wanted, weight) in zip(found, TARGETS, strict=True))
 
 

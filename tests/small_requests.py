@@ -135,3 +135,10 @@ def nodes_of(ranked: RankedLayout, per_node: int) -> tuple[int, ...]:
 
 def fits(cost: LayoutCost) -> bool:
     return all(use.verdict is Verdict.FITS for use in cost.memory)
+
+
+def with_one_adapter(request: PlanRequest) -> PlanRequest:
+    """The same machine with one adapter a node, which all GPUs share."""
+    (island,) = request.cluster.islands
+    node = replace(island.node, nics=replace(island.node.nics, count=1))
+    return replace(request, cluster=replace(request.cluster, islands=(replace(island, node=node),)))

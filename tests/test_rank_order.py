@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rank_grids import shared_coordinates
 from rich.console import Console
+from small_requests import with_one_adapter
 
 from costmodels.layout import Layout, RankOrder, Strategy
 from costmodels.mesh import Axis, group_of, place
@@ -183,7 +184,7 @@ def test_inside_one_fast_domain_the_order_costs_nothing() -> None:
 
 def test_pipelines_inside_nodes_win_where_little_is_reduced() -> None:
     """Whole gradients want replicas side by side; adapters' gradients are small, and sends over one NIC cost more."""
-    request = asked()
+    request = with_one_adapter(asked())
     for job, faster in ((request, RankOrder.DP_INSIDE), (adapters_only(request), RankOrder.PP_INSIDE)):
         prices = {
             order: price_layout(pricings_of(job), replace(turned(job, tp=2, pp=4), rank_order=order)).step.total_s

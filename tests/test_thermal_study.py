@@ -18,17 +18,19 @@ import pytest
 
 from costmodels.layout import RankOrder
 from costmodels.mesh import Axis, domains, group_of
-from costmodels.placement import ranks_of_stages, stages_of_blocks
+from costmodels.placement import Placement, ranks_of_stages, stages_of_blocks
 from costmodels.power.heat import heat_problem, identity_maps, settle
 from costmodels.price import price_layout_with_heat
 from costmodels.results import LayoutCost, Verdict
 from costmodels.table import table_of
+from costmodels.workload import presets
+from costmodels.workload.counts import parameter_count
 from hardware.catalog import accelerator, cluster
 from hardware.cluster import Cluster, DeviceState
 from hardware.errors import InputError
 from hardware.tiers import island_tiers
 from planner.layouts.explicit import ExplicitLayout, layout_of
-from planner.placement import PlacedLayout, place_layout, place_with_splits
+from planner.placement import PlacedLayout, place_layout, place_with_splits, placed_as_given
 from planner.planning import estimate, plan, pricings_of
 from planner.question import Question, request_of
 from planner.request import PlanRequest
@@ -61,6 +63,7 @@ SHARDED = (
 """FSDP; its gradients are reduced in 16 bits."""
 STEPS = 11  # of a run: ten to warm up and one that is measured
 HOUR_S = 3600.0
+START_S = 300.0  # of a run at least: data, communicators and weights of 32 or 64 ranks
 named = "{model} tp{tp}".format_map
 
 
@@ -172,14 +175,39 @@ def test_rear_gpus_are_hotter_and_slower_than_front_ones() -> None:
     assert max(ratios) == pytest.approx(value("rear over front temperature"), abs=0.03)
 
 
+FRONT_FIRST = (0, 2, 4, 7, 1, 3, 5, 6)
+"""Accelerators of a node, those at the inlet first."""
+
+
+@cache
+def grouped(model: str) -> PlacedLayout:
+    """Equal layers, the first stages on the cool accelerators: the symmetric variant as its reader tells it."""
+    request = asked(model)
+    layout = layout_of(request, ExplicitLayout(tp=4, layers_per_stage=EVEN[model]))
+    return placed_as_given(pricings_of(request), layout, Placement(nodes=(0, 2, 1, 3), gpus=(FRONT_FIRST,) * 4))
+
+
+def variance(cost: LayoutCost) -> float:
+    return float(np.var([slot.temperature_c for slot in cost.power.slots]))
+
+
+@pytest.mark.parametrize("model", EVEN)
+def test_the_symmetric_variant_gains_little_and_evens_out_nothing(model: str) -> None:
+    found = grouped(model)
+    gain = efficiency(found.cost) / efficiency(in_order(found)) - 1.0
+    assert -1e-3 <= gain <= value("symmetric, efficiency over ranks in order, at most")
+    assert variance(found.cost) >= variance(in_order(found)) * (1.0 - 1e-3)  # two like nodes of Llama change places
+    if model == "gpt3-175b":
+        assert variance(found.cost) > 1.005 * variance(in_order(found))
+    assert efficiency(placed(model, EVEN[model]).cost) >= efficiency(found.cost) * (1.0 - 1e-3)
+
+
 def test_the_asymmetric_split_wins_for_llama() -> None:
     even, uneven = (placed("llama3-70b", split["llama3-70b"]) for split in (EVEN, UNEVEN))
     base = in_order(even)
-    symmetric = efficiency(even.cost) / efficiency(base) - 1.0
     asymmetric = efficiency(uneven.cost) / efficiency(base) - 1.0
-    assert 0.0 <= symmetric <= value("Llama3-70B symmetric, efficiency over ranks in order, at most") + 0.005
-    assert asymmetric == pytest.approx(value("Llama3-70B 21/19, efficiency over ranks in order"), abs=0.03)
-    assert asymmetric > symmetric
+    assert asymmetric == pytest.approx(value("Llama3-70B 21/19, efficiency over ranks in order"), abs=0.015)
+    assert asymmetric > efficiency(grouped("llama3-70b").cost) / efficiency(base) - 1.0
     gap = uneven.cost.power.gap_c / base.power.gap_c - 1.0
     assert gap == pytest.approx(value("Llama3-70B 21/19, temperature gap over ranks in order"), abs=0.08)
 
@@ -188,8 +216,8 @@ def test_the_asymmetric_split_loses_for_gpt3() -> None:
     even, uneven = (placed("gpt3-175b", split["gpt3-175b"]) for split in (EVEN, UNEVEN))
     base = in_order(even)
     change = efficiency(uneven.cost) / efficiency(base) - 1.0
-    assert change == pytest.approx(value("GPT3-175B 13/11, efficiency over ranks in order"), abs=0.05)
-    assert change < 0.0
+    assert change == pytest.approx(value("GPT3-175B 13/11, efficiency over ranks in order"), abs=0.04)
+    assert change < -0.02
     gap = uneven.cost.power.gap_c / base.power.gap_c - 1.0
     assert gap == pytest.approx(value("GPT3-175B 13/11, temperature gap over ranks in order"), abs=0.06)
 
@@ -255,8 +283,7 @@ def test_adapters_draw_less_than_full_training(layout: Mapping[str, Any]) -> Non
     full, adapters = cost_of(**layout), cost_of(**layout, trained_share=0.002, seq=2048, recompute="none")
     assert adapters.power.peak_gpu_w < full.power.peak_gpu_w
     assert adapters.power.max_temp_c < full.power.max_temp_c
-    if (layout["model"], layout["tp"]) != ("llama3-70b", 8):  # full training waits for the network there
-        assert adapters.power.gpu_w < full.power.gpu_w
+    assert adapters.power.gpu_w < full.power.gpu_w
 
 
 def kernels_s(cost: LayoutCost) -> float:
@@ -264,27 +291,74 @@ def kernels_s(cost: LayoutCost) -> float:
     return cost.step.compute_s + cost.step.exposed_comm_s
 
 
+def gather_s(row: Mapping[str, Any], **more: Any) -> float:
+    """Time in which FSDP gathers all weights once for every micro-batch: it gathers twice and reduces as much once."""
+    return cost_of(**row, **more).step.exposed_comm_s / 3.0
+
+
+def again_s(row: Mapping[str, Any], **more: Any) -> float:
+    """What recompute adds here: the artifact's checkpoints are around FSDP's units, which gather once more for it."""
+    return gather_s(row, **more)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS, ids=named)
 def test_kernels_end_within_the_axes_of_the_plots(layout: Mapping[str, Any]) -> None:
-    if (layout["model"], layout["tp"]) == ("mixtral-8x22b", 4):  # its all-to-all alone is longer on this network
-        assert kernels_s(cost_of(**layout, recompute="none")) > 60.0
-        return
-    assert kernels_s(cost_of(**layout)) <= 60.0
+    assert all(kernels_s(cost_of(**layout, recompute=kind)) <= 60.0 for kind in ("none", "full"))
     if layout["model"] == "gpt3-175b":
         assert all(kernels_s(cost_of(**layout, micro_batch=size)) <= 40.0 for size in (1, 2, 4, 8))
+
+
+@pytest.mark.parametrize("row", SHARDED, ids=named)
+def test_kernels_of_fsdp_end_within_the_axis_of_their_plot(row: Mapping[str, Any]) -> None:
+    assert kernels_s(cost_of(**row, recompute="none")) <= 1800.0
+    assert kernels_s(cost_of(**row)) + again_s(row) <= 1800.0
+
+
+def validated_s(row: Mapping[str, Any], **more: Any) -> float:
+    """Time of a run of FSDP in the sweep of micro-batches: it validates with four batches after every second step."""
+    cost = cost_of(**row, **more)
+    forward_s = gather_s(row, **more) + cost.step.compute_s / 4.0
+    return STEPS * (cost.step.total_s + again_s(row, **more)) + STEPS // 2 * 4 * forward_s
 
 
 def test_the_durations_of_the_artifact() -> None:
     """Runs of 11 steps within the hours that its author tells for sets of them, rounded, start-up included."""
     steps_s = [[cost_of(**row, micro_batch=size).step.total_s for size in (1, 2, 4, 8)] for row in LAYOUTS]
-    sharded_s = [[cost_of(**row, micro_batch=size).step.total_s for size in (1, 2, 4, 8)] for row in SHARDED]
+    sharded_s = [[validated_s(row, micro_batch=size) for size in (1, 2, 4, 8)] for row in SHARDED]
+    again = [STEPS * (cost_of(**row).step.total_s + again_s(row)) for row in SHARDED]
+    plain = [STEPS * cost_of(**row, recompute="none").step.total_s for row in SHARDED]
     assert max(STEPS * row[0] for row in steps_s) < 0.5 * HOUR_S  # the limit of a run
+    assert max(map(max, sharded_s)) < 10 * HOUR_S  # the limit of a run
     assert STEPS * sum(row[0] for row in steps_s) < 6 * HOUR_S
-    assert STEPS * sum(row[0] for row in sharded_s) < 10 * HOUR_S
     assert STEPS * sum(map(sum, steps_s)) < 24 * HOUR_S
-    assert STEPS * sum(map(sum, sharded_s)) < 24 * HOUR_S
-    plain_s = [cost_of(**row, recompute="none").step.total_s for row in SHARDED]
-    assert 2 * STEPS * (sum(plain_s) + sum(row[0] for row in sharded_s)) < 36.5 * HOUR_S  # each with and without
+    # Of the hours told for FSDP more than half: with twice the adapters the network would take the less of them.
+    assert 0.5 * 10 < sum(again) / HOUR_S < 10
+    assert 0.5 * 24 < sum(map(sum, sharded_s)) / HOUR_S < 24
+    assert 0.5 * 36 < 2 * (sum(plain) + sum(again)) / HOUR_S < 36  # each with and without overlap
+
+
+@pytest.mark.parametrize("adapters", [1, 2])
+def test_one_adapter_a_node_would_not_end_in_time(adapters: int) -> None:
+    """Bytes over full rates, three passes a micro-batch: one adapter breaks every limit of the artifact, two keep all.
+
+    FSDP with TP8: 128 sequences on four nodes, 11 steps and 20 validation batches; 32 on eight nodes, 3 steps.
+    """
+    gpt3, llama = (parameter_count(presets.model(row["model"])).total for row in SHARDED)
+
+    def pass_s(parameters: float, nodes: int, sequences: int) -> float:
+        arriving = 2.0 * parameters * (nodes - 1) / nodes  # 16-bit values of the other nodes' shards
+        return arriving * sequences / nodes / (adapters * 12.5e9)
+
+    passes = STEPS * 3 + STEPS // 2 * 4
+    compute_s = STEPS * cost_of(**SHARDED[0]).step.compute_s
+    sweep_s = sum(passes * pass_s(each, 4, 128) / size for each in (gpt3, llama) for size in (1, 2, 4, 8))
+    limits = (
+        (3 * pass_s(gpt3, 4, 128), 1800.0),  # axis of a plot
+        (passes * pass_s(gpt3, 4, 128) + compute_s, 10 * HOUR_S - START_S),
+        (3 * 3 * pass_s(gpt3, 8, 32), 0.25 * HOUR_S - START_S),
+        (sweep_s, 24 * HOUR_S),
+    )
+    assert [taken <= most for taken, most in limits] == [adapters == 2] * len(limits)
 
 
 def test_power_and_efficiency_are_counted_as_in_the_study() -> None:
@@ -369,7 +443,7 @@ def test_the_machines_are_those_of_the_study() -> None:
     for name, gpus in (("h200-thermal-study", 32), ("h100-thermal-study", 64)):
         machine = cluster(name)
         nics = machine.islands[0].node.nics
-        assert (machine.gpus, nics.count, nics.bytes_per_s * 8) == (gpus, 1, pytest.approx(100e9))
+        assert (machine.gpus, nics.count, nics.bytes_per_s * 8) == (gpus, 2, pytest.approx(100e9))
 
 
 def test_every_fact_is_held_by_a_test_or_says_why_not() -> None:

@@ -74,7 +74,7 @@ def test_one_accelerator_sends_what_its_fabric_says(name: str) -> None:
         ("tpu-v5e-pod:8", 2 * 8 * 50e9),  # 8x8
         ("dgx-h100:2", 400e9),
         ("dgx-h100:64", 32 * 400e9),
-        ("h200-thermal-study", 2 * 12.5e9),
+        ("h200-thermal-study", 2 * 2 * 12.5e9),
     ],
 )
 def test_bisections_counted_by_hand(spec: str, expected: float) -> None:

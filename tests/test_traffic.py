@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from small_requests import with_one_adapter
 
 from costmodels.collectives import all_to_all_s, default_network
 from costmodels.layout import Layout
@@ -24,10 +25,12 @@ from planner.request import PlanRequest
 from planner.traffic import Traffic, network_rankings, scaling_of, traffic_of
 
 HIDDEN, SEQ, BATCH = 6144, 4096, 128
+ONE = ", one adapter"
 
 
 def asked(cluster: str, model: str = "mixtral_8x22b", batch: int = BATCH) -> PlanRequest:
-    return request_of(Question(model=model, cluster=cluster, global_batch=batch, seq=SEQ))
+    request = request_of(Question(model=model, cluster=cluster.removesuffix(ONE), global_batch=batch, seq=SEQ))
+    return with_one_adapter(request) if cluster.endswith(ONE) else request
 
 
 def priced(request: PlanRequest, **degrees: object) -> RankedLayout:
@@ -40,7 +43,7 @@ def report(cluster: str, **degrees: object) -> Traffic:
 
 
 def test_calls_and_bytes_of_a_pipeline_with_experts_inside_the_node() -> None:
-    found = report("h200-thermal-study", tp=1, pp=4, ep=8, dp=8, recompute="full")
+    found = report(f"h200-thermal-study{ONE}", tp=1, pp=4, ep=8, dp=8, recompute="full")
     rows = {(row.purpose, row.collective): row for row in found.axes}
     experts, sends = rows["ep", "alltoall"], rows["send", "sendrecv"]
     # 14 layers x 16 micro-batches, dispatch and combine, forward, again for recompute, backward
@@ -56,7 +59,7 @@ def test_calls_and_bytes_of_a_pipeline_with_experts_inside_the_node() -> None:
 
 
 def test_links_are_busy_for_the_bytes_over_their_rates() -> None:
-    found = report("h200-thermal-study", tp=1, pp=4, ep=8, dp=8, recompute="full")
+    found = report(f"h200-thermal-study{ONE}", tp=1, pp=4, ep=8, dp=8, recompute="full")
     nics = next(link for link in found.resources if link.name.startswith("NICs"))
     assert nics.busy_s == pytest.approx(32 * SEQ * HIDDEN * 2 / (12.5e9 / 8))
     assert sum(share for _, share in nics.users) == pytest.approx(1.0)
@@ -79,7 +82,7 @@ def test_no_link_is_busy_for_longer_than_its_exchanges_take() -> None:
 @pytest.mark.parametrize(("tp", "pp"), [(1, 32), (2, 16), (4, 8), (8, 4)])
 def test_sends_of_stages_in_one_node_leave_it_once(tp: int, pp: int) -> None:
     """A node of 8 GPUs sends what one stage sends, however many stages it holds; each flow has its part of the NIC."""
-    request = asked("h200-thermal-study", model="gpt3_175b")
+    request = asked(f"h200-thermal-study{ONE}", model="gpt3_175b")
     found = traffic_of(request, priced(request, tp=tp, pp=pp, recompute="full"))
     sends = next(row for row in found.axes if row.purpose == "send")
     nics = next(link for link in found.resources if link.name.startswith("NICs"))
@@ -90,7 +93,7 @@ def test_sends_of_stages_in_one_node_leave_it_once(tp: int, pp: int) -> None:
 
 
 def test_wide_tp_and_ep_have_the_shared_adapter_as_their_bottleneck() -> None:
-    found = report("h200-thermal-study", tp=16, pp=1, ep=8, etp=4, dp=2)
+    found = report(f"h200-thermal-study{ONE}", tp=16, pp=1, ep=8, etp=4, dp=2)
     assert found.bottleneck.startswith("NICs (1 x 100 Gb/s infiniband per node, each shared by 8 GPUs)")
     users = dict(found.resources[0].users)
     assert users["tp"] > 0.1
@@ -108,7 +111,7 @@ def test_a_layout_inside_one_node_uses_no_network() -> None:
 
 
 def test_what_transfers_cost_each_other_is_what_the_step_would_save() -> None:
-    found = report("h200-thermal-study", tp=16, pp=2, ep=8, etp=2, dp=1, vpp=4)
+    found = report(f"h200-thermal-study{ONE}", tp=16, pp=2, ep=8, etp=2, dp=1, vpp=4)
     assert found.sharing.sends > 1.01
     assert found.sharing.step_s > 0.0
     assert found.sharing.waits_s > 0.0
@@ -121,7 +124,7 @@ def test_a_report_is_plain_data() -> None:
 
 
 def test_rankings_on_other_networks_are_those_of_the_prices() -> None:
-    request = asked("h200-thermal-study")
+    request = asked(f"h200-thermal-study{ONE}")
     layouts = [priced(request, tp=1, pp=4, ep=8, dp=8, recompute="full"), priced(request, tp=8, pp=4, ep=1, dp=1)]
     slow, fast = network_rankings(request, layouts)
     assert (slow.factor, fast.factor) == (0.5, 2.0)
@@ -155,7 +158,7 @@ def last_that_helps(tokens_per_s: list[float], gpus: list[int]) -> int:
 
 def test_more_gpus_stop_helping_where_the_batch_is_spread_thin() -> None:
     """Eight sequences on up to eight nodes with one slow adapter each: the curve has its end inside the table."""
-    request = asked("h200-thermal-study", model="llama3_8b", batch=8)
+    request = asked(f"h200-thermal-study{ONE}", model="llama3_8b", batch=8)
     found = scaling_of(
         replace(request, fixed=(("tp", 8), ("pp", 1), ("cp", 1))), name_of=lambda layout: str(layout.gpus)
     )
@@ -177,7 +180,7 @@ def test_more_gpus_stop_helping_where_the_batch_is_spread_thin() -> None:
 )
 def test_adapters_of_every_gpu(name: str, expected: tuple[tuple[int, ...], ...] | None) -> None:
     if expected is None:
-        node = catalog.cluster("h200-thermal-study").islands[0].node
+        node = asked(f"h200-thermal-study{ONE}").cluster.islands[0].node
         expected = ((0,),) * 8
     else:
         node = catalog.node_type(name)
@@ -196,7 +199,7 @@ def test_the_link_that_binds_has_a_name() -> None:
 
 def test_orderings_of_layouts_on_slow_networks() -> None:
     """TP over nodes loses to TP inside; experts inside the fast domain win; on 32 H200 EP8 PP4 beats wider TP."""
-    request = asked("h200-thermal-study")
+    request = asked(f"h200-thermal-study{ONE}")
 
     def step_s(**degrees: object) -> float:
         return priced(request, **degrees).cost.step.total_s
