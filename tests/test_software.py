@@ -54,6 +54,8 @@ TABLES = tomllib.loads(Path(costmodels.software.__file__).with_suffix(".toml").r
         (RunText(framework="InternEvo"), "internevo"),
         (RunText(framework="Alpa 0.1.5 (searched)"), "alpa"),
         (RunText(framework="maxtext (JAX)"), "maxtext"),
+        (RunText(framework="torchtitan", version="2025-06", notes="async TP, bf16"), "torchtitan-async-tp"),
+        (RunText(framework="torchtitan", source="asyncTP_llama3_h100.md", notes="vanilla TP, compile"), "torchtitan"),
         (RunText(framework="Galvatron"), "galvatron"),
         (RunText(framework="Merak"), "merak"),
         (RunText(framework="NVIDIA NeMo Framework Release 25.09", source="github:mlcommons/training"), "mlperf-nvidia"),
