@@ -1,5 +1,7 @@
 """Rules of legality against verdicts of the real parser, closed forms, and one form of judging against the other."""
 
+import re
+import shlex
 import tomllib
 from pathlib import Path
 
@@ -13,7 +15,9 @@ from costmodels.layout import FULL_RECOMPUTE, Layout, Stage, Strategy, StrategyR
 from costmodels.table import table_of
 from costmodels.workload.model import Attention, DenseFfn, LayerKind, LayerRun, ModelSpec, MoeFfn
 from hardware.errors import InputError
+from planner.ingest import option_facts
 from planner.ingest.megatron import judge, layout_of, parse_megatron
+from planner.ingest.options import megatron_options
 from planner.request import Framework
 from planner.rules import (
     ModelFacts,
@@ -34,8 +38,14 @@ from planner.rules import (
 from planner.rules.checks import CHECKS
 from planner.rules.columns import proposal_columns
 from planner.rules.table import NEWEST, SPLIT_CHECK
+from planner.rules.verdict import option_columns
 
 TABLE = tomllib.loads((Path(__file__).parent / "reference" / "megatron_cases.toml").read_text(encoding="utf-8"))
+OPTION_CASES = tomllib.loads(
+    (Path(__file__).parent / "reference" / "megatron_option_cases.toml").read_text(encoding="utf-8")
+)
+SIZES = "--hidden-size 2048 --num-attention-heads 32 --seq-length 4096 --max-position-embeddings 4096"
+ENDS, VIRTUAL = "pipeline-num-layers", "--num-virtual-stages-per-pipeline-rank"
 LLAMA = ModelFacts(layers=80, hidden=8192, heads=64, kv_heads=8, ffn=28672, vocab=128256)
 
 
@@ -74,7 +84,8 @@ def words_of(case: dict) -> list[str]:
 # ------------------------------------------------------------------------------------------------ the rule tables
 @pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.id)
 def test_every_rule_uses_columns_that_exist_and_has_a_source(rule):
-    columns = proposal_columns(Proposal(world=8))
+    asked = Proposal(world=8, options=(("--bf16", ()),))
+    columns = {**proposal_columns(asked), **option_columns([rule], asked)}
     assert rule.source
     if rule.check == SPLIT_CHECK:
         return
@@ -99,6 +110,73 @@ def test_verdict_and_layers_are_those_of_megatron(case):
     assert verdict.legal == (not case["rules"])
     if "layers" in case:
         assert [list(chunks) for chunks in verdict.layers_per_stage] == case["layers"]
+
+
+@pytest.mark.parametrize("case", OPTION_CASES["case"], ids=lambda case: case["rule"])
+def test_a_rule_on_options_is_broken_alone_as_the_parser_says(case):
+    text = OPTION_CASES["models"][case["model"]] + " " + case["args"]
+    given = {}
+    for word in shlex.split(text):
+        if word.startswith("--"):
+            given[name := word] = []
+        else:
+            given[name].append(word)
+    words = [word for option in given if option not in case.get("without", ()) for word in (option, *given[option])]
+    verdict = judge(parse_megatron(words, world=8))
+    assert [violation.rule for violation in verdict.violations] == [case["rule"]]
+    assert verdict.accepted == case["accepted"]
+
+
+def test_every_rule_on_options_has_a_case_and_asks_for_options_that_exist():
+    shown = {case["rule"] for case in OPTION_CASES["case"]}
+    newest = [rule for rule in rules_for(Framework.MEGATRON, NEWEST[Framework.MEGATRON]) if rule.needs_options]
+    assert {rule.id for rule in newest} == shown
+    derived = re.findall(r'"(--[a-z-]+)"', Path(option_facts.__file__).read_text(encoding="utf-8"))
+    known = {*megatron_options("0.13"), *megatron_options("0.19"), *derived}
+    asked = {re.split("[=:]", name)[0] for rule in all_rules() for name in rule.conditions}
+    assert asked <= known
+
+
+def test_options_are_judged_by_what_older_versions_say_too():
+    words = (
+        "--num-layers 8 --hidden-size 2048 --num-attention-heads 32 --seq-length 4096 --max-position-embeddings 4096"
+    )
+    ramp = [
+        *words.split(),
+        *["--micro-batch-size", "1", "--global-batch-size", "64", "--bf16", "--rampup-batch-size", "5", "3", "100"],
+    ]
+    old = judge(parse_megatron(ramp, world=8, version="0.13"))  # core 0.18 and later ignore the ramp
+    assert {violation.rule for violation in old.violations} == {"megatron-ramp-steps", "megatron-first-batch"}
+    assert judge(parse_megatron(ramp, world=8)).legal
+
+
+@pytest.mark.parametrize(
+    ("args", "rule"),
+    [
+        (f"{VIRTUAL} -1", "megatron-virtual-positive"),
+        ("--num-layers-per-virtual-pipeline-stage -2", "megatron-chunk-size"),
+        ("--decoder-last-pipeline-num-layers -3", "megatron-ends-positive"),
+        (f"--decoder-first-{ENDS} 4 --decoder-last-{ENDS} 4 {VIRTUAL} 2", "megatron-ends-vpp-alone"),
+        ("--num-experts 8 --moe-layer-freq [2]*8", "megatron-option-value"),
+    ],
+)
+def test_splits_that_the_parser_takes_and_the_build_refuses(args, rule):
+    words = (
+        "--num-layers 8 --hidden-size 2048 --num-attention-heads 32 --seq-length 4096 --max-position-embeddings 4096"
+    )
+    grid = "--micro-batch-size 1 --global-batch-size 64 --bf16 --disable-bias-linear --pipeline-model-parallel-size 2"
+    verdict = judge(parse_megatron([*words.split(), *grid.split(), *args.split()], world=8))
+    assert [violation.rule for violation in verdict.violations] == [rule]
+    assert not verdict.accepted
+
+
+def test_of_two_counts_for_one_stage_the_last_one_counts():
+    words = (
+        "--num-layers 6 --hidden-size 2048 --num-attention-heads 32 --seq-length 4096 --max-position-embeddings 4096"
+    )
+    ends = "--decoder-first-pipeline-num-layers 2 --decoder-last-pipeline-num-layers 6"
+    rest = "--micro-batch-size 1 --global-batch-size 64 --bf16"
+    assert judge(parse_megatron([*words.split(), *ends.split(), *rest.split()], world=8)).layers_per_stage == ((6,),)
 
 
 def test_every_case_that_launches_becomes_a_layout_with_the_same_layers():
@@ -417,5 +495,7 @@ def test_frameworks_on_megatron_core_have_the_rules_of_the_core_that_they_build_
     assert "kv-heads-tp" in of[Framework.BRIDGE]
     assert "kv-heads-tp-divide" not in of[Framework.BRIDGE]
     assert of[Framework.BRIDGE] >= {
-        rule.id for rule in all_rules() if dict(rule.versions).get(Framework.MEGATRON) == ">=0.17"
+        rule.id
+        for rule in all_rules()
+        if dict(rule.versions).get(Framework.MEGATRON) == ">=0.17" and Framework.BRIDGE in rule.frameworks
     }

@@ -16,6 +16,7 @@ needs a GPU; the answer names the step ``schedule``. With ``--build`` feed-forwa
 import argparse
 import contextlib
 import copy
+import dataclasses
 import importlib.util
 import inspect
 import io
@@ -117,6 +118,8 @@ def examine(arguments: Any, case: dict[str, Any], *, build: bool) -> dict[str, A
         if build:
             with step("build"):
                 _build_layer(config)
+                _layer_specs(args, config)
+            optimizer_config(args)
         answer["accepted"] = True
         answer["grid"] = _grid(args, world)
         if case.get("groups"):
@@ -128,7 +131,8 @@ def examine(arguments: Any, case: dict[str, Any], *, build: bool) -> dict[str, A
 
 def _environment(args: Sequence[str]) -> dict[str, str]:
     sharded = any(flag in args for flag in ("--use-megatron-fsdp", "--use-custom-fsdp", "--use-torch-fsdp2"))
-    return {} if sharded else {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+    offload = {"NVTE_CPU_OFFLOAD_V1": "1"}  # Transformer Engine from 2.10 asks for it where activations are offloaded
+    return offload if sharded else {**offload, "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 
 
 def parsed_args(arguments: Any, args: Sequence[str]) -> Any:
@@ -148,8 +152,12 @@ def parsed_args(arguments: Any, args: Sequence[str]) -> Any:
             "micro_batch_size": parsed.micro_batch_size,
             "data_parallel_size": parsed.data_parallel_size,
             "decrease_batch_size_if_needed": getattr(parsed, "decrease_batch_size_if_needed", False),
+            "step_batch_size_schedule": getattr(parsed, "step_batch_size_schedule", None),
+            "seq_length": parsed.seq_length,
         }
         _call(calculator.init_num_microbatches_calculator, given)
+    with step("schedule"):  # as entering the training loop does
+        calculator.update_num_microbatches(0, consistency_check=True)
     return parsed
 
 
@@ -243,7 +251,8 @@ def micro_batches() -> int:
 def schedule_of(args: Any, config: Any, count: int) -> int:
     """Micro-batches of a step; the interleaved schedule's own conditions on them."""
     stages = args.pipeline_model_parallel_size
-    group = getattr(config, "microbatch_group_size_per_vp_stage", None) or stages
+    group = getattr(config, "microbatch_group_size_per_vp_stage", None)
+    group = stages if group is None else group
     if args.virtual_pipeline_model_parallel_size:
         if not stages <= group <= count:
             raise forks.RefusedError("schedule", f"micro-batch group {group} is not from {stages} to {count}")
@@ -266,17 +275,62 @@ def _build_layer(config: Any) -> None:
     plain.sequence_parallel = False
     torch.cuda.current_device = lambda: torch.device("meta")
     torch.cuda.Event = torch.cuda.Stream = Absent("event")
-    widths = [] if _all_experts(config) else [config.ffn_hidden_size]
+    widths = [] if _all_experts(config) else [(config.ffn_hidden_size, False)]
     if config.moe_shared_expert_intermediate_size:
-        widths.append(config.moe_shared_expert_intermediate_size)
-    for width in widths:
+        widths.append((config.moe_shared_expert_intermediate_size, False))
+    if config.num_moe_experts:
+        widths.append((config.moe_ffn_hidden_size, True))
+    for width, of_expert in widths:
         given = {"config": plain, "init_method": torch.nn.init.zeros_, "bias": False, "skip_bias_add": True}
+        given |= {"is_expert": of_expert, "tp_group": _tensor_group(of_expert)}
         double = 2 if config.gated_linear_unit else 1
         _call(ColumnParallelLinear, {"input_size": config.hidden_size, "output_size": width * double, **given})
         _call(
             RowParallelLinear,
             {"input_size": width, "output_size": config.hidden_size, "input_is_parallel": True, **given},
         )
+
+
+def _layer_specs(args: Any, config: Any) -> None:
+    """Ask which layers of the model are dense and which are experts."""
+    if config.num_moe_experts:
+        from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
+
+        given = {"use_transformer_engine": False, "normalization": args.normalization, "vp_stage": 0}
+        _call(get_gpt_decoder_block_spec, {"config": copy.deepcopy(config), **given})
+
+
+def _tensor_group(of_expert: bool) -> Any:
+    from megatron.core import parallel_state
+
+    return (
+        parallel_state.get_expert_tensor_parallel_group()
+        if of_expert
+        else parallel_state.get_tensor_model_parallel_group()
+    )
+
+
+def optimizer_config(args: Any) -> None:
+    """Make the optimizer's configuration as the training loop does; a stand-in plays the fused Adam that a GPU has."""
+    with step("build"):
+        from megatron.core.optimizer.optimizer_config import OptimizerConfig
+
+        fused = types.ModuleType("transformer_engine.pytorch.optimizers")
+        fused.FusedAdam = _fused_adam  # type: ignore[attr-defined]
+        parents = {name: types.ModuleType(name) for name in ("transformer_engine", "transformer_engine.pytorch")}
+        sys.modules.update({**parents, fused.__name__: fused})
+        names = [field.name for field in dataclasses.fields(OptimizerConfig)]
+        OptimizerConfig(**{name: getattr(args, name) for name in names if hasattr(args, name)})
+
+
+def _fused_adam(
+    params: object,
+    master_weight_dtype: object,
+    exp_avg_dtype: object,
+    exp_avg_sq_dtype: object,
+    use_decoupled_grad: object,
+) -> None:
+    """Have the arguments that Megatron looks for."""
 
 
 def _all_experts(config: Any) -> bool:

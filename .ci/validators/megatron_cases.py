@@ -1,5 +1,6 @@
-"""Asks the real parser again about every case of tests/reference/megatron_cases.toml that its version can judge."""
+"""Asks the real parser again about the cases of tests/reference/megatron_cases.toml and megatron_option_cases.toml."""
 
+import shlex
 import sys
 import tomllib
 from pathlib import Path
@@ -7,13 +8,44 @@ from typing import Any
 
 import real
 
-TABLE = real.HERE.parents[1] / "tests" / "reference" / "megatron_cases.toml"
+REFERENCE = real.HERE.parents[1] / "tests" / "reference"
+TABLE = REFERENCE / "megatron_cases.toml"
+OPTIONS = REFERENCE / "megatron_option_cases.toml"
+GPUS = 8  # of every case on options
 
 
 def arguments_of(table: dict[str, Any], case: dict[str, Any]) -> list[str]:
     """Words of a case: the model's, the common ones, its own."""
     text = " ".join((table["models"][case["model"]], table["common"], case["args"]))
     return text.split()
+
+
+def option_arguments(table: dict[str, Any], case: dict[str, Any]) -> list[str]:
+    """Words of a case on options: its own behind the model's, less what it goes without."""
+    given: dict[str, list[str]] = {}
+    name = ""
+    for word in shlex.split(table["models"][case["model"]] + " " + case["args"]):
+        if word.startswith("--"):
+            name = word
+            given[name] = []
+        else:
+            given[name].append(word)
+    kept = {option: words for option, words in given.items() if option not in case.get("without", ())}
+    return [word for option, words in kept.items() for word in (option, *words)]
+
+
+def options_differing() -> int:
+    """Cases on options whose verdict is another; they are printed."""
+    table = tomllib.loads(OPTIONS.read_text(encoding="utf-8"))
+    cases = table["case"]
+    asked = [{"name": c["rule"], "world_size": GPUS, "args": option_arguments(table, c)} for c in cases]
+    differing = 0
+    for case, answer in zip(cases, real.answers(asked, build=True), strict=True):
+        if case["accepted"] != answer["accepted"]:
+            differing += 1
+            print(f"{case['rule']}: the table says {case['accepted']}, Megatron {answer}")
+    print(f"{len(cases)} cases on options, {differing} differ from the table")
+    return differing
 
 
 def main() -> int:
@@ -27,7 +59,7 @@ def main() -> int:
             differing += 1
             print(f"{case['name']}: the table says {case['accepted']} {case.get('layers')}, Megatron {answer}")
     print(f"{len(cases)} cases, {differing} differ from the table")
-    return int(bool(differing))
+    return int(bool(differing + options_differing()))
 
 
 if __name__ == "__main__":

@@ -14,8 +14,10 @@ from collections import Counter
 
 import real
 from random_megatron import random_case
+from wide_flags import widened
 
 from planner.ingest.megatron import Launch, judge, parse_megatron
+from planner.ingest.options import megatron_options
 from planner.rules import Found
 
 MOST_ATTEMPTS = 400  # random lists tried for each one kept
@@ -26,8 +28,11 @@ def chosen_cases(rng: random.Random, count: int, core: str) -> list[dict[str, ob
     legal: list[dict[str, object]] = []
     broken: list[dict[str, object]] = []
     share: Counter[str] = Counter()
+    known = megatron_options(core)
     for attempt in range(count * MOST_ATTEMPTS):
         case = random_case(rng, f"random {attempt}")
+        if attempt % 2:
+            case["args"] = widened(rng, _words(case), known)
         verdict = judge(_launch(case, core))
         rules = {violation.rule for violation in verdict.violations}
         if not rules and len(legal) < count // 2:
@@ -43,10 +48,14 @@ def chosen_cases(rng: random.Random, count: int, core: str) -> list[dict[str, ob
     return legal + broken
 
 
-def _launch(case: dict[str, object], core: str) -> Launch:
+def _words(case: dict[str, object]) -> list[str]:
     words = case["args"]
     assert isinstance(words, list)
-    return parse_megatron(words, world=int(str(case["world_size"])), version=core)
+    return words
+
+
+def _launch(case: dict[str, object], core: str) -> Launch:
+    return parse_megatron(_words(case), world=int(str(case["world_size"])), version=core)
 
 
 def main() -> int:

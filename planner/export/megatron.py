@@ -25,6 +25,7 @@ from planner.ingest.options import megatron_options
 from planner.plan_report import RankPlace
 from planner.request import Framework
 from planner.rules.layout_string import layout_string
+from planner.rules.proposal import facts_of
 from planner.rules.table import resolve_version, version_key
 
 __all__ = ["export_megatron", "layout_string", "recompute_arguments", "run_arguments"]
@@ -55,7 +56,7 @@ def export_megatron(plan: Planned) -> Export:
     model, job, layout = plan.model, plan.job, plan.layout
     known = resolve_version(Framework.MEGATRON, plan.version)
     check_sizes(plan)
-    arguments = (*model_arguments(model, job.seq), *run_arguments(model, job, layout, known))
+    arguments = (*model_arguments(model, job.seq), *run_arguments(model, job, layout, known), *_fusion_arguments(model))
     export = Export(
         framework=Framework.MEGATRON,
         version=known,
@@ -215,6 +216,12 @@ def _software_arguments(job: TrainingJob, layout: Layout, grid: Strategy, *, is_
     if software.activation_offload_layers:
         arguments += ["--cpu-offloading-num-layers", str(software.activation_offload_layers)]
     return [*arguments, *(_dispatch_arguments(job, layout, grid) if is_moe else [])]
+
+
+def _fusion_arguments(model: ModelSpec) -> list[str]:
+    """Fusions that are on by default and that grouped experts with biases refuse."""
+    biased = has_experts(model) and facts_of(model).linear_bias
+    return ["--no-bias-dropout-fusion"] if biased else []
 
 
 def _dispatch_arguments(job: TrainingJob, layout: Layout, grid: Strategy) -> list[str]:

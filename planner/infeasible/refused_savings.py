@@ -20,6 +20,7 @@ SWITCHED: Final[Mapping[str, Mapping[str, Any]]] = MappingProxyType(
             "recompute_full": True,
             "recompute_method": True,
             "recompute_layers": 1,
+            "recompute_layers_given": True,
         },
     }
 )

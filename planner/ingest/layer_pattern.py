@@ -35,6 +35,8 @@ def moe_pattern(text: str, layers: int) -> tuple[bool, ...]:
         value = _value(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, ValueError, RecursionError):
         raise InputError(f"layer pattern {text!r} is not understood", allowed=_ALLOWED) from None
+    if isinstance(value, list) and not set(value) <= {0, 1}:
+        raise InputError(f"layer pattern {text!r} has {max(value, key=abs)}", allowed=_ALLOWED)
     if not isinstance(value, list) or len(value) != layers:
         length = len(value) if isinstance(value, list) else 0
         raise InputError(f"layer pattern {text!r} names {length} layers, the model has {layers}", allowed=_ALLOWED)

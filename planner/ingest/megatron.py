@@ -12,6 +12,7 @@ from costmodels.layout import Granularity, Layout, Recompute, Stage, Strategy, S
 from costmodels.pipeline.schedules import Schedule
 from hardware.errors import InputError
 from planner.ingest.layer_pattern import moe_pattern
+from planner.ingest.option_facts import batches_of, option_facts
 from planner.ingest.options import Arguments, Fault, megatron_options, read_arguments
 from planner.request import Framework
 from planner.rules.proposal import ModelFacts, Proposal, Split, Switches, group_of, rank_order_of
@@ -31,7 +32,11 @@ _REQUIRED_OF_ANY_MODEL: Final = ("--seq-length", "--micro-batch-size")
 _VIRTUAL: Final = ("--num-virtual-stages-per-pipeline-rank", "--num-layers-per-virtual-pipeline-stage")
 _MODULES: Final = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe")
 MOST_WORLD: Final = 100_000_000
+_DELTA_KEY_HEADS: Final = 16
+_DELTA_VALUE_HEADS: Final = 32
 _LATER: Final = (0, 14)  # names of FSDP, recompute of shared experts, one virtual stage is none
+_RAMPS_BEFORE: Final = (0, 18)  # later versions take --rampup-batch-size and ignore it
+_MIXED_SINCE: Final = (0, 18)
 _STRATEGY_ZERO: Final = MappingProxyType({"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3})
 _GROUP: Final = "--microbatch-group-size-per-virtual-pipeline-stage"
 _CONNECTIONS: Final = "CUDA_DEVICE_MAX_CONNECTIONS"
@@ -132,7 +137,7 @@ def parse_megatron(
     if model is not None:
         switches = replace(switches, **_built_elsewhere(model))
     model, pattern_faults = _model(read) if model is None else (model, ())
-    proposal = _proposal(read, world, model, switches)
+    proposal = _proposal(read, world, model, switches, ramps=version_key(known) < _RAMPS_BEFORE)
     if version_key(known) < _LATER and proposal.vpp == 1 and any(read.has(name) for name in _VIRTUAL):
         proposal = replace(proposal, switches=replace(switches, interleaved_one=True))
     return Launch(version=known, proposal=proposal, faults=(*faults, *pattern_faults), arguments=read)
@@ -181,6 +186,7 @@ def _model(read: Arguments) -> tuple[ModelFacts, tuple[Fault, ...]]:
     ffn = read.number("--ffn-hidden-size", _default_ffn(hidden, read.has("--swiglu")))
     grouped = read.has("--group-query-attention")
     latent = read.has("--multi-latent-attention")
+    delta = read.text("--experimental-attention-variant") == "gated_delta_net"
     facts = ModelFacts(
         layers=layers,
         hidden=hidden,
@@ -194,6 +200,8 @@ def _model(read: Arguments) -> tuple[ModelFacts, tuple[Fault, ...]]:
         vocab=read.number("--vocab-size", 0),
         mtp=read.number("--mtp-num-layers", 0),
         max_positions=read.number("--max-position-embeddings", 0),
+        delta_key_heads=read.number("--linear-num-key-heads", _DELTA_KEY_HEADS) if delta else 0,
+        delta_value_heads=read.number("--linear-num-value-heads", _DELTA_VALUE_HEADS) if delta else 0,
         latent=latent,
         untied=read.has("--untie-embeddings-and-output-weights"),
         linear_bias=not read.has("--disable-bias-linear"),
@@ -254,7 +262,7 @@ def _switches(read: Arguments, version: str, environment: Mapping[str, str] | No
         cpu_offload_layers=read.number("--cpu-offloading-num-layers", 0),
         cuda_max_connections=_connections(environment),
     )
-    return _moe_switches(_recompute_switches(_sharding_switches(base, read, version), read, version), read)
+    return _moe_switches(_recompute_switches(_sharding_switches(base, read, version), read, version), read, version)
 
 
 def _connections(environment: Mapping[str, str] | None) -> int:
@@ -300,6 +308,7 @@ def _recompute_switches(base: Switches, read: Arguments, version: str) -> Switch
         recompute_selective=granularity == "selective",
         recompute_method=read.has("--recompute-method"),
         recompute_layers=read.number("--recompute-num-layers", 0),
+        recompute_layers_given=read.has("--recompute-num-layers"),
         recompute_moe="moe" in modules,
         recompute_moe_act="moe_act" in modules,
         recompute_layernorm="layernorm" in modules,
@@ -309,7 +318,7 @@ def _recompute_switches(base: Switches, read: Arguments, version: str) -> Switch
     )
 
 
-def _moe_switches(base: Switches, read: Arguments) -> Switches:
+def _moe_switches(base: Switches, read: Arguments, version: str) -> Switches:
     return replace(
         base,
         grouped_gemm=read.has("--moe-grouped-gemm"),
@@ -323,27 +332,34 @@ def _moe_switches(base: Switches, read: Arguments) -> Switches:
         or read.texts("--moe-router-load-balancing-type") == ("sinkhorn",),
         router_groups=read.number("--moe-router-num-groups", 0),
         router_group_topk=read.number("--moe-router-group-topk", 0),
-        expert_ffn_given=read.has("--moe-ffn-hidden-size"),
+        expert_ffn_given=read.has("--moe-ffn-hidden-size") and not _mixed(read, version),
     )
 
 
-def _proposal(read: Arguments, world: int, model: ModelFacts, switches: Switches) -> Proposal:
+def _mixed(read: Arguments, version: str) -> bool:
+    """Whether a pattern leaves layers dense, in versions that then take an expert width without experts."""
+    freq = read.text("--moe-layer-freq", "1")
+    return version_key(version) >= _MIXED_SINCE and ("0" in freq if "[" in freq else freq != "1")
+
+
+def _proposal(read: Arguments, world: int, model: ModelFacts, switches: Switches, *, ramps: bool) -> Proposal:
     tp = read.number("--tensor-model-parallel-size", 1)
     pp = read.number("--pipeline-model-parallel-size", 1)
     cp = read.number("--context-parallel-size", 1)
     etp = read.number("--expert-tensor-parallel-size", tp)
     gtp = max(1, switches.weight_shards // tp) if tp > 0 else 1
     split = Split(
-        virtual_stages=read.number("--num-virtual-stages-per-pipeline-rank", -1),
-        layers_per_virtual_stage=read.number("--num-layers-per-virtual-pipeline-stage", -1),
-        first=read.number("--decoder-first-pipeline-num-layers", -1),
-        last=read.number("--decoder-last-pipeline-num-layers", -1),
+        virtual_stages=_stated(read, "--num-virtual-stages-per-pipeline-rank"),
+        layers_per_virtual_stage=_stated(read, "--num-layers-per-virtual-pipeline-stage"),
+        first=_stated(read, "--decoder-first-pipeline-num-layers"),
+        last=_stated(read, "--decoder-last-pipeline-num-layers"),
         account_embedding=read.has("--account-for-embedding-in-pipeline-split"),
         account_loss=read.has("--account-for-loss-in-pipeline-split"),
         layout=read.text("--pipeline-model-parallel-layout"),
     )
     micro_batch = read.number("--micro-batch-size", 1)
     replicas = max(1, world // max(1, tp * pp * cp * gtp))
+    first, last = batches_of(read, micro_batch * replicas, ramps=ramps)
     return Proposal(
         world=world,
         tp=tp,
@@ -356,13 +372,19 @@ def _proposal(read: Arguments, world: int, model: ModelFacts, switches: Switches
         egtp=max(1, switches.expert_weight_shards // etp) if etp > 0 else 1,
         zero=_zero(read, switches),
         micro_batch=micro_batch,
-        global_batch=read.number("--global-batch-size", micro_batch * replicas),
+        global_batch=last,
         seq=read.number("--seq-length", 1),
         sequence_parallel=read.has("--sequence-parallel") and tp > 1,
         model=model,
         split=split,
-        switches=switches,
+        switches=replace(switches, first_batch=first if first != last else 0),
+        options=tuple({**read.given, **option_facts(read, model.layers)}.items()),
     )
+
+
+def _stated(read: Arguments, name: str) -> int:
+    """Number of a split's option: -1 when it is not given, 0 for all that are below 1."""
+    return max(0, read.number(name, 0)) if read.has(name) else -1
 
 
 def _zero(read: Arguments, switches: Switches) -> int:

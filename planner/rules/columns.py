@@ -5,6 +5,7 @@ Rules judge columns, so that one proposal (length 1) and a million candidates ta
 
 import dataclasses
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -18,7 +19,14 @@ Columns = Mapping[str, Ints]
 LARGEST: Final = 10**12
 """Of a number that is judged, so that products of columns mostly stay integers of 64 bits."""
 
-_GRID: Final = tuple(f.name for f in dataclasses.fields(Proposal) if f.name not in ("model", "split", "switches"))
+_GRID: Final = tuple(
+    f.name for f in dataclasses.fields(Proposal) if f.name not in ("model", "split", "switches", "options")
+)
+
+_NUMBERS: Final = MappingProxyType(
+    {"zero_count": 0, "one": 1, "two": 2, "three": 3, "below_billion": 10**9 - 1, "billion": 10**9}
+)
+"""Columns that are the same everywhere."""
 
 
 def _numbers(value: ModelFacts | Switches) -> dict[str, int]:
@@ -96,6 +104,7 @@ def with_derived(given: Mapping[str, Ints]) -> Columns:
     stated = (columns["microbatch_group"] > 0) | (columns["microbatch_group_given"] > 0)
     columns["group"] = np.where(stated, columns["microbatch_group"], columns["pp"])
     columns["remainder"] = columns["microbatches"] % np.maximum(one, columns["group"])
+    columns |= _first_step(columns)
     columns["rounds"] = np.maximum(one, columns["microbatches"] // np.maximum(one, columns["pp"]))
     columns["positions"] = columns["pp"] * columns["vpp"]
     columns["layers_and_ends"] = columns["layers"] + 2 * columns["ends_alone"]
@@ -104,10 +113,9 @@ def with_derived(given: Mapping[str, Ints]) -> Columns:
     columns["tp_heads"] = columns["heads"] // np.maximum(one, columns["tp"])
     columns["tp_kv_heads"] = np.maximum(one, columns["kv_heads"] // np.maximum(one, columns["tp"]))
     columns["tp_cp"] = columns["tp"] * columns["cp"]
-    columns["one"] = one
-    columns["zero_count"] = 0 * one
-    columns["two"] = 2 * one
-    columns["three"] = 3 * one
+    columns |= {name: number * one for name, number in _NUMBERS.items()}
+    columns["weight_sharded"] = ((columns["gtp"] > 1) | (columns["egtp"] > 1)).astype(np.int64)
+    columns["layers_of_stage"] = columns["layers"] // np.maximum(one, columns["pp"])
     for name in ("tp", "pp", "cp", "ep", "etp", "vpp", "gtp", "edp", "dp"):
         columns[f"has_{name}"] = (columns[name] > 1).astype(np.int64)
     columns["has_vpp"] = columns["has_vpp"] | columns["interleaved_one"]
@@ -123,6 +131,15 @@ def with_derived(given: Mapping[str, Ints]) -> Columns:
     columns["top_1_softmax"] = ((columns["top_k"] == 1) & (columns["sigmoid_router"] == 0)).astype(np.int64)
     columns["recompute"] = columns["recompute_full"] | columns["recompute_selective"]
     return columns
+
+
+def _first_step(columns: Columns) -> dict[str, Ints]:
+    """Micro-batches of the first step where the batch grows, and whether they leave a group too small."""
+    one = np.ones_like(columns["world"])
+    count = columns["first_batch"] // np.maximum(one, columns["samples"])
+    rest = count % np.maximum(one, columns["group"])
+    short = (count >= columns["group"]) & (rest > 0) & (rest < columns["pp"])
+    return {"first_microbatches": count, "first_rest_short": short.astype(np.int64)}
 
 
 def _sharding(columns: Columns) -> dict[str, Ints]:

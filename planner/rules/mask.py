@@ -75,7 +75,7 @@ def legal_mask(
     counts: list[tuple[str, int]] = []
     reasons: list[tuple[str, int]] = []
     for rule in rules_for(framework, resolve_version(framework, version)):
-        if rule.check == SPLIT_CHECK:
+        if rule.check == SPLIT_CHECK or rule.needs_options:
             continue
         broken = ok & ~rows_that_hold(rule, columns)
         if broken.any():

@@ -15,8 +15,8 @@ from planner.request import Framework
 from planner.rules.columns import Columns, proposal_columns, with_derived
 from planner.rules.proposal import Proposal, Split
 from planner.rules.split import layers_built, split_problems
-from planner.rules.table import SPLIT_CHECK, resolve_version, rules_for
-from planner.rules.verdict import check, rows_that_hold
+from planner.rules.table import SPLIT_CHECK, Rule, resolve_version, rules_for
+from planner.rules.verdict import check, judging, option_columns, rows_that_hold
 
 _VARIED: Final = ("world", "tp", "pp", "cp", "ep", "etp", "vpp", "micro_batch", "global_batch", "sequence_parallel")
 _GROUP: Final = "microbatch_group"  # a switch, varied where a launch states it
@@ -97,8 +97,8 @@ def nearest_legal(
     rows = np.unique(rows, axis=0)
     if not len(rows):
         return ()
-    columns = _columns(proposal, rows)
-    ok = _legal(columns, framework, resolve_version(framework, version))
+    rules = judging(rules_for(framework, resolve_version(framework, version)), proposal)
+    ok = _legal(_columns(proposal, rows, rules), rules)
     index = np.flatnonzero(ok)
     order = index[np.lexsort((*reversed(rows[index].T), _distances(proposal, rows)[index]))]
     found: list[Neighbour] = []
@@ -187,18 +187,20 @@ def _batches(batch: int, samples: int, rounds: int) -> list[int]:
     return [size for size in (batch // whole * whole, (batch // whole + 1) * whole) if size]
 
 
-def _columns(proposal: Proposal, rows: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> Columns:
-    base = proposal_columns(replace(proposal, dp=0))
+def _columns(
+    proposal: Proposal, rows: np.ndarray[tuple[int, ...], np.dtype[np.int64]], rules: tuple[Rule, ...]
+) -> Columns:
+    base = {**proposal_columns(replace(proposal, dp=0)), **option_columns(rules, proposal)}
     wide = {name: np.broadcast_to(column, (len(rows),)) for name, column in base.items()}
     wide |= {name: rows[:, index] for index, name in enumerate(_ROW)}
     wide["dp"] = np.zeros(len(rows), dtype=np.int64)
     return with_derived(wide)
 
 
-def _legal(columns: Columns, framework: Framework, version: str) -> Bools:
+def _legal(columns: Columns, rules: tuple[Rule, ...]) -> Bools:
     """Rows that hold every rule which some row holds."""
     ok: Bools = np.ones(len(columns["world"]), dtype=np.bool_)
-    for rule in rules_for(framework, version):
+    for rule in rules:
         if rule.check != SPLIT_CHECK:
             holds = rows_that_hold(rule, columns)
             if holds.any():

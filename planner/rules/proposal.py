@@ -115,6 +115,7 @@ class Switches:
     recompute_some: bool = False  # some layers recompute in full, others do not
     recompute_method: bool = False
     recompute_layers: int = 0
+    recompute_layers_given: bool = False
     recompute_moe: bool = False
     recompute_moe_act: bool = False
     recompute_layernorm: bool = False
@@ -137,6 +138,7 @@ class Switches:
     rope_or_no_positions: bool = True
     cpu_offload_layers: int = 0
     cuda_max_connections: int = -1  # -1: not stated, 0: unset
+    first_batch: int = 0  # samples of the first step, where the batch grows; 0: it does not
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +146,8 @@ class Proposal:
     """One thing to judge.
 
     ``dp`` 0 means that it follows from ``world``. ``gtp`` and ``egtp`` are the extra weight-shard factors of dense and
-    expert layers. ``zero`` is the ZeRO stage. ``grids`` counts the different grids of the layers and stages.
+    expert layers. ``zero`` is the ZeRO stage. ``grids`` counts the different grids of layers and stages. ``options``
+    are those of a command line with their values, where the proposal comes from one.
     """
 
     world: int
@@ -167,6 +170,7 @@ class Proposal:
     model: ModelFacts = field(default_factory=ModelFacts)
     split: Split = field(default_factory=Split)
     switches: Switches = field(default_factory=Switches)
+    options: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 def _common(sizes: list[int]) -> int:
@@ -247,6 +251,7 @@ def recompute_switches(recomputes: Iterable[Recompute]) -> dict[str, Any]:
         "recompute_full": full,
         "recompute_method": full,
         "recompute_layers": int(full),
+        "recompute_layers_given": full,
         "recompute_selective": selective and not full,
         "recompute_some": full and any(recompute.granularity is not Granularity.FULL for recompute in told),
         **{f"recompute_{name}": name in modules for name in RECOMPUTE_MODULES},

@@ -14,6 +14,10 @@ from planner.rules.layout_string import parse_layout_string, parse_positions
 from planner.rules.proposal import Proposal, Split
 
 EMPTY_MIDDLE: Final = "ends-empty"  # middle stages without layers: later versions refuse them, earlier ones build them
+_COUNTED: Final = (
+    EMPTY_MIDDLE,
+    "layout-mtp",
+)  # problems of some versions alone, which leave the layers of stages as stated
 
 Problems = dict[str, dict[str, int | str]]
 Layers = tuple[tuple[int, ...], ...]
@@ -51,7 +55,7 @@ def layers_built(proposal: Proposal) -> Layers | None:
     split = proposal.split
     if split.explicit:
         return split.explicit
-    if set(split_problems(proposal)) - {EMPTY_MIDDLE}:
+    if not set(split_problems(proposal)) <= set(_COUNTED):
         return None
     if split.layout:
         return parse_layout_string(split.layout, proposal.pp)
@@ -205,6 +209,8 @@ def _end_problems(proposal: Proposal) -> Problems:
     split, pp, vpp = proposal.split, proposal.pp, proposal.vpp
     if split.first == 0 or split.last == 0:
         return {"ends-positive": {}}
+    if pp == 1 and split.first > 0 and split.last == proposal.model.layers:
+        return {}  # of two counts for one stage the last one counts
     rest = proposal.model.layers - max(0, split.first) - max(0, split.last)
     middle = pp - int(split.first >= 0) - int(split.last >= 0)
     numbers: dict[str, int | str] = {"rest": rest, "middle": middle}
@@ -214,7 +220,9 @@ def _end_problems(proposal: Proposal) -> Problems:
         return {EMPTY_MIDDLE: numbers}
     counts = {max(0, split.first), max(0, split.last), rest // middle if middle else 0}
     odd = sorted(count for count in counts if count % vpp)
-    return {"ends-vpp": {"per_stage": odd[0]}} if odd else {}
+    if odd:
+        return {"ends-vpp": {"per_stage": odd[0]}}
+    return {} if middle or vpp == 1 or pp == 1 else {"ends-vpp-alone": {}}
 
 
 def _layout_problems(proposal: Proposal) -> Problems:

@@ -2,6 +2,7 @@
 
 import string
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -12,9 +13,14 @@ from typing import Any, Final
 from hardware.errors import InputError
 from planner.request import Framework
 from planner.rules.checks import CHECKS
+from planner.rules.conditions import is_condition
 
 SPLIT_CHECK: Final = "split"
-_FILES: Final = ("generic.toml", "megatron.toml", "megatron_split.toml", "megatron_switches.toml", "others.toml")
+_OPTION_FILES: Final = ("megatron_training.toml", "megatron_experts.toml", "megatron_graphs.toml")
+_FILES: Final = (
+    *("generic.toml", "megatron.toml", "megatron_split.toml", "megatron_switches.toml", "others.toml"),
+    *_OPTION_FILES,
+)
 CORE: Final = MappingProxyType({Framework.BRIDGE: "0.19", Framework.NEMO: "0.15"})
 """Version of Megatron-core that Megatron-Bridge 0.6 and NeMo 2.7 build on."""
 _FAMILIES: Final = MappingProxyType({"megatron-family": (Framework.MEGATRON, Framework.BRIDGE, Framework.NEMO)})
@@ -67,6 +73,16 @@ class Rule:
     source: str
     when: tuple[str, ...] = ()
     versions: tuple[tuple[Framework, str], ...] = ()
+
+    @property
+    def needs_options(self) -> bool:
+        """Whether the rule can be broken by a command line alone, because it asks for an option that is given."""
+        return any(is_condition(name) and not name.startswith("!") for name in self.when)
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """Conditions on options that the rule asks about, without a leading ``!``."""
+        return tuple(name.removeprefix("!") for name in (*self.arguments, *self.when) if is_condition(name))
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -160,6 +176,16 @@ def all_rules() -> tuple[Rule, ...]:
     return tuple(rules)
 
 
+@lru_cache(maxsize=1)
+def option_defaults() -> Mapping[str, str]:
+    """Values of options that are not given, for the rules that ask for a value."""
+    found: dict[str, str] = {}
+    for name in _OPTION_FILES:
+        table = tomllib.loads(files("planner.rules").joinpath(name).read_text(encoding="utf-8"))
+        found |= table.get("defaults", {})
+    return MappingProxyType(found)
+
+
 @lru_cache(maxsize=64)
 def rules_for(framework: Framework, version: str) -> tuple[Rule, ...]:
     """The rules of one framework in one version, in file order."""
@@ -174,7 +200,7 @@ def _rule(entry: dict[str, Any], name: str) -> Rule:
     if entry["check"] not in CHECKS and entry["check"] != SPLIT_CHECK:
         raise ValueError(f"{name}: rule {entry['id']!r} names the unknown check {entry['check']!r}")
     frameworks = tuple(f for word in entry["frameworks"] for f in _frameworks(word))
-    return Rule(
+    rule = Rule(
         id=entry["id"],
         frameworks=frameworks,
         check=entry["check"],
@@ -186,6 +212,9 @@ def _rule(entry: dict[str, Any], name: str) -> Rule:
         when=tuple(entry.get("when", ())),
         versions=tuple((Framework(key), bound) for key, bound in entry.get("versions", {}).items()),
     )
+    if rule.conditions and not rule.needs_options:
+        raise ValueError(f"{name}: rule {rule.id!r} asks about options, but holds for launches without any")
+    return rule
 
 
 def _frameworks(word: str) -> tuple[Framework, ...]:

@@ -1,7 +1,9 @@
 """Judging one proposal, or a layout: which rules it breaks, in the user's numbers."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+
+import numpy as np
 
 from costmodels.job import TrainingJob
 from costmodels.layout import Layout
@@ -10,9 +12,10 @@ from costmodels.workload.model import ModelSpec
 from planner.request import Framework
 from planner.rules.checks import CHECKS
 from planner.rules.columns import Columns, proposal_columns
+from planner.rules.conditions import value_of
 from planner.rules.proposal import Proposal, facts_of, proposals_of
 from planner.rules.split import split_problems
-from planner.rules.table import SPLIT_CHECK, Found, Rule, resolve_version, rules_for
+from planner.rules.table import SPLIT_CHECK, Found, Rule, option_defaults, resolve_version, rules_for
 
 Values = Mapping[str, int | str]
 _FIRST_RULE = "degrees-positive"
@@ -72,6 +75,18 @@ def violation_of(rule: Rule, values: Values) -> Violation:
     return Violation(rule=rule.id, message=message, values=used, found=rule.found, source=rule.source)
 
 
+def judging(rules: Iterable[Rule], proposal: Proposal) -> tuple[Rule, ...]:
+    """Rules that a proposal can break: without a command line, those on given options cannot be."""
+    return tuple(rule for rule in rules if proposal.options or not rule.needs_options)
+
+
+def option_columns(rules: Iterable[Rule], proposal: Proposal) -> Columns:
+    """Columns of length 1 for the conditions of rules on options."""
+    options, defaults = dict(proposal.options), option_defaults()
+    names = {name for rule in rules for name in rule.conditions}
+    return {name: np.array([value_of(name, options, defaults)], dtype=np.int64) for name in names}
+
+
 def check(proposal: Proposal, framework: Framework, version: str | None = None) -> tuple[Violation, ...]:
     """Judge one proposal.
 
@@ -94,8 +109,8 @@ def check(proposal: Proposal, framework: Framework, version: str | None = None) 
     InputError
         The version is not understood or older than the rules.
     """
-    rules = rules_for(framework, resolve_version(framework, version))
-    columns = proposal_columns(proposal)
+    rules = judging(rules_for(framework, resolve_version(framework, version)), proposal)
+    columns = {**proposal_columns(proposal), **option_columns(rules, proposal)}
     first = next(rule for rule in rules if rule.id == _FIRST_RULE)
     numbers: dict[str, int | str] = {name: int(column[0]) for name, column in columns.items()}
     if not rows_that_hold(first, columns)[0]:

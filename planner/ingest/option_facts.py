@@ -1,0 +1,179 @@
+"""What several options of Megatron-LM say together, as further options, for rules that no single option decides.
+
+Old spellings stand for the new ones: ``--graphs`` is the kind of CUDA graphs in force and ``--graphed`` what they
+capture, whether ``--cuda-graph-impl``, ``--enable-cuda-graph`` or a scope asked for them. Every other one is given when
+it holds; rules name it as they name an option.
+
+References
+----------
+Megatron-LM ``megatron/training/arguments.py`` and ``megatron/core/transformer/transformer_config.py``, core 0.19.
+"""
+
+from collections.abc import Mapping
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Final
+
+from hardware.errors import InputError
+from planner.ingest.layer_pattern import moe_pattern
+from planner.ingest.options import Arguments
+
+Given = Mapping[str, tuple[str, ...]]
+
+_MODULES: Final = frozenset({"attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba"})
+_WHOLE: Final = frozenset({"full", "full_iteration", "full_iteration_inference"})
+_RAMP: Final = 3  # start, increment, samples
+_DIGITS: Final = 12
+_MOST_SAMPLES: Final = 1e17
+_UNITS: Final = MappingProxyType({"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12})
+_INFERENCE: Final = MappingProxyType({"local": ("layer", "block")})
+
+
+def option_facts(read: Arguments, layers: int) -> Given:
+    """Further options that follow from those which were given.
+
+    Parameters
+    ----------
+    read : Arguments
+        As they were given.
+    layers : int
+        Layers of the model.
+    """
+    kind, modules = _graphs(read)
+    facts: dict[str, tuple[str, ...]] = {"--graphs": (kind,)}
+    facts |= {"--graphed": modules} if modules else {}
+    facts |= _evaluation(read)
+    held = {**_graph_facts(read, kind, modules), **_expert_facts(read), **_layer_facts(read, layers), **_ramp(read)}
+    return facts | {name: () for name, holds in held.items() if holds}
+
+
+def batches_of(read: Arguments, single: int, *, ramps: bool) -> tuple[int, int]:
+    """Samples of the first step and of the last ones; equal where the batch does not grow.
+
+    Parameters
+    ----------
+    read : Arguments
+        As they were given.
+    single : int
+        Global batch that is taken when none is given.
+    ramps : bool
+        Whether the version heeds ``--rampup-batch-size``.
+    """
+    schedule = _schedule(read.text("--step-batch-size-schedule"))
+    if schedule:
+        return schedule[0][1], schedule[-1][1]
+    last = read.number("--global-batch-size", single)
+    ramp = _whole(read.texts("--rampup-batch-size"))
+    return (ramp[0] if ramps and len(ramp) == _RAMP else last), last
+
+
+def _schedule(text: str) -> list[tuple[int, int]]:
+    """Thresholds and batches of ``THRESHOLD:BATCH`` entries in order; none where one is not understood."""
+    found: list[tuple[int, int]] = []
+    for entry in text.replace(",", " ").split():
+        parts = [_scaled(part) for part in entry.split(":", 1)]
+        if len(parts) != 2 or parts[0] is None or parts[1] is None:
+            return []
+        found.append((int(parts[0]), int(parts[1])))
+    return sorted(found)
+
+
+def _scaled(text: str) -> float | None:
+    body, unit = (text[:-1], _UNITS[text[-1:].upper()]) if text[-1:].upper() in _UNITS else (text, 1.0)
+    try:
+        value = float(body) * unit
+    except ValueError:
+        return None
+    return value if 0 <= value < _MOST_SAMPLES else None
+
+
+def _whole(texts: tuple[str, ...]) -> list[int]:
+    return [int(text) for text in texts if text.isdecimal() and len(text) <= _DIGITS]
+
+
+def _ramp(read: Arguments) -> dict[str, bool]:
+    ramp, last = _whole(read.texts("--rampup-batch-size")), read.number("--global-batch-size", 0)
+    counts = len(ramp) == _RAMP and min(ramp[:2]) > 0
+    schedule = _schedule(read.text("--step-batch-size-schedule"))
+    starts = [tokens // max(1, read.number("--seq-length", 1)) for tokens, _ in schedule]
+    growing = starts[:1] == [0] and all(low < high for low, high in pairwise(starts))
+    return {
+        "--schedule-fits": growing and min(batch for _, batch in schedule) > 0,
+        "--batch-grows": read.has("--rampup-batch-size") or read.has("--step-batch-size-schedule"),
+        "--ramp-counts": counts,
+        "--ramp-fits": counts and ramp[0] != last and (last - ramp[0]) % ramp[1] == 0,
+    }
+
+
+def _evaluation(read: Arguments) -> dict[str, tuple[str, ...]]:
+    """Batch and micro-batch of evaluation, where they are not those of training."""
+    names = ("--eval-global-batch-size", "--eval-micro-batch-size")
+    if not any(read.has(name) for name in names):
+        return {}
+    batch, micro = read.number("--global-batch-size", 0), read.number("--micro-batch-size", 1)
+    return {
+        "--eval-batch": (str(read.number(names[0], batch)),),
+        "--eval-micro-batch": (str(read.number(names[1], micro)),),
+    }
+
+
+def _graphs(read: Arguments) -> tuple[str, tuple[str, ...]]:
+    """Kind of CUDA graphs and what they capture; nothing captured by name means whole layers."""
+    kind = read.text("--cuda-graph-impl", "none")
+    if read.has("--enable-cuda-graph"):
+        kind = "local"
+    elif read.has("--external-cuda-graph"):
+        kind = "transformer_engine"
+    modules = read.texts("--cuda-graph-modules") or read.texts("--cuda-graph-scope")
+    if "full_iteration" in modules:
+        kind = "full_iteration"
+    return kind, tuple(module for module in modules if module not in _WHOLE)
+
+
+def _graph_facts(read: Arguments, kind: str, modules: tuple[str, ...]) -> dict[str, bool]:
+    stated = read.texts("--cuda-graph-modules") or read.texts("--cuda-graph-scope")
+    whole = kind == "full_iteration" or not modules
+    recomputed = read.texts("--recompute-modules") or ("core_attn",)
+    routed = "moe_router" in modules and read.has("--moe-shared-expert-intermediate-size")
+    return {
+        "--graph-modules-known": set(stated) <= _MODULES | _WHOLE,
+        "--graph-modules-several": len(stated) > 1,
+        "--graph-inference-fits": read.text("--inference-cuda-graph-scope") in _INFERENCE.get(kind, ("none",)),
+        "--nan-unchecked": read.has("--fp16") and not read.has("--loss-scale"),
+        "--graphs-attention": whole or "attn" in modules,
+        "--graphs-mlp": whole or "mlp" in modules,
+        "--graphs-moe": whole or "moe" in modules,
+        "--recomputes-attention": "core_attn" in recomputed,
+        "--wgrad-graphed": "attn" in modules or (routed and not read.has("--moe-shared-expert-overlap")),
+    }
+
+
+def _expert_facts(read: Arguments) -> dict[str, bool]:
+    capacity = read.has("--moe-expert-capacity-factor") and not read.text("--moe-expert-capacity-factor").startswith(
+        "-"
+    )
+    kinds, weights = read.texts("--moe-router-load-balancing-type"), read.texts("--moe-aux-loss-coeff")
+    padded = read.has("--moe-pad-expert-input-to-capacity")
+    return {
+        "--expert-capacity": capacity,
+        "--drop-and-pad": capacity and padded,
+        "--preprocess-copies": capacity or read.has("--moe-router-padding-for-fp8"),
+        "--balance-fits": len(kinds) < 2 or len(kinds) == len(weights),
+    }
+
+
+def _layer_facts(read: Arguments, layers: int) -> dict[str, bool]:
+    return {
+        "--norope-fits": _fits_layers(read.text("--no-rope-freq", "1"), layers),
+        "--cp-exchanges-fit": len(read.texts("--cp-comm-type")) in (0, 1, layers),
+    }
+
+
+def _fits_layers(pattern: str, layers: int) -> bool:
+    """Whether a period divides the layers, or a list has one entry for each."""
+    if pattern.isdecimal():
+        return len(pattern) <= 9 and int(pattern) > 0 and layers % int(pattern) == 0
+    try:
+        return len(moe_pattern(pattern, layers)) == layers
+    except InputError:
+        return False
