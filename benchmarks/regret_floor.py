@@ -2,17 +2,17 @@
 
     python benchmarks/regret_floor.py RUNS.csv --groups GROUPS.csv [--source ground_truth_single]
 
-Rows of one source are told apart by *cells*: width, tensor-parallel degree and micro-batch. Four things are printed:
+Rows of one source are told apart by *cells*: width, tensor-parallel degree and micro-batch. Printed are
 how well one layer time and one time of the ends per cell explain all rows of one stage, so how many numbers the table
-holds; the regret of the shipped predictions, and of the same with the mean error of every cell taken away; the regret
-of the measured times under independent errors of the cells; and what a regression learns about the errors of cells
-that it was not shown.
+holds; the regret of the shipped predictions, and of the same with the mean error taken away of every cell, and of those
+two alone that cost most; the regret of the measured times under independent errors of the cells; and what a regression
+learns about the errors of cells that it was not shown.
 """
 
 import argparse
 import csv
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -22,14 +22,17 @@ from planner.evidence.measured import MeasuredRun
 from planner.evidence.validate import Prediction, validate
 
 Vector = NDArray[np.float64]
+Cell = tuple[int, int, int]
 LEAST_GROUP = 5
 DRAWS = 200
 ERRORS = (0.04, 0.06, 0.08, 0.1, 0.12)
+WORST = 2
+"""Cells that are named."""
 RIDGE = 3.0
 """Weight of the pull of the regression towards no error, in rows."""
 
 
-def cell(run: MeasuredRun) -> tuple[int, int, int]:
+def cell(run: MeasuredRun) -> Cell:
     """Width, tensor-parallel degree and micro-batch of a run with a grid."""
     assert run.grid is not None
     return int(run.number("hidden_size") or 0), run.grid.tp, run.grid.micro_batch
@@ -40,6 +43,11 @@ def regret(groups: Sequence[Sequence[int]], predicted: Vector, measured: Vector)
     picks = [group[int(predicted[group].argmin())] for group in map(np.array, groups)]
     best = [measured[np.array(group)].min() for group in groups]
     return float(np.mean(measured[picks] / np.array(best) - 1.0))
+
+
+def carriers(cells: Sequence[Cell], means: Mapping[Cell, float], lost: Callable[[Vector], float]) -> list[Cell]:
+    """Cells, those first whose mean error alone takes most of the regret away; ``lost`` is the regret under errors."""
+    return sorted(means, key=lambda name: (lost(np.array([means[name] * (name == other) for other in cells])), name))
 
 
 def unexplained(runs: Sequence[MeasuredRun], measured: Vector) -> tuple[int, int, float]:
@@ -119,6 +127,10 @@ def main() -> None:
     print(f"regret as predicted {regret(groups, predicted, measured):.4f}")
     known = predicted * np.exp([means[name] for name in cells])
     print(f"regret with the mean error of each cell known {regret(groups, known, measured):.4f}")
+    first = carriers(cells, means, lambda found: regret(groups, predicted * np.exp(found), measured))[:WORST]
+    known = predicted * np.exp([means[name] * (name in first) for name in cells])
+    named = ", ".join(f"{name} {np.exp(means[name]):.2f}" for name in first)
+    print(f"with those of {WORST} cells known {regret(groups, known, measured):.4f}: measured over predicted {named}")
     generator = np.random.default_rng(0)
     for size in ERRORS:
         draws = []

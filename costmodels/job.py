@@ -81,6 +81,8 @@ class Software:
     separate_accumulation: bool = False  # every micro-batch's gradients are added to the sum in a pass of their own
     sliced_states: bool = False  # shards of every tensor are copied one by one from Python before and after exchanges
     polled_exchanges: bool = False  # stages look now and then whether what they send or receive has arrived
+    retries_when_full: bool = False  # without a pipeline, full memory was given back and taken anew in every layer
+    hosts_in_turn: bool = False  # hosts of a tp group start its exchanges one after the other, in pipelines over nodes
     polled_when_full: bool = False  # so did all its runs that filled the memory and had a pipeline
     gradient_copy_bytes: float = 0.0  # per parameter: buckets of plain replicas, beside the gradients that accumulate
     passing_gradient_bytes: float = 0.0  # per parameter: a micro-batch's gradients, added to the sum when it is done

@@ -53,6 +53,8 @@ class PartCosts:
         and seconds in which they would use a rank's whole share of each outer tier.
     boundaries : Boundaries
         What crosses stage boundaries under the S strategies on the island.
+    turns_s : ndarray
+        Seconds in which the hosts of a tensor-parallel group take turns, forward and backward, shape (2, K, S).
     """
 
     names: tuple[str, ...]
@@ -65,6 +67,7 @@ class PartCosts:
     forward_links_s: Floats
     backward_links_s: Floats
     boundaries: Boundaries
+    turns_s: Floats
 
     @cached_property
     def host_exponent(self) -> Floats:
@@ -72,6 +75,11 @@ class PartCosts:
         if self.boundaries.job.software.blocking_launches:
             return np.full(len(self.placed.table), IN_TURN)
         return np.where(self.placed.table.tp > 1, MEETING, BESIDE)
+
+    @property
+    def hosts_in_turn(self) -> bool:
+        """Whether hosts take turns in pipelines over several nodes."""
+        return self.boundaries.job.software.hosts_in_turn
 
     @property
     def placed(self) -> PlacedTable:
@@ -147,6 +155,7 @@ def _priced_parts(pricing: Pricing, table: StrategyTable, *, exchanges: bool) ->
             forward_links_s=np.stack([forward for forward, _ in links], axis=1),
             backward_links_s=np.stack([backward for _, backward in links], axis=1),
             boundaries=Boundaries(pricing.model, pricing.job, placed),
+            turns_s=np.stack([part.turns_s for part in parts], axis=1),
         ),
     )
     if exchanges:

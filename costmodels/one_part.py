@@ -70,18 +70,33 @@ class Part:
     def repeated_host_s(self) -> Floats:
         """Seconds that the slowest host of a group needs to start what the backward pass repeats, shape (S,)."""
         again = [self._forward_start_s[self._repeated(recompute)].sum(axis=0) for recompute in self.table.recomputes]
-        whole = np.array([recompute.granularity is Granularity.FULL for recompute in self.table.recomputes])
-        start_s = np.stack(again)[self.table.recompute, np.arange(len(self.table))] + whole[self.table.recompute] * (
-            self._collectives_s[0] + self._gathers_s
-        )
-        return self._host_s(start_s)
+        started_s = np.stack(again)[self.table.recompute, np.arange(len(self.table))]
+        return self._host_s(started_s + self._whole * (self._collectives_s[0] + self._gathers_s))
+
+    @property
+    def turns_s(self) -> Floats:
+        """Seconds in which the hosts of a group take turns at its exchanges, forward and backward, shape (2, S)."""
+        forward, backward = self._calls
+        each_s = self.pricing.constants.overlap.turn_s * self.table.tp
+        return np.asarray(each_s * np.stack([forward, backward + self._whole * forward]))
+
+    @property
+    def _whole(self) -> Bools:
+        """Where the backward pass repeats the whole forward one, shape (S,)."""
+        full = [recompute.granularity is Granularity.FULL for recompute in self.table.recomputes]
+        return np.array(full)[self.table.recompute]
+
+    @cached_property
+    def _calls(self) -> tuple[Floats, Floats]:
+        """Tensor-parallel collectives, forward and backward, shapes (S,)."""
+        return tensor_calls(self.name, self.pricing.model, self.table)
 
     @cached_property
     def _collectives_s(self) -> tuple[Floats, Floats]:
         """Host's work for tensor-parallel collectives, forward and backward, shapes (S,)."""
         efficiency = self.pricing.constants.efficiency
         each_s = efficiency.shared.collective_kernels * dispatch_s(self.pricing.job, efficiency)
-        forward, backward = tensor_calls(self.name, self.pricing.model, self.table)
+        forward, backward = self._calls
         return each_s * forward, each_s * backward
 
     @cached_property

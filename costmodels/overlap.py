@@ -22,7 +22,9 @@ class Overlap:
     multiprocessors move; ``step_exchange`` the time of a tensor-parallel exchange inside a step over its time alone,
     where layers are called op by op from Python: ranks arrive apart, and results are copied into place; ``slice_s`` the
     host's time to cut one shard out of one tensor and to copy it back; ``poll_s`` what a transfer between stages takes
-    longer where they look now and then whether it has arrived.
+    longer where they look now and then whether it has arrived; ``turn_s`` the time of one host at a tensor-parallel
+    exchange that the hosts of a group start one after the other; ``retry_s`` what a layer takes longer for a
+    micro-batch where the allocator has to give back what it holds and to take it anew.
     """
 
     window_share: float
@@ -33,6 +35,8 @@ class Overlap:
     step_exchange: float
     slice_s: float
     poll_s: float
+    turn_s: float
+    retry_s: float
 
 
 @lru_cache(maxsize=1)
@@ -48,6 +52,8 @@ def default_overlap() -> Overlap:
         step_exchange=float(table["step_exchange"]["value"]),
         slice_s=float(table["slice_s"]["value"]),
         poll_s=float(table["poll_s"]["value"]),
+        turn_s=float(table["turn_s"]["value"]),
+        retry_s=float(table["retry_s"]["value"]),
     )
 
 

@@ -97,7 +97,10 @@ def placed_cost(problem: HeatProblem, settled: Settled, row: int) -> LayoutCost:
 def _cost(problem: HeatProblem, times: StepTimes, power: PowerState) -> LayoutCost:
     pricings, layout = problem.step.pricings, problem.layout
     memory = memory_of(pricings, layout)
-    breakdown = _with_polls(times.breakdown(0), pricings[0], layout, memory)
+    full = any(use.verdict is not Verdict.FITS for use in memory)
+    breakdown = _with_retries(
+        _with_polls(times.breakdown(0), pricings[0], layout, full=full), pricings[0], layout, full=full
+    )
     total_s = breakdown.total_s
     model, job = pricings[0].model, pricings[0].job
     tokens = float(job.global_batch * (job.seq if model.hidden else 1))
@@ -111,19 +114,26 @@ def _cost(problem: HeatProblem, times: StepTimes, power: PowerState) -> LayoutCo
     )
 
 
-def _with_polls(step: StepTime, pricing: Pricing, layout: Layout, memory: Sequence[MemoryUse]) -> StepTime:
+def _with_polls(step: StepTime, pricing: Pricing, layout: Layout, *, full: bool) -> StepTime:
     """Add the polls of every micro-batch, and those of the fill and the drain.
 
     A stage waits for each of its exchanges in turn: two per micro-batch at the ends of a pipeline, four between.
     Filling and draining pass every boundary once more in each direction.
     """
     software, pp = pricing.job.software, len(layout.stages)
-    full = any(use.verdict is not Verdict.FITS for use in memory)
     if pp == 1 or not (software.polled_exchanges or (software.polled_when_full and full)):
         return step
     in_a_row = 2 * min(pp - 1, 2) * layout.num_microbatches + 2 * (pp - 1)
     polled_s = in_a_row * pricing.constants.overlap.poll_s
     return replace(step, exposed_comm_s=step.exposed_comm_s + polled_s, details=(*step.details, ("polls", polled_s)))
+
+
+def _with_retries(step: StepTime, pricing: Pricing, layout: Layout, *, full: bool) -> StepTime:
+    """Add what the allocator takes to free and to map memory again in every layer, where it is full."""
+    if not (full and layout.pp == 1 and pricing.job.software.retries_when_full):
+        return step
+    retried_s = layout.layers * layout.num_microbatches * pricing.constants.overlap.retry_s
+    return replace(step, compute_s=step.compute_s + retried_s, details=(*step.details, ("retries", retried_s)))
 
 
 def _peak_flops_per_s(pricings: Sequence[Pricing], layout: Layout) -> float:

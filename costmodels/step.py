@@ -14,6 +14,7 @@ import numpy as np
 
 from costmodels.compute import optimizer_step_s
 from costmodels.exchange import state_exchange
+from costmodels.host_waits import host_of_wait_s
 from costmodels.layer_costs import PartCosts
 from costmodels.memory.states import LocalParameters
 from costmodels.overlap import Overlap, exposed_s
@@ -168,7 +169,7 @@ def stage_work(costs: Sequence[PartCosts], contents: Contents) -> StageWork:
         held[2][:, :, stages] = (of_stage @ cost.weight_tensors).swapaxes(1, 2)
     if contents.reshard_s is not None:
         passes[:, Work.RESHARD] += contents.reshard_s[:, place]
-    return StageWork(
+    work = StageWork(
         forward_s=passes[0],
         backward_s=passes[1],
         dense_parameters=held[0],
@@ -178,6 +179,31 @@ def stage_work(costs: Sequence[PartCosts], contents: Contents) -> StageWork:
         backward_links_s=links[1],
         host_exponent=host_exponent,
     )
+    return _with_turns(work, costs, contents) if costs[contents.islands[0]].hosts_in_turn else work
+
+
+def _with_turns(work: StageWork, costs: Sequence[PartCosts], contents: Contents) -> StageWork:
+    """Stage work of pipelines over several nodes whose hosts start the exchanges of their group one after the other.
+
+    A pass takes no less than a host needs for its own kernels and for the turns of all hosts of its group.
+    """
+    spec, rows = contents.spec, contents.rows[:, 0]
+    place = positions(spec.schedule, spec.pp, spec.vpp)
+    turns_s = np.zeros((2, *work.forward_s.shape[1:]))
+    for island, stages in contents.by_island:
+        counts = contents.distinct_counts[:, place[stages]]
+        turns_s[:, :, stages] = added_up(counts, costs[island].turns_s.transpose(2, 0, 1)[contents.rows])
+    placed = costs[contents.islands[0]].placed
+    ranks = (placed.table.tp * placed.table.cp * placed.table.dp)[rows] * spec.pp
+    apart = (ranks > placed.tiers[0].gpus) & (spec.pp > 1)
+    passes = []
+    for works_s, turn_s in zip((work.forward_s, work.backward_s), turns_s, strict=True):
+        found_s, whole_s = works_s.copy(), works_s.sum(axis=0)
+        wait_s = works_s[Work.LAUNCH]
+        host_s = host_of_wait_s(whole_s - wait_s, wait_s, work.host_exponent[:, :, None])
+        found_s[Work.LAUNCH] += apart[:, None, None] * np.maximum(host_s + turn_s - whole_s, 0.0)
+        passes.append(found_s)
+    return replace(work, forward_s=passes[0], backward_s=passes[1])
 
 
 def staircase_bound_s(work: StageWork, contents: Contents) -> Floats:
