@@ -9,6 +9,7 @@ from costmodels.job import TrainingJob
 from costmodels.layout import Layout, RankOrder
 from costmodels.memory import MemoryConstants, default_memory
 from costmodels.overlap import Overlap, default_overlap
+from costmodels.power.node import gpu_limit_w
 from costmodels.workload.model import ModelSpec
 from hardware.cluster import Accelerator, Island
 from hardware.tiers import Pace, RankBlocks, Tier, island_tiers, tiers_of_blocks
@@ -58,8 +59,7 @@ class Pricing:
     @property
     def power_limit_w(self) -> float:
         """Power limit per accelerator: the lower of the job's and the node's, else the part's own; 0.0: unknown."""
-        caps = [cap for cap in (self.job.power_cap_w, self.island.node.gpu_power_cap_w) if cap > 0.0]
-        return min(caps, default=self.accelerator.tdp_w)
+        return gpu_limit_w(self.island.node, self.job.power_cap_w)
 
 
 def rank_blocks(layout: Layout) -> RankBlocks | None:

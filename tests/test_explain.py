@@ -1,19 +1,24 @@
 """``plan explain``: where a layout's time and memory go, and what to change."""
 
+import io
 from dataclasses import replace
 
 import plan_samples as samples
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from costmodels.layout import FULL_RECOMPUTE, Strategy
 from costmodels.results import StepTime, Verdict
 from planner.advice.explain import differences, named_parts, waterfall
+from planner.advice.heat import HeatAdvice, MicroBatchChange, heat_advice
 from planner.advice.neighbours import neighbours
 from planner.advice.remedies import LEAST_SAVING_BYTES, remedies
+from planner.layouts.explicit import ExplicitLayout, layout_of
 from planner.planning import estimate
 from planner.question import Question, request_of
+from planner.report.heat_text import heat_sections
 from planner.rules import check_layout
 from planner.traffic.sensitivity import sensitivities
 
@@ -139,3 +144,48 @@ def test_layouts_with_some_recompute_can_drop_it():
     changes = [neighbour.change for neighbour in neighbours(request, ranked.layout, ranked.cost)]
     assert "no recompute" in changes
     assert "recompute full in all layers" not in changes
+
+
+@pytest.mark.parametrize(
+    ("step_s", "peak_w", "verdict", "words"),
+    [
+        (0.4, 30.0, Verdict.FITS, "micro-batch 2: 0.400 s (4.0 %) slower, peaks 30 W higher: nothing speaks for it"),
+        (
+            -0.4,
+            30.0,
+            Verdict.FITS,
+            "2: 0.400 s (4.0 %) faster, peaks 30 W higher: where supplies and cooling bear them",
+        ),
+        (-0.4, 30.0, Verdict.RISKY, "faster, peaks 30 W higher, risky in memory: where supplies"),
+        (0.4, -30.0, Verdict.FITS, "slower, peaks 30 W lower: where supplies or cooling are short"),
+        (-0.4, -30.0, Verdict.FITS, "faster, peaks 30 W lower"),
+        (0.4, 30.0, Verdict.OOM, ""),
+        (1e-4, 0.1, Verdict.FITS, ""),
+    ],
+)
+def test_what_another_micro_batch_is_good_for(step_s: float, peak_w: float, verdict: Verdict, words: str) -> None:
+    change = MicroBatchChange(
+        micro_batch=2,
+        before_s=10.0,
+        before_w=800.0,
+        step_s=step_s,
+        bubble_s=0.0,
+        peak_w=peak_w,
+        hottest_c=0.0,
+        verdict=verdict,
+    )
+    console = Console(width=120, file=io.StringIO())
+    console.print(*heat_sections(HeatAdvice(slots=(), micro_batches=(change,))))
+    text = console.file.getvalue()
+    assert words in text
+    assert bool(words) == ("micro-batch 2:" in text)
+
+
+def test_larger_micro_batches_of_a_deep_pipeline_only_throttle_more() -> None:
+    question = Question(model="gpt3-175b", cluster="h200-thermal-study", global_batch=128, seq=2048, thermal=True)
+    request = request_of(question)
+    layout = layout_of(request, ExplicitLayout(tp=2, pp=16, recompute="full"))
+    (change,) = heat_advice(request, estimate(request, layout)).micro_batches  # there is no half of one sequence
+    assert (change.micro_batch, change.verdict) == (2, Verdict.FITS)
+    assert change.step_s > 0.0
+    assert change.peak_w > 0.0

@@ -61,6 +61,17 @@ def test_wide_tables_show_layers_and_narrow_ones_say_what_is_common():
     assert "In all: micro-batch 1, vpp 2 and recompute none." in narrow
 
 
+def test_a_peak_above_the_limit_says_what_it_means():
+    best, *others = samples.report().layouts
+    for peak_w, words in (
+        (690.0, "(peak 690) at"),
+        (812.0, "(peak 812 for tenths of a second, before the limit of 700 W takes hold) at"),
+    ):
+        power = replace(best.cost.power, peak_gpu_w=peak_w)
+        layouts = (replace(best, cost=replace(best.cost, power=power)), *others)
+        assert words in " ".join(search_text(160, replace(samples.report(), layouts=layouts)).split())
+
+
 def test_search_text_answers_the_questions():
     text = " ".join(search_text().split())
     for words in (

@@ -41,6 +41,24 @@ def gpu_share_w(node: NodeType, cap_w: float) -> float:
     return max(cap_w / (1.0 + _fan_share(node)) - host_w(node), 0.0) / node.gpus
 
 
+def gpu_limit_w(node: NodeType, job_cap_w: float) -> float:
+    """Power limit of each accelerator of a node [W]: the lower of the job's and the node's, else the part's own.
+
+    Parameters
+    ----------
+    node : NodeType
+        Of :func:`capped_island` where caps of node, rack and cluster count.
+    job_cap_w : float
+        What the job is limited to [W]; 0.0: nothing.
+
+    Returns
+    -------
+    float
+        0.0 where no limit is known.
+    """
+    return min((cap for cap in (job_cap_w, node.gpu_power_cap_w) if cap > 0.0), default=node.accelerator.tdp_w)
+
+
 def capped_island(cluster: Cluster, island: Island) -> Island:
     """Return an island whose accelerators keep the caps of node, rack and cluster.
 

@@ -19,9 +19,14 @@ FACTORS: Final = (0.5, 2.0)
 
 @dataclass(frozen=True, kw_only=True)
 class MicroBatchChange:
-    """Another micro-batch, and what it adds (or saves): bubble and step [s], peak draw [W], hottest die [degree C]."""
+    """Another micro-batch, and what it adds (or saves): bubble and step [s], peak draw [W], hottest die [degree C].
+
+    ``before_s`` and ``before_w`` are step and peak draw of the one in use.
+    """
 
     micro_batch: int
+    before_s: float
+    before_w: float
     step_s: float
     bubble_s: float
     peak_w: float
@@ -79,6 +84,8 @@ def _with_micro_batch(layout: Layout, factor: float) -> Layout | None:
 def _change(before: LayoutCost, layout: Layout, after: LayoutCost) -> MicroBatchChange:
     return MicroBatchChange(
         micro_batch=layout.micro_batch,
+        before_s=before.step.total_s,
+        before_w=before.power.peak_gpu_w,
         step_s=after.step.total_s - before.step.total_s,
         bubble_s=after.step.bubble_s - before.step.bubble_s,
         peak_w=after.power.peak_gpu_w - before.power.peak_gpu_w,

@@ -1,17 +1,19 @@
 """Accelerators one by one, and micro-batches beside the one in use, as tables."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from rich.console import RenderableType
 from rich.text import Text
 
-from planner.advice.heat import HeatAdvice, hottest
+from costmodels.results import Verdict
+from planner.advice.heat import HeatAdvice, MicroBatchChange, hottest
 from planner.report.console import section
 from planner.report.ranking import STYLES, ruled_table
-from planner.report.words import seconds
+from planner.report.words import percent, seconds
 
 MOST_ROWS: Final = 32
+SAME: Final = 1e-3  # shares of step and peak that say nothing
 WATTS: Final = (
     "  far fewer watts at full utilisation: a rank that waits in an exchange or for data\n"
     "  the same share of the limit whatever the limit is: a policy of chassis or power supply"
@@ -66,7 +68,24 @@ def _micro_batches(advice: HeatAdvice) -> Sequence[RenderableType]:
             f"{change.hottest_c:+.1f} C",
             Text(change.verdict.value, style=STYLES[change.verdict]),
         )
-    return (section("What another micro-batch would change", table),)
+    words = Text("\n".join(f"  {line}" for change in advice.micro_batches for line in _worth(change)), style="dim")
+    return (section("What another micro-batch would change", table, words),)
+
+
+def _worth(change: MicroBatchChange) -> Iterator[str]:
+    """What a micro-batch that may fit is good for; nothing where step and peak hardly change."""
+    saved, least = -change.step_s / change.before_s, -change.peak_w / change.before_w
+    if change.verdict is Verdict.OOM or max(abs(saved), abs(least)) < SAME:
+        return
+    pace = f"{seconds(abs(change.step_s))} ({percent(abs(saved))}) {'faster' if saved > 0.0 else 'slower'}"
+    peaks = f"peaks {abs(change.peak_w):.0f} W {'lower' if least > 0.0 else 'higher'}"
+    verdict = {
+        (True, False): ": where supplies and cooling bear them",
+        (False, True): ": where supplies or cooling are short",
+        (False, False): ": nothing speaks for it",
+    }.get((saved > 0.0, least > 0.0), "")
+    memory = f", {change.verdict.value} in memory" if change.verdict is not Verdict.FITS else ""
+    yield f"micro-batch {change.micro_batch}: {pace}, {peaks}{memory}{verdict}"
 
 
 def _signed(value_s: float) -> str:

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from costmodels.goodput import goodput
 from costmodels.layout import Layout, RankOrder
+from costmodels.power.node import capped_island, gpu_limit_w
 from costmodels.results import Evidence, LayoutCost, MemoryUse, Moment, StepTime, Verdict
 from costmodels.workload.counts import parameter_count
 from hardware.nouns import count
@@ -279,7 +280,7 @@ def power_rows(ranked: RankedLayout, request: PlanRequest) -> list[tuple[str, st
     power, noun = ranked.cost.power, _noun(request)
     if power.gpu_w <= 0.0:
         return []
-    text = f"{power.gpu_w:.0f} W per GPU (peak {power.peak_gpu_w:.0f})"
+    text = f"{power.gpu_w:.0f} W per GPU (peak {power.peak_gpu_w:.0f}{_over_the_limit(ranked, request)})"
     text += f" at {power.clock_hz / 1e6:,.0f} MHz" if power.clock_hz > 0.0 else ""
     slowest = min(power.slots, key=lambda slot: slot.clock_hz, default=None)
     if "measured" in (power.limited_by, slowest.limited_by if slowest else ""):
@@ -292,6 +293,16 @@ def power_rows(ranked: RankedLayout, request: PlanRequest) -> list[tuple[str, st
     if power.limited_by == "heat" and not (request.thermal or ranked.in_order):
         rows.append(("heat", "the step above does not count that heat lowers the clock; --thermal does, and is slower"))
     return rows
+
+
+def _over_the_limit(ranked: RankedLayout, request: PlanRequest) -> str:
+    """What a peak above the limit of all accelerators in use means."""
+    used = {stage.island for stage in ranked.layout.stages}
+    nodes = (capped_island(request.cluster, request.cluster.islands[number]).node for number in used)
+    limit_w = max(gpu_limit_w(node, request.job.power_cap_w) for node in nodes)
+    if not 0.0 < limit_w < ranked.cost.power.peak_gpu_w - 0.5:
+        return ""
+    return f" for tenths of a second, before the limit of {limit_w:.0f} W takes hold"
 
 
 def _measured_words(request: PlanRequest) -> str:
