@@ -458,3 +458,14 @@ def test_a_row_has_its_own_kernels_whatever_is_priced_beside_it() -> None:
         alone = price(experts_op(), table(row), job())
         assert together.forward_kernels[number] == alone.forward_kernels[0]
         assert together.backward_kernels[number] == alone.backward_kernels[0]
+
+
+@pytest.mark.parametrize(
+    ("part", "largest_tflops"),
+    [("mi300x", 668.4), ("mi325x", 784.9)],
+)
+def test_large_products_reach_what_was_measured_at_the_limit_of_the_part(part: str, largest_tflops: float) -> None:
+    """MI300X and MI325X are one silicon at 750 and 1000 W (github.com/stas00/ml-engineering, compute/accelerator)."""
+    found = accelerator(part)
+    share = EFFICIENCY.generation(found).gemm.math["bf16"]
+    assert share * found.peak.bf16 / 1e12 == pytest.approx(largest_tflops, rel=0.02)

@@ -105,6 +105,13 @@ def test_unknown_frameworks_fall_back_and_say_so() -> None:
         (RunText(framework="Megatron-LM", source="github:MooreThreads/SimuMax:docs"), "cp_comm", "a2a"),
         (RunText(framework="Megatron-DeepSpeed", source="OpenLLM-France/Lucie-Training"), "blocking_launches", True),
         (RunText(framework="PaddleNLP", source="FlagPerf:training/nvidia/llama1_7B-paddle"), "fused_norms", False),
+        (
+            RunText(
+                framework="NVIDIA NeMo Framework Release", source="mlcommons/training_results_v4.0 llama2_70b_lora"
+            ),
+            "cuda_graphs",
+            False,
+        ),
         (RunText(framework="Megatron-DeepSpeed", source="tr11-176B-ml", gpus="384"), "blocking_launches", True),
     ],
 )
