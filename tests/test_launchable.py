@@ -6,9 +6,10 @@ import pytest
 from typer.testing import CliRunner
 
 from hardware.catalog import cluster
+from hardware.errors import InputError
 from planner import Question, plan, request_of
 from planner.cli import app
-from planner.layouts.platform_notes import platform_notes
+from planner.layouts.platform_notes import platform_notes, refuse_platforms
 from planner.request import Framework
 
 RUN = CliRunner()
@@ -74,8 +75,17 @@ def test_a_layout_that_cannot_be_launched_is_not_said_to_be_exported(tmp_path):
         (Framework.NONE, "gaudi2-8:1", False),
     ],
 )
-def test_frameworks_are_remarked_on_machines_that_they_do_not_run_on(framework, machine, foreign):
+def test_frameworks_are_remarked_on_machines_that_they_do_not_run_on_as_they_are(framework, machine, foreign):
     assert bool(platform_notes(framework, cluster(machine))) is foreign
+
+
+def test_nemo_runs_on_amd_with_amds_patch():
+    """MLPerf Training 5.1: AMD's Llama 3.1 8B is NeMo 2.5 on ROCm's Megatron-LM."""
+    machine = cluster("mi300x-8:1")
+    assert "with AMD's patch of NeMo" in platform_notes(Framework.NEMO, machine)[0]
+    refuse_platforms(Framework.NEMO, machine)
+    with pytest.raises(InputError, match="nemo does not run on gaudi2"):
+        refuse_platforms(Framework.NEMO, cluster("gaudi2-8:1"))
 
 
 def test_a_plan_for_a_tpu_is_remarked_and_not_exported(tmp_path):

@@ -12,7 +12,7 @@ ELSEWHERE: Final[Mapping[Framework, tuple[str, ...]]] = MappingProxyType(
     {
         Framework.MEGATRON: ("google", "intel"),
         Framework.BRIDGE: ("google", "intel"),
-        Framework.NEMO: ("google", "intel", "amd"),
+        Framework.NEMO: ("google", "intel"),
         Framework.TORCHTITAN: ("google", "intel"),
         Framework.DEEPSPEED: ("google",),
         Framework.GALVATRON: ("google", "intel"),
@@ -20,14 +20,27 @@ ELSEWHERE: Final[Mapping[Framework, tuple[str, ...]]] = MappingProxyType(
 )
 """Vendors whose accelerators of the catalogue (TPUs, Gaudi) a framework does not run on.
 
-Sources: the installation pages of each (Megatron-LM, Megatron-Bridge, NeMo, Hetu-Galvatron: CUDA; torchtitan: CUDA and
-ROCm); AMD, "Training a model with Megatron-LM for ROCm"; DeepSpeed, "Accelerator Setup Guide" (Intel Gaudi is listed).
-Forks of vendors for Gaudi are programs of their own.
+Sources: deepspeed 0.19.8 ``accelerator/`` (cuda, which is ROCm too, xpu, hpu, npu and others, none for TPUs) and
+deepspeed.ai/tutorials/accelerator-setup-guide; megatron-core 0.19, megatron-bridge 0.6 and nemo-toolkit 2.7 set
+``torch.cuda`` devices throughout; torchtitan 0.3.0 names CUDA, ROCm and Intel XPU (``tools/utils.py``,
+``components/quantization/float8.py``) and no Gaudi, and its TPU experiments are a fork's (google-pytorch/torchtitan);
+Hetu-Galvatron 2.4 builds on apex and NCCL (its installation page). Forks of vendors for Gaudi are programs of their own.
+"""
+PATCHED: Final[Mapping[tuple[Framework, str], str]] = MappingProxyType(
+    {
+        (Framework.NEMO, "amd"): "AMD's patch of NeMo and its builds of Megatron-core and Transformer Engine",
+        (Framework.BRIDGE, "amd"): "the patches of AMD's Primus and its builds of Megatron-core and Transformer Engine",
+    }
+)
+"""What a framework needs on a vendor's accelerators.
+
+Sources: mlcommons/training_results_v5.1, AMD/benchmarks/llama31_8b, Dockerfile and ``nemo_v2.5.0rc0.patch`` (NeMo 2.5
+with ROCm/Megatron-LM and ROCm/TransformerEngine); AMD-AGI/Primus, ``primus/backends/megatron_bridge`` with ``patches``.
 """
 
 
 def platform_notes(framework: Framework, cluster: Cluster) -> tuple[str, ...]:
-    """Say on which accelerators of a cluster a framework does not run.
+    """Say on which accelerators of a cluster a framework does not run, or not as it is.
 
     Parameters
     ----------
@@ -41,10 +54,12 @@ def platform_notes(framework: Framework, cluster: Cluster) -> tuple[str, ...]:
     tuple of str
         One remark for each kind of accelerator.
     """
-    return tuple(
+    told = [
         f"{framework} does not run on {part.name} ({part.vendor}): figures are those of an equivalent program"
         for part in _foreign(framework, cluster)
-    )
+    ]
+    needs = ((part, PATCHED.get((framework, part.vendor))) for part in _parts(cluster))
+    return (*told, *(f"{framework} runs on {part.name} ({part.vendor}) with {what}" for part, what in needs if what))
 
 
 def refuse_platforms(framework: Framework, cluster: Cluster) -> None:
@@ -63,5 +78,9 @@ def refuse_platforms(framework: Framework, cluster: Cluster) -> None:
 
 
 def _foreign(framework: Framework, cluster: Cluster) -> list[Accelerator]:
-    parts = {island.node.accelerator.name: island.node.accelerator for island in cluster.islands}
-    return [part for part in parts.values() if part.vendor in ELSEWHERE.get(framework, ())]
+    return [part for part in _parts(cluster) if part.vendor in ELSEWHERE.get(framework, ())]
+
+
+def _parts(cluster: Cluster) -> list[Accelerator]:
+    """Kinds of accelerators of a cluster."""
+    return list({island.node.accelerator.name: island.node.accelerator for island in cluster.islands}.values())
