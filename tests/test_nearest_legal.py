@@ -1,5 +1,6 @@
 """What is named as nearest legal is legal when it is written into the launch, and mends what is wrong."""
 
+import json
 import tomllib
 from pathlib import Path
 
@@ -158,3 +159,47 @@ def test_a_pipeline_of_torchtitan_that_is_not_filled_is_mended_by_its_local_batc
         LaunchQuestion(framework="torchtitan", model="llama3_8b", world=64, arguments=tuple(words.split()))
     )
     assert str(report.near[0].neighbour) == "local_batch_size 1 -> 2; disable_cuda_graphs 0 -> 1"
+
+
+GALVATRON = {"tp_consecutive_flags": ",".join("1" * 32), "dp_types_enc": ",".join("0" * 32), "default_dp_type": "zero2"}
+
+
+TP_3 = {"pp_deg": 1, "tp_sizes_enc": ",".join("3" * 32), "global_bsz": 64, "chunks": 1}
+STAGES = "trainer.strategy.pipeline_model_parallel_size=4 trainer.strategy.virtual_pipeline_model_parallel_size=3"
+ZERO_3 = {"zero_optimization": {"stage": 3}}
+
+
+@pytest.mark.parametrize(
+    ("launch", "config", "near"),
+    [
+        ("bridge llama3_8b 64 model.tensor_model_parallel_size=3", None, "tp 3 -> 4"),
+        ("bridge llama3_8b 40 model.pipeline_model_parallel_size=5", None, "layers per stage 7,7,6x3"),
+        ("bridge qwen3_30b_a3b 64 model.expert_model_parallel_size=6", None, "ep 6 -> 8"),
+        ("nemo llama3_8b 64 trainer.strategy.tensor_model_parallel_size=3", None, "tp 3 -> 4"),
+        (f"nemo llama3_8b 64 {STAGES}", None, "layers per stage 8x4 in 3 chunks"),
+        ("deepspeed llama3_8b 64 --pipeline-model-parallel-size 4", ZERO_3, "pp 4 -> 1"),
+        ("deepspeed mixtral_8x22b 16 --moe-expert-parallel-size 3", {}, "ep 3 -> 4"),
+        ("galvatron llama3_8b 64", {**GALVATRON, **TP_3}, "tp 3 -> 4; micro_batch 3 -> 1"),
+    ],
+)
+def test_what_is_near_is_judged_as_the_launch_that_says_it(launch, config, near, tmp_path):
+    framework, model, world, *words = launch.split()
+    file = tmp_path / "config.json" if config is not None else None
+    if file is not None:
+        batch = {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 1} if framework == "deepspeed" else {}
+        file.write_text(json.dumps({**batch, **config}))
+    section = {"bridge": "train", "nemo": "data"}.get(framework)
+    said = (*words, *((f"{section}.micro_batch_size=1", f"{section}.global_batch_size=64") if section else ()))
+    question = LaunchQuestion(framework=framework, model=model, world=int(world), arguments=said, file=file)
+    report = check_launch(question)
+    assert not report.judged.legal
+    assert str(report.near[0].neighbour) == near
+    assert report.near[0].neighbour.proposal.world == int(world)
+
+
+def test_nothing_is_named_near_a_launch_that_its_own_words_leave_broken():
+    """A degree of the model that NeMo's strategy overwrites stays wrong whatever tp is."""
+    words = ("trainer.strategy.tensor_model_parallel_size=3", "data.global_batch_size=64", "trainer.max_stepz=1")
+    report = check_launch(LaunchQuestion(framework="nemo", model="llama3_8b", world=64, arguments=words))
+    assert not report.judged.legal
+    assert report.near == ()

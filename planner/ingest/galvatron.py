@@ -16,7 +16,7 @@ from typing import Any, Final
 from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Layout, Stage, Strategy
 from costmodels.pipeline.schedules import Schedule
 from hardware.errors import InputError
-from planner.ingest.plain_layout import StatedLayout, joined, refuse_illegal
+from planner.ingest.plain_layout import StatedLayout, UnpricedError, joined, refuse_illegal
 from planner.layouts.splits import even_chunks
 from planner.request import Framework
 from planner.rules.proposal import ModelFacts, Proposal, Split
@@ -142,10 +142,13 @@ def stated_layout(launch: GalvatronLaunch, model: ModelFacts) -> StatedLayout:
     if layers != model.layers:
         raise InputError(f"tp_sizes_enc names {layers} layers, the model has {model.layers}", allowed="equal numbers")
     strategies = _strategies(launch, model, pp, layers)
-    samples = strategies[0].dp * chunks
+    dp, samples = strategies[0].dp, strategies[0].dp * chunks
+    if batch % dp:
+        raise InputError(f"global_bsz {batch} does not divide by dp {dp}", allowed="a multiple")
     if batch % samples:
-        raise InputError(
-            f"global_bsz {batch} does not divide by {chunks} chunks x dp {strategies[0].dp}", allowed="a multiple"
+        raise UnpricedError(
+            f"{batch // dp} samples of a replica in {chunks} chunks are of two sizes, which has no price here",
+            allowed=f"chunks that divide {batch // dp}",
         )
     told = str(config.get("pipeline_type", "gpipe"))
     if told not in _SCHEDULES:

@@ -9,6 +9,7 @@ from hardware.nouns import count
 from planner.ingest.judged import LaunchInput
 from planner.request import Framework
 from planner.rules.proposal import facts_of
+from planner.rules.table import version_key
 
 _ASSUMED: Final = (
     ("--bf16", ("--bf16", "--fp16"), "bf16"),
@@ -22,6 +23,8 @@ _DEGREES: Final = (
 )
 _EXPERTS_TP: Final = "--expert-tensor-parallel-size"
 _ALONE: Final = "expert tensor parallelism is not set: 1 with ep, as Megatron-Bridge has it where a recipe does not say"
+_ALONE_SINCE: Final = (0, 6)
+"""Version of Megatron-Bridge whose models/transformer_config.py has _set_moe_expert_tensor_parallel_default."""
 _WITH_TP: Final = "expert tensor parallelism is not set: unless the recipe sets it, tp's value counts for experts too"
 _OF_EXPERTS: Final = (("--moe-token-dispatcher-type", "alltoall"),)
 """What providers of mixtures set in Megatron-Bridge (models/*/*_provider.py) and NeMo (collections/llm/gpt/model);
@@ -61,7 +64,7 @@ def with_recipe_defaults(
     notes = [f"not overridden, so the recipe decides; assumed here: {', '.join(told)}"] if told else []
     spread = bool(facts and facts.experts) and dict(pairwise(words)).get("--expert-model-parallel-size", "1") != "1"
     if spread and _EXPERTS_TP not in words:
-        alone = given.framework is Framework.BRIDGE
+        alone = given.framework is Framework.BRIDGE and version_key(given.version) >= _ALONE_SINCE
         words += [_EXPERTS_TP, "1"] if alone else []
         notes += [_ALONE] if alone else [_WITH_TP] if "--tensor-model-parallel-size" in words else []
     words, batch = _with_batch(words, given.world)

@@ -8,6 +8,7 @@ from planner.ingest import deepspeed, torchtitan
 from planner.ingest.judge import judge_launch
 from planner.ingest.judge_stated import deepspeed_text
 from planner.ingest.judged import JudgedLaunch, LaunchInput
+from planner.launches.restated import restated
 from planner.request import Framework
 from planner.rules.nearest import Neighbour, nearest_legal
 from planner.rules.proposal import Proposal
@@ -25,8 +26,8 @@ Written = tuple[tuple[str, str, int, int], ...]
 def near_launch(judged: JudgedLaunch, given: LaunchInput) -> tuple[Neighbour, ...]:
     """Find the legal launches nearest to one that is not.
 
-    torchtitan's batch follows from the local one, and its micro-batches from both: changes of it are stated as its
-    options, and judged as a launch that has them.
+    Every one is written into the launch, in its own words, and judged as that launch is. torchtitan's batch follows
+    from the local one, and its micro-batches from both: changes of it are stated as its options.
 
     Parameters
     ----------
@@ -48,8 +49,7 @@ def near_launch(judged: JudgedLaunch, given: LaunchInput) -> tuple[Neighbour, ..
         if mended:
             return mended
     if judged.framework is not Framework.TORCHTITAN:
-        near = nearest_legal(proposal, judged.framework, version=judged.version, count=NAMED)
-        return tuple(one for one in near if one.changes or one.split)  # none: what is wrong is no degree
+        return _legal_as_written(judged, given)
     near = nearest_legal(proposal, judged.framework, version=judged.version, count=_TRIED)
     mends = tuple((switch, torchtitan.MENDING[switch], 0, 1) for switch in _switches_needed(judged))
     read = torchtitan.read_torchtitan(given.text.arguments, world=given.world)
@@ -63,6 +63,21 @@ def near_launch(judged: JudgedLaunch, given: LaunchInput) -> tuple[Neighbour, ..
             continue
         built = again.built or ()
         found.append(Neighbour(proposal=again.proposal, changes=told, layers_per_stage=built, split=False))
+        if len(found) == NAMED:
+            break
+    return tuple(found)
+
+
+def _legal_as_written(judged: JudgedLaunch, given: LaunchInput) -> tuple[Neighbour, ...]:
+    """What is near by degrees, each written into the launch and judged as it then stands."""
+    found: list[Neighbour] = []
+    proposal = judged.proposal
+    near = nearest_legal(proposal, judged.framework, version=judged.version, count=_TRIED) if proposal else ()
+    for one in near:
+        written = restated(one, given) if one.changes or one.split else None  # none: what is wrong is no degree
+        again = _judged(written) if written else None
+        if again is not None and again.proposal is not None:
+            found.append(replace(one, proposal=again.proposal, layers_per_stage=again.built or one.layers_per_stage))
         if len(found) == NAMED:
             break
     return tuple(found)
@@ -122,8 +137,13 @@ def _judged_again(changes: Written, given: LaunchInput) -> JudgedLaunch | None:
         for option, _, _, new in changes
         for word in ((option,) if option in torchtitan.MENDING else (option, str(new)))
     ]
+    return _judged(replace(given, text=replace(given.text, arguments=(*given.text.arguments, *words))))
+
+
+def _judged(given: LaunchInput) -> JudgedLaunch | None:
+    """The answer on a launch; None where it is not legal."""
     try:
-        again = judge_launch(replace(given, text=replace(given.text, arguments=(*given.text.arguments, *words))))
+        again = judge_launch(given)
     except InputError:
         return None
     return again if again.legal else None

@@ -24,7 +24,7 @@ Sources: deepspeed 0.19.8 ``accelerator/`` (cuda, which is ROCm too, xpu, hpu, n
 deepspeed.ai/tutorials/accelerator-setup-guide; megatron-core 0.19, megatron-bridge 0.6 and nemo-toolkit 2.7 set
 ``torch.cuda`` devices throughout; torchtitan 0.3.0 names CUDA, ROCm and Intel XPU (``tools/utils.py``,
 ``components/quantization/float8.py``) and no Gaudi, and its TPU experiments are a fork's (google-pytorch/torchtitan);
-Hetu-Galvatron 2.4 builds on apex and NCCL (its installation page). Forks of vendors for Gaudi are programs of their own.
+Hetu-Galvatron 2.4 builds on apex and NCCL (its installation page). Forks for Gaudi are programs of their own.
 """
 PATCHED: Final[Mapping[tuple[Framework, str], str]] = MappingProxyType(
     {
