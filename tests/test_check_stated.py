@@ -201,3 +201,20 @@ def test_a_cut_that_depends_on_the_program_is_legal_without_a_price(tmp_path):
     report = check_launch(replace(question, cluster="dgx-h100:1"))
     assert (report.judged.legal, report.ranked) == (True, None)
     assert "no price" in " ".join(report.judged.notes)
+
+
+def test_a_launch_without_a_sequence_says_which_is_assumed(tmp_path):
+    judged = read_launch(deepspeed(tmp_path, {}))
+    assert judged.proposal.seq == 4096  # not the 131,072 positions that the model has
+    assert "4096 tokens are assumed; --seq-length states it" in judged.notes[0]
+    stated = read_launch(deepspeed(tmp_path, {}, "--seq-length", "8192"))
+    assert stated.proposal.seq == 8192
+    assert not any("assumed" in note for note in stated.notes)
+    assert read_launch(deepspeed(tmp_path, {}, model="gpt2_xl")).proposal.seq == 1024
+
+
+def test_overrides_on_one_line_are_overrides(tmp_path):
+    file = tmp_path / "overrides.txt"
+    file.write_text("trainer.num_nodes=2 trainer.devices=8 trainer.strategy.tensor_model_parallel_size=8\n")
+    judged = read_launch(LaunchQuestion(framework="nemo", file=file, model="llama3_8b"))
+    assert (judged.world, judged.layout.first.tp) == (16, 8)

@@ -195,3 +195,16 @@ def test_number_formats_of_a_launch_are_carried(more, size):
     words = launch_of(found.request, found.layouts[0], Target(format="megatron")).text
     assert "--grad-reduce-in-bf16" in words
     assert ("--exp-avg-dtype bf16" in words) == (size == 4.0)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "precision"), [("dgx-a100:2", "bf16"), ("dgx-h100:2", "fp8-cs"), ("dgx-1-v100:2", "fp16")]
+)
+def test_a_machine_without_the_recipes_format_forces_a_wider_one(cluster, precision):
+    low = recipe(more="--fp8-format hybrid --fp8-recipe tensorwise")
+    assert low.precision == "fp8-cs"
+    moved = port(low, asking(cluster, time_limit_s=1.0))
+    told = [change for change in moved.forced if change.what.startswith("precision")]
+    assert [change.what for change in told] == ([] if precision == "fp8-cs" else [f"precision fp8-cs -> {precision}"])
+    assert moved.report.request.job.precision.name == precision
+    assert all("does not compute in fp8" in change.why for change in told)

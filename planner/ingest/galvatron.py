@@ -159,9 +159,13 @@ def stated_layout(launch: GalvatronLaunch, model: ModelFacts) -> StatedLayout:
         num_microbatches=chunks,
         schedule=_SCHEDULES[told],
     )
+    return StatedLayout(layout=layout, global_batch=batch, seq=stated_seq(launch) or max(1, model.max_positions))
+
+
+def stated_seq(launch: GalvatronLaunch) -> int:
+    """Tokens of a sequence as an override states them; 0: none does."""
     seq = launch.overrides.get("runtime.train.seq_length", "")
-    length = int(seq) if seq.isdecimal() and len(seq) <= 9 else max(1, model.max_positions)
-    return StatedLayout(layout=layout, global_batch=batch, seq=length)
+    return int(seq) if seq.isdecimal() and len(seq) <= MOST_DIGITS else 0
 
 
 def degrees_of(launch: GalvatronLaunch, model: ModelFacts) -> Proposal:
@@ -183,7 +187,7 @@ def degrees_of(launch: GalvatronLaunch, model: ModelFacts) -> Proposal:
         etp=first("tp_of_ep_sizes_enc"),
         micro_batch=max(1, batch // max(1, chunks * dp)),
         global_batch=batch,
-        seq=max(1, model.max_positions),
+        seq=stated_seq(launch) or max(1, model.max_positions),
         sequence_parallel=tp > 1,
         model=model,
         split=Split(explicit=even_chunks(model.layers, pp, 1) if 1 < pp <= launch.world else ()),

@@ -29,6 +29,8 @@ from planner.rules.verdict import Violation, accepted_at_launch, check
 
 _BEFORE: Final = "0.2"
 """Version of torchtitan with words of its own."""
+ASSUMED_SEQ: Final = 4096
+"""Tokens of a sequence of a launch that states none, unless its model has fewer positions."""
 SOURCES: Final = MappingProxyType(
     {
         Framework.MEGATRON: "Megatron-LM arguments.py, parse_args and validate_args",
@@ -129,6 +131,7 @@ def read_deepspeed(given: LaunchInput) -> JudgedLaunch:
         lambda: deepspeed.stated_layout(launch, facts),
         deepspeed.degrees_of(launch, facts),
     )
+    length = _sequence_note(judged, "--seq-length", stated=launch.arguments.has("--seq-length"))
     ignored = [f"DeepSpeed ignores the key {name} without a word" for name in launch.unread]
     optimizer, states = deepspeed.in_host(launch)
     sixteen = "fp16" if deepspeed.enabled(launch, "fp16") else "bf16" if deepspeed.enabled(launch, "bf16") else "fp32"
@@ -141,13 +144,20 @@ def read_deepspeed(given: LaunchInput) -> JudgedLaunch:
         state_offload=states,
         unknown=(*judged.unknown, *(name.partition(" ")[0] for name in launch.unread)),
         unjudged=tuple(word.partition("=")[0] for word in launch.unjudged if word.startswith("--")),
-        notes=(*given.text.notes, *judged.notes, *deepspeed.assumptions(launch), *ignored),
+        notes=(*given.text.notes, *length, *judged.notes, *deepspeed.assumptions(launch), *ignored),
     )
 
 
 def _with_positions(model: ModelSpec) -> ModelFacts:
-    """Sizes of a model with the positions that it states: the sequence of a launch that says none."""
-    return replace(facts_of(model), max_positions=model.max_positions)
+    """Sizes of a model with the positions that stand for the sequence of a launch that says none."""
+    return replace(facts_of(model), max_positions=min(model.max_positions or ASSUMED_SEQ, ASSUMED_SEQ))
+
+
+def _sequence_note(judged: JudgedLaunch, how: str, *, stated: bool) -> tuple[str, ...]:
+    """Say which sequence is assumed where a launch states none."""
+    if stated or judged.proposal is None:
+        return ()
+    return (f"the launch states no sequence: {judged.proposal.seq} tokens are assumed; {how} states it",)
 
 
 def read_galvatron(given: LaunchInput) -> JudgedLaunch:
@@ -169,13 +179,14 @@ def read_galvatron(given: LaunchInput) -> JudgedLaunch:
         lambda: galvatron.stated_layout(launch, facts),
         galvatron.degrees_of(launch, facts),
     )
+    length = _sequence_note(judged, "runtime.train.seq_length=N", stated=galvatron.stated_seq(launch) > 0)
     ignored = [f"Galvatron does not read the key {name}" for name in launch.unread]
     return replace(
         judged,
         title=f"Galvatron {given.version}",
         unknown=tuple(name.partition(" ")[0] for name in launch.unread),
         unjudged=tuple(launch.overrides),
-        notes=(*given.text.notes, *judged.notes, *ignored),
+        notes=(*given.text.notes, *length, *judged.notes, *ignored),
     )
 
 

@@ -123,7 +123,7 @@ def _text(path: Path) -> str:
 def _shell(text: str, path: Path) -> LaunchText:
     """An argument list as a shell reads it, or the training command of a script."""
     first = next((line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")), "")
-    if first.startswith("-") or (re.match(r"[\w.+]+=(?!\()\S*$", first) and "." in first.partition("=")[0]):
+    if first.startswith("-") or (re.match(r"[\w.+]+=(?!\()\S*(\s|$)", first) and "." in first.partition("=")[0]):
         try:
             words = shlex.split(text.replace("\\\n", " "), comments=True)
         except ValueError as error:

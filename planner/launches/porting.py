@@ -5,9 +5,11 @@ from typing import Final
 
 from costmodels.job import TrainingJob
 from costmodels.layout import Layout
+from costmodels.precision import precision as find_precision
 from costmodels.results import MemoryUse, Verdict
 from costmodels.workload import presets
 from costmodels.workload.model import ModelSpec
+from hardware.cluster import Cluster
 from hardware.errors import InputError
 from planner.advice.remedies import Remedy, remedies
 from planner.ingest.judged import JudgedLaunch
@@ -25,6 +27,8 @@ MOST_CHANGES: Final = 8
 ADAM_BYTES: Final = 8.0
 WRITTEN_BYTES: Final = (ADAM_BYTES, 4.0, 2.0)
 """Bytes a parameter of Adam's moments in fp32, bf16 and fp8, which exports state."""
+_WIDE: Final = ("bf16", "fp16", "fp32")
+"""Formats that a recipe falls back to, where the machine has them."""
 _GIB: Final = 2.0**30
 
 
@@ -151,18 +155,33 @@ def port(recipe: Recipe, question: PortQuestion) -> Port:
     InputError
         The machine is not known, or a limit, a pin or the profile does not go with it.
     """
-    request = _request(recipe, question.asked)
+    machine = cluster_of(question.asked.cluster, recipe.layout.gpus)
+    numbers, formats = (question.asked.precision, ()) if question.asked.precision else _formats(recipe, machine)
+    request = _request(recipe, replace(question.asked, precision=numbers), machine)
     carried, forced = carry(recipe, request)
     report = _with_carried(plan(request), carried)
     further = _further(carried, report) if carried is not None else ()
-    return Port(recipe=recipe, carried=carried, forced=forced, further=further, report=report)
+    return Port(recipe=recipe, carried=carried, forced=(*formats, *forced), further=further, report=report)
 
 
-def _request(recipe: Recipe, asked: Question) -> PlanRequest:
+def _formats(recipe: Recipe, machine: Cluster) -> tuple[str, tuple[Change, ...]]:
+    """Training recipe on a machine, and the change where a part of it does not compute in the format of the old one."""
+    wanted = find_precision(recipe.precision, framework=recipe.framework.value).gemm
+    for island in machine.islands:
+        part = island.node.accelerator
+        if getattr(part.peak, wanted) <= 0:
+            wide = next((name for name in _WIDE if getattr(part.peak, name) > 0), _WIDE[-1])
+            told = Change(
+                what=f"precision {recipe.precision} -> {wide}", why=f"{part.name} does not compute in {wanted}"
+            )
+            return wide, (told,)
+    return recipe.precision, ()
+
+
+def _request(recipe: Recipe, asked: Question, machine: Cluster) -> PlanRequest:
     """The search on the new machine: what is asked of it, and the recipe's model and job where nothing else is."""
-    machine = cluster_of(asked.cluster, recipe.layout.gpus)
     batch, seq = asked.global_batch or recipe.global_batch, asked.seq or recipe.seq
-    precision = asked.precision or recipe.precision
+    precision = asked.precision
     job = recipe.job
     if job is None or precision != recipe.precision:
         job = job_of(recipe.framework, precision, global_batch=batch, seq=seq)
