@@ -6,8 +6,6 @@ from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import Final
 
-import numpy as np
-
 from costmodels.job import Precision, Software, TrainingJob
 from costmodels.layout import (
     FULL_RECOMPUTE,
@@ -24,8 +22,6 @@ from costmodels.pipeline.schedules import Schedule
 from costmodels.precision import precision, with_wide_weights
 from costmodels.software import RunText, software_for
 from costmodels.workload import presets
-from costmodels.workload.counts import forward_flops, owned_parameters
-from costmodels.workload.layers import head_ops, layer_ops
 from costmodels.workload.model import ModelSpec
 from costmodels.workload.stated import StatedArchitecture, model_from_architecture
 from hardware.catalog import accelerator, cluster_of_run
@@ -35,6 +31,7 @@ from hardware.segments import in_segments
 from planner.evidence.measured import MeasuredRun, RunGrid
 from planner.evidence.sharding import shard_group, zero_stage
 from planner.evidence.source_facts import source_facts
+from planner.evidence.stage_layers import libai_layers, nanotron_layers, redistributed_layers
 from planner.layouts.grids import expert_count
 from planner.layouts.splits import even_chunks
 
@@ -395,6 +392,8 @@ def _chunks(run: MeasuredRun, model: ModelSpec, software: Software, pp: int, vpp
         counts = stated_split(words, pp, model.layers) or stated_layers(words, pp, model.layers)
         if not counts and software.framework == "nanotron":
             counts = nanotron_layers(model, pp)
+        if not counts and "libai" in run.text("framework").lower():
+            counts = libai_layers(model.layers, pp)
         if not counts and "layer redistribution" in words:
             counts = redistributed_layers(model, pp, run.grid.seq if run.grid else 0)
         if counts:
@@ -442,41 +441,6 @@ def stated_layers(words: str, pp: int, layers: int) -> tuple[int, ...]:
     found = re.search(r"layers per stage:? \[[\d, ]+\] of \[([\d, ]+)\]", words)
     counts = tuple(_wholes(found.group(1))) if found else ()
     return counts if len(counts) == pp and sum(counts) == layers and min(counts) > 0 else ()
-
-
-def nanotron_layers(model: ModelSpec, pp: int) -> tuple[int, ...]:
-    """Layers per stage as nanotron places them: a stage takes blocks until its share of the compute is exceeded.
-
-    Blocks are embedding, layers, norm, head, cast and loss; layers and head cost their weights, the others nothing
-    (``nanotron/models/base.py``, ``build_model``).
-    """
-    layer = float(owned_parameters(layer_ops(model.kinds()[0], model)))
-    costs = [0.0, *[layer] * model.layers, 0.0, float(model.vocab * model.hidden), 0.0, 0.0]
-    done = np.cumsum(costs)
-    counts, stage = [0] * pp, 0
-    for block, reached in enumerate(done):
-        counts[stage] += 1 <= block <= model.layers
-        stage += bool(reached > done[-1] * (stage + 1) / pp)
-    return tuple(counts)
-
-
-def redistributed_layers(model: ModelSpec, pp: int, seq: int) -> tuple[int, ...]:
-    """Layers per stage where the longest stage does as few FLOPs as it can, with the logits on the last one.
-
-    The baseline "Redis" of Yeung et al., "Balancing Pipeline Parallelism with Vocabulary Parallelism", arXiv
-    2411.05288; FLOPs are those of whole score matrices (Narayanan et al., arXiv 2104.04473). What the other stages
-    cannot share evenly goes to the last of them (github.com/sail-sg/VocabularyParallelism, transformer_block.py).
-    """
-    layer = sum(forward_flops(op, seq, causal=False) for op in layer_ops(model.kinds()[0], model))
-    head = sum(forward_flops(op, seq) for op in head_ops(model)) / layer
-    others = pp - 1
-
-    def longest(last: int) -> tuple[float, int]:
-        return max(-(-(model.layers - last) // others), last + head), -last
-
-    last = min(range(model.layers + 1), key=longest)
-    each, rest = divmod(model.layers - last, others)
-    return (*(each + (stage >= others - rest) for stage in range(others)), last)
 
 
 def _sequence_parallel(run: MeasuredRun, software: Software) -> bool:
