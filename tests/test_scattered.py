@@ -26,6 +26,7 @@ from planner.choices import Launcher
 from planner.cli import app
 from planner.layouts.explicit import ExplicitLayout, layout_of
 from planner.placement import PlacedLayout, joint, place_layout, placement_of, rank_places, scatter
+from planner.placement import scattered as scattered_module
 from planner.placement.scattered import scattered_orders
 from planner.planning import as_ranked, plan, pricings_of
 from planner.report.launch import launch_of
@@ -141,6 +142,26 @@ def test_slow_accelerators_of_several_nodes_gather_in_the_stages_that_suit_them(
     assert found.cost.step.total_s < 0.95 * usual
     slow = {(device.node, device.gpu) for device in request.cluster.islands[0].devices}
     assert {slot.stage for slot in found.cost.power.slots if (slot.node, slot.gpu) in slow} == {0, 2}
+
+
+def test_exchanges_find_what_all_orders_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nine single ranks have 280 orders: too many to look at all, few enough to do so here."""
+    request = replace(machines(3, 3, ((0, 0), (1, 1), (2, 0))), model=cut(asked("llama32_1b").model, 9))
+    layout, (pricing,) = laid(request, 1, 3, 9), pricings_of(request)
+    assert len(scattered_orders(layout, pricing)) < 128
+    found = best_of(request, layout).cost.step.total_s
+    monkeypatch.setattr(scattered_module, "MOST_ORDERS", 280)
+    monkeypatch.setattr(scattered_module, "MOST_EXCHANGES", 0)
+    assert len(scattered_orders(layout, pricing)) == 279
+    assert found == pytest.approx(best_of(request, layout).cost.step.total_s, rel=3e-4)
+
+
+def test_exchanges_gain_where_turns_share_slow_accelerators_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    big = asked("llama3_8b", cluster="dgx-h100:4", global_batch=24, seq=8192)
+    request = replace(machines(4, 4, ((0, 1), (2, 0), (2, 1), (3, 0))), model=cut(big.model, 16), job=big.job)
+    found = best_of(request, laid(request, 1, 4, 16)).cost.step.total_s
+    monkeypatch.setattr(scattered_module, "MOST_EXCHANGES", 0)
+    assert found < 0.98 * best_of(request, laid(request, 1, 4, 16)).cost.step.total_s
 
 
 def test_an_order_that_there_is_no_time_to_place_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:

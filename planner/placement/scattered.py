@@ -15,7 +15,7 @@ from costmodels.power.heat import HeatProblem, heat_problem, placed_maps, settle
 from costmodels.price import price_layout_with_heat
 from costmodels.pricing import Pricing
 from planner.placement.candidates import board_of, first_placements
-from planner.placement.joint import ROUGH, PlacedLayout, place_layout, place_with_splits
+from planner.placement.joint import ROUGH, SAME, PlacedLayout, place_layout, place_with_splits
 from planner.request import Objective, PlanRequest
 from planner.rules.proposal import grid_of
 from planner.search.objective import objective_value, objective_values
@@ -27,6 +27,7 @@ MOST_PLACED: Final = 6  # of these orders that are placed as well as can be: the
 SMALL: Final = 8  # accelerators of a layout all of whose orders are placed so
 MOST_SPLIT: Final = 2  # of these orders in which layers are split anew
 MOST_GLANCES: Final = 16  # placements that tell what an order is worth at a glance
+MOST_EXCHANGES: Final = 256  # of two units of the best order between nodes that are looked at
 
 Order = tuple[int, ...]
 
@@ -62,9 +63,11 @@ def scatter(
     layout = placed.layout
     if not request.launcher.scatters or len({stage.island for stage in layout.stages}) > 1:
         return placed
+    pricing = pricings[layout.stages[0].island]
     least = objective_value(request, layout, placed.cost)
     glances: list[tuple[float, HeatProblem]] = []
-    for order in scattered_orders(layout, pricings[layout.stages[0].island]):
+    orders = scattered_orders(layout, pricing)
+    for order in orders:
         if late(end_s):
             break
         problem = heat_problem(pricings, layout, order=order)
@@ -81,6 +84,9 @@ def scatter(
     # Without a placement there was no time for one: the price is that of ranks elsewhere than in order.
     found = [placed, *(one for one in found if one.placement)]
     best = min(found, key=lambda one: objective_value(request, one.layout, one.cost))
+    if orders and layout.gpus > SMALL:
+        other = _exchanged(request, pricings, best, pricing.island.node.gpus, end_s)
+        best = min(best, other, key=lambda one: objective_value(request, one.layout, one.cost))
     if best is not placed:
         known = placed.in_order if best.layout == layout else None
         best = replace(best, in_order=known or price_layout_with_heat(pricings, best.layout))
@@ -91,6 +97,58 @@ def _glance(request: PlanRequest, problem: HeatProblem) -> float:
     """The least value of some placements of an order of ranks, roughly."""
     settled = settle(problem, placed_maps(problem, first_placements(board_of(problem))[:MOST_GLANCES]), ROUGH)
     return float(objective_values(request, problem.layout, settled.step_s, settled.mean_w()).min())
+
+
+def _exchanged(
+    request: PlanRequest, pricings: Sequence[Pricing], placed: PlacedLayout, per_node: int, end_s: float
+) -> PlacedLayout:
+    """Exchange two units between nodes, again and again, while a glance says that it is better; then place well.
+
+    Only where nodes are unlike: orders in turns share like ones out as well.
+    """
+    layout = placed.layout
+    order = (placed.placement.order if placed.placement else ()) or tuple(range(layout.gpus))
+    unit = next(
+        (one for one in _units(layout, per_node) if _pairs(layout.gpus, per_node, one) <= MOST_EXCHANGES), per_node
+    )
+    problem, exchanges = heat_problem(pricings, layout, order=order), _exchanges(order, per_node, unit)
+    if all(bool((heat.kind == heat.kind[0]).all()) for heat in problem.heats):
+        return placed
+    least = _glance(request, problem)
+    for _ in range(MOST_EXCHANGES):
+        other = next(exchanges, None)
+        if other is None or late(end_s):
+            break
+        tried = heat_problem(pricings, layout, order=other)
+        value = _glance(request, tried)
+        if value < least * (1.0 - SAME):
+            least, problem, exchanges = value, tried, _exchanges(other, per_node, unit)
+    if problem.order == order:
+        return placed
+    found = place_layout(request, pricings, layout, end_s, problem)
+    return found if found.placement else placed
+
+
+def _exchanges(order: Order, per_node: int, unit: int) -> Iterator[Order]:
+    """The orders with two units of different nodes exchanged."""
+    units = [order[first : first + unit] for first in range(0, len(order), unit)]
+    each = per_node // unit
+    for one, other in combinations(range(len(units)), 2):
+        if one // each != other // each:
+            moved = list(units)
+            moved[one], moved[other] = units[other], units[one]
+            yield tuple(chain.from_iterable(moved))
+
+
+def _pairs(ranks: int, per_node: int, unit: int) -> int:
+    """How many orders these are."""
+    return ranks * (ranks - per_node) // (2 * unit * unit)
+
+
+def _units(layout: Layout, per_node: int) -> list[int]:
+    """Ranks that may stay together on a node: one, a tensor-parallel group, one with the context-parallel around it."""
+    sizes = dict.fromkeys((1, layout.first.tp, layout.first.tp * layout.first.cp))
+    return [unit for unit in sizes if per_node % unit == 0]
 
 
 def scattered_orders(layout: Layout, pricing: Pricing) -> tuple[Order, ...]:
@@ -111,12 +169,12 @@ def scattered_orders(layout: Layout, pricing: Pricing) -> tuple[Order, ...]:
         which node it is; without the ranks in order. None for ranks that are counted in another order, for unlike
         grids, for ranks that do not fill their nodes, and inside a fabric that is no switch or spans nodes.
     """
-    per_node, inner, first = pricing.island.node.gpus, pricing.tiers[0], layout.first
+    per_node, inner = pricing.island.node.gpus, pricing.tiers[0]
     grids = {grid_of(run.strategy) for stage in layout.stages for run in stage.strategies}
     unlike = layout.rank_order is not RankOrder.DP_INSIDE or len(grids) > 1 or layout.gpus % per_node
     if unlike or inner.links or inner.axes or inner.gpus != per_node:
         return ()
-    units = [unit for unit in dict.fromkeys((1, first.tp, first.tp * first.cp)) if per_node % unit == 0]
+    units = _units(layout, per_node)
     for unit in units:
         count, each = layout.gpus // unit, per_node // unit
         if _ways(count, each) <= MOST_ORDERS:
