@@ -117,7 +117,7 @@ def examine(arguments: Any, case: dict[str, Any], *, build: bool) -> dict[str, A
         answer["micro_batches"] = schedule_of(args, config, micro_batches())
         if build:
             with step("build"):
-                _build_layer(config)
+                _build_layer(args, config)
                 _layer_specs(args, config)
             optimizer_config(args)
         answer["accepted"] = True
@@ -203,6 +203,9 @@ def core_config(arguments: Any, args: Any) -> Any:
 
 def layers_of(args: Any, config: Any) -> list[list[int]]:
     """Layers that Megatron builds for each pipeline rank and virtual stage; every layer must appear exactly once."""
+    pattern = _hybrid_pattern(args)
+    if pattern:
+        return _hybrid_layers(args, config, pattern)
     with step("layers"):
         from megatron.core import parallel_state
         from megatron.core.transformer.transformer_block import get_num_layers_to_build
@@ -224,6 +227,45 @@ def layers_of(args: Any, config: Any) -> list[list[int]]:
                 seen += range(first, first + count)
             table.append(row)
         parallel_state.set_pipeline_model_parallel_rank(None)
+        if sorted(seen) != list(range(args.num_layers)):
+            raise ValueError(f"{len(seen)} layers built, {len(set(seen))} different, {args.num_layers} wanted")
+        return table
+
+
+def _hybrid_pattern(args: Any) -> str:
+    return getattr(args, "hybrid_layer_pattern", None) or getattr(args, "hybrid_override_pattern", None) or ""
+
+
+def _hybrid_layers(args: Any, config: Any, pattern: str) -> list[list[int]]:
+    """Layers of a hybrid model on each pipeline rank and virtual stage: the segment that Megatron selects."""
+    with step("layers"):
+        try:
+            from megatron.core.models.hybrid import hybrid_layer_allocation as allocation
+        except ImportError:
+            from megatron.core.ssm import mamba_hybrid_layer_allocation as allocation
+        stages, virtual = args.pipeline_model_parallel_size, args.virtual_pipeline_model_parallel_size
+        if not hasattr(allocation, "select_pipeline_segment"):  # before core 0.17 every stage takes its share
+            if virtual:
+                raise ValueError("a hybrid model has no virtual stages")
+            letters = allocation.allocate_layers(args.num_layers, 0.0, 0.0, pattern)
+            return [[len(letters) // stages] for _ in range(stages)]
+        import torch.distributed as dist
+
+        main = allocation.parse_hybrid_pattern(pattern).main_pattern
+        ends = (config.num_layers_in_first_pipeline_stage, config.num_layers_in_last_pipeline_stage)
+        table: list[list[int]] = []
+        seen: list[int] = []
+        rank_of, size_of = dist.get_rank, dist.get_world_size
+        for stage in range(stages):
+            row = []
+            dist.get_rank = lambda *_a, _stage=stage, **_k: _stage
+            dist.get_world_size = lambda *_a, **_k: stages
+            for chunk in range(virtual or 1):
+                layers, first = allocation.select_pipeline_segment(main, object(), chunk if virtual else None, *ends)
+                row.append(len(layers))
+                seen += range(first, first + len(layers))
+            table.append(row)
+        dist.get_rank, dist.get_world_size = rank_of, size_of
         if sorted(seen) != list(range(args.num_layers)):
             raise ValueError(f"{len(seen)} layers built, {len(set(seen))} different, {args.num_layers} wanted")
         return table
@@ -263,7 +305,7 @@ def schedule_of(args: Any, config: Any, count: int) -> int:
     return count
 
 
-def _build_layer(config: Any) -> None:
+def _build_layer(args: Any, config: Any) -> None:
     """Build the real feed-forward blocks of this model on the meta device, which asks whether widths divide."""
     import torch
     from megatron.core.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
@@ -275,7 +317,9 @@ def _build_layer(config: Any) -> None:
     plain.sequence_parallel = False
     torch.cuda.current_device = lambda: torch.device("meta")
     torch.cuda.Event = torch.cuda.Stream = Absent("event")
-    widths = [] if _all_experts(config) else [(config.ffn_hidden_size, False)]
+    pattern = _hybrid_pattern(args)
+    dense = "-" in pattern if pattern else not _all_experts(config)
+    widths = [(config.ffn_hidden_size, False)] if dense else []
     if config.moe_shared_expert_intermediate_size:
         widths.append((config.moe_shared_expert_intermediate_size, False))
     if config.num_moe_experts:
@@ -293,7 +337,7 @@ def _build_layer(config: Any) -> None:
 
 def _layer_specs(args: Any, config: Any) -> None:
     """Ask which layers of the model are dense and which are experts."""
-    if config.num_moe_experts:
+    if config.num_moe_experts and not _hybrid_pattern(args):
         from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
 
         given = {"use_transformer_engine": False, "normalization": args.normalization, "vp_stage": 0}

@@ -49,6 +49,10 @@ MODELS = (
     "glm45_air",
     "minimax_m2",
     "gpt_oss_20b",
+    "nemotronh_8b",
+    "nemotronh_47b",
+    "nemotron3_nano",
+    "nemotron3_super",
 )
 PRECISIONS = ("bf16", "bf16", "bf16", "fp8", "fp8-cs", "mxfp8", "nvfp4", "fp16")
 USER = ["--lr", "1e-4", "--train-iters", "10", "--tokenizer-type", "NullTokenizer", "--mock-data"]

@@ -17,7 +17,8 @@ from costmodels.layout import Granularity, Layout, RankOrder, Recompute, Strateg
 from costmodels.pipeline.schedules import Schedule
 from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
-from planner.export.launch import Export, Planned
+from planner.export.launch import Export, Planned, Program
+from planner.export.megatron_hybrid import hybrid_program, is_hybrid, pattern_arguments
 from planner.export.megatron_model import model_arguments, model_notes
 from planner.export.plan_checks import check_sizes, has_experts, one_grid
 from planner.ingest.megatron import judge, parse_megatron
@@ -56,7 +57,10 @@ def export_megatron(plan: Planned) -> Export:
     model, job, layout = plan.model, plan.job, plan.layout
     known = resolve_version(Framework.MEGATRON, plan.version)
     check_sizes(plan)
-    arguments = (*model_arguments(model, job.seq), *run_arguments(model, job, layout, known), *_fusion_arguments(model))
+    hybrid = is_hybrid(model)
+    split = pattern_arguments(model, layout, known) if hybrid else _split_arguments(model, layout, known)
+    run = run_arguments(model, job, layout, known, split=split)
+    arguments = (*model_arguments(model, job.seq), *run, *_fusion_arguments(model))
     export = Export(
         framework=Framework.MEGATRON,
         version=known,
@@ -65,13 +69,25 @@ def export_megatron(plan: Planned) -> Export:
         nodes=plan.nodes,
         ranks=plan.ranks,
         notes=(*model_notes(model), *_run_notes(job)),
+        program=hybrid_program(known) if hybrid else Program(),
     )
     _prove(export, layout, job)
     return export
 
 
-def run_arguments(model: ModelSpec, job: TrainingJob, layout: Layout, version: str) -> tuple[str, ...]:
+def run_arguments(
+    model: ModelSpec, job: TrainingJob, layout: Layout, version: str, *, split: Sequence[str] | None = None
+) -> tuple[str, ...]:
     """Flags that are not the model's: grid, split, batch, sharding, precision, overlap, recompute.
+
+    Parameters
+    ----------
+    model, job, layout : ModelSpec, TrainingJob, Layout
+        The plan.
+    version : str
+        Core version.
+    split : sequence of str, optional
+        Flags that split the layers, where they are not those of a model of blocks.
 
     Raises
     ------
@@ -82,7 +98,7 @@ def run_arguments(model: ModelSpec, job: TrainingJob, layout: Layout, version: s
     _check_schedule(layout)
     return (
         *_grid_arguments(grid, layout, is_moe),
-        *_split_arguments(model, layout, version),
+        *(_split_arguments(model, layout, version) if split is None else split),
         *_group_arguments(layout),
         *("--micro-batch-size", str(layout.micro_batch), "--global-batch-size", str(job.global_batch)),
         *_precision_arguments(job, grid),

@@ -14,6 +14,7 @@ from typing import Final
 from costmodels.workload.details import ModelDetails
 from costmodels.workload.model import Attention, AttentionKind, DenseFfn, LayerKind, ModelSpec, MoeFfn
 from hardware.errors import InputError
+from planner.export.megatron_hybrid import hybrid_layer, is_hybrid, state_arguments
 
 _ACTIVATION_FLAGS: Final = MappingProxyType(
     {
@@ -32,14 +33,15 @@ def model_arguments(model: ModelSpec, seq: int) -> tuple[str, ...]:
     Parameters
     ----------
     model : ModelSpec
-        A causal transformer with one kind of attention; layers may be dense or mixtures of experts.
+        A causal transformer with one kind of attention; layers may be dense or mixtures of experts. Or a hybrid, each
+        of whose layers is one part.
     seq : int
         Tokens per sample, at least; the position range grows with it.
 
     Returns
     -------
     tuple of str
-        Arguments; the number of layers is among them.
+        Arguments; the number of layers is among them, but for a hybrid model, whose pattern goes with the split.
 
     Raises
     ------
@@ -47,11 +49,12 @@ def model_arguments(model: ModelSpec, seq: int) -> tuple[str, ...]:
         The model has a part that no flag describes.
     """
     details = model.known_details
-    kinds = [_block(model, kind) for kind in model.layer_kinds()]
+    hybrid = is_hybrid(model)
+    kinds = [hybrid_layer(model, kind) if hybrid else _block(model, kind) for kind in model.layer_kinds()]
     attention = _attention(model, kinds)
     positions = max(seq, model.max_positions, model.learned_positions)
     arguments = [
-        *("--num-layers", str(model.layers)),
+        *(() if hybrid else ("--num-layers", str(model.layers))),
         *("--hidden-size", str(model.hidden)),
         *("--num-attention-heads", str(attention.heads)),
         *("--seq-length", str(seq)),
@@ -64,10 +67,11 @@ def model_arguments(model: ModelSpec, seq: int) -> tuple[str, ...]:
         *_position_arguments(model, attention, details),
         *_window_arguments(kinds),
         *_feed_forward(model, kinds, details),
+        *state_arguments(model, kinds),
     ]
     if not model.tied_embeddings:
         arguments.append("--untie-embeddings-and-output-weights")
-    if model.mtp_layers:
+    if model.mtp_layers and not hybrid:
         arguments += ["--mtp-num-layers", str(model.mtp_layers)]
     return tuple(arguments)
 
@@ -101,7 +105,7 @@ def _block(model: ModelSpec, kind: object) -> LayerKind:
     if not isinstance(kind, LayerKind):
         raise _refuse(model, "layers known by their totals only", plain)
     if not isinstance(kind.mixer, Attention) or kind.ffn is None:
-        raise _refuse(model, f"a layer of kind {kind.name} (hybrid models need a layer pattern)", plain)
+        raise _refuse(model, f"a layer of kind {kind.name} among blocks", plain)
     if kind.parallel:
         raise _refuse(model, "attention and feed-forward parts in parallel", plain)
     if kind.side_width:
@@ -116,6 +120,8 @@ def _attention(model: ModelSpec, kinds: list[LayerKind]) -> Attention:
     found = {replace(kind.mixer, window=0) for kind in kinds if isinstance(kind.mixer, Attention)}
     if any(attention.index_heads for attention in found):
         raise _refuse(model, "an indexer that chooses the keys of attention", "attention to all keys or to a window")
+    if not found:
+        raise _refuse(model, "a model without attention", "attention in one layer at least")
     if len(found) != 1:
         raise _refuse(model, f"{len(found)} different kinds of attention", "the same heads in every layer")
     attention = found.pop()
@@ -240,7 +246,7 @@ def _feed_forward(model: ModelSpec, kinds: list[LayerKind], details: ModelDetail
     if experts:
         sparse = [isinstance(kind.ffn, MoeFfn) for kind in kinds]
         arguments += _experts(next(iter(experts)), details)
-        arguments += [] if all(sparse) else ["--moe-layer-freq", list_pattern(sparse)]
+        arguments += [] if all(sparse) or is_hybrid(model) else ["--moe-layer-freq", list_pattern(sparse)]
     return arguments
 
 

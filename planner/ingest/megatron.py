@@ -11,7 +11,15 @@ from typing import Final
 from costmodels.layout import Granularity, Layout, Recompute, Stage, Strategy, StrategyRun
 from costmodels.pipeline.schedules import Schedule
 from hardware.errors import InputError
+from planner.ingest.hybrid_pattern import (
+    DELTA_KEY_HEADS,
+    DELTA_VALUE_HEADS,
+    HybridPattern,
+    hybrid_facts,
+    hybrid_pattern,
+)
 from planner.ingest.layer_pattern import moe_pattern
+from planner.ingest.megatron_switches import LATER, switches_of
 from planner.ingest.option_facts import batches_of, option_facts
 from planner.ingest.options import Arguments, Fault, megatron_options, read_arguments
 from planner.request import Framework
@@ -30,16 +38,9 @@ _REQUIRED: Final = (
 )
 _REQUIRED_OF_ANY_MODEL: Final = ("--seq-length", "--micro-batch-size")
 _VIRTUAL: Final = ("--num-virtual-stages-per-pipeline-rank", "--num-layers-per-virtual-pipeline-stage")
-_MODULES: Final = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe")
 MOST_WORLD: Final = 100_000_000
-_DELTA_KEY_HEADS: Final = 16
-_DELTA_VALUE_HEADS: Final = 32
-_LATER: Final = (0, 14)  # names of FSDP, recompute of shared experts, one virtual stage is none
 _RAMPS_BEFORE: Final = (0, 18)  # later versions take --rampup-batch-size and ignore it
-_MIXED_SINCE: Final = (0, 18)
 _STRATEGY_ZERO: Final = MappingProxyType({"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3})
-_GROUP: Final = "--microbatch-group-size-per-virtual-pipeline-stage"
-_CONNECTIONS: Final = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,19 +129,24 @@ def parse_megatron(
         read = replace(read, given={**read.given, "--num-layers": read.texts("--encoder-num-layers")})
     if not read.has("--seq-length") and read.has("--encoder-seq-length"):
         read = replace(read, given={**read.given, "--seq-length": read.texts("--encoder-seq-length")})
+    pattern, pattern_faults = _pattern(read, known)
+    if pattern:
+        read = replace(read, given={**read.given, **pattern.counts})
     required = _REQUIRED if model is None else _REQUIRED_OF_ANY_MODEL
-    missing = [name for name in required if not read.has(name)]
+    stated = {"--num-layers"} if pattern_faults else set()
+    missing = [name for name in required if not read.has(name) and name not in stated]
     faults += [
         Fault(rule="megatron-option-missing", argument=name, message=f"option {name} is missing") for name in missing
     ]
-    switches = _switches(read, known, environment)
+    switches = switches_of(read, known, environment)
     if model is not None:
         switches = replace(switches, **_built_elsewhere(model))
-    model, pattern_faults = _model(read) if model is None else (model, ())
-    proposal = _proposal(read, world, model, switches, ramps=version_key(known) < _RAMPS_BEFORE)
-    if version_key(known) < _LATER and proposal.vpp == 1 and any(read.has(name) for name in _VIRTUAL):
+    model, freq_faults = _model(read, pattern) if model is None else (model, ())
+    segments = tuple(map(len, pattern.segments)) if pattern else ()
+    proposal = _proposal(read, world, model, switches, ramps=version_key(known) < _RAMPS_BEFORE, segments=segments)
+    if version_key(known) < LATER and proposal.vpp == 1 and any(read.has(name) for name in _VIRTUAL):
         proposal = replace(proposal, switches=replace(switches, interleaved_one=True))
-    return Launch(version=known, proposal=proposal, faults=(*faults, *pattern_faults), arguments=read)
+    return Launch(version=known, proposal=proposal, faults=(*faults, *pattern_faults, *freq_faults), arguments=read)
 
 
 def judge(launch: Launch) -> LaunchVerdict:
@@ -172,13 +178,20 @@ def judge(launch: Launch) -> LaunchVerdict:
     )
 
 
-def _model(read: Arguments) -> tuple[ModelFacts, tuple[Fault, ...]]:
+def _pattern(read: Arguments, version: str) -> tuple[HybridPattern | None, tuple[Fault, ...]]:
+    try:
+        return hybrid_pattern(read, version), ()
+    except InputError as error:
+        return None, (Fault(rule="megatron-option-value", argument="--hybrid-layer-pattern", message=str(error)),)
+
+
+def _model(read: Arguments, hybrid: HybridPattern | None) -> tuple[ModelFacts, tuple[Fault, ...]]:
     layers, hidden = read.number("--num-layers", 0), read.number("--hidden-size", 0)
     heads = read.number("--num-attention-heads", 0)
     experts = read.number("--num-experts", 0)
     faults: tuple[Fault, ...] = ()
     pattern: tuple[bool, ...] = (experts > 0,) * layers
-    if experts:
+    if experts and not hybrid:
         try:
             pattern = moe_pattern(read.text("--moe-layer-freq", "1"), layers)
         except InputError as error:
@@ -200,13 +213,13 @@ def _model(read: Arguments) -> tuple[ModelFacts, tuple[Fault, ...]]:
         vocab=read.number("--vocab-size", 0),
         mtp=read.number("--mtp-num-layers", 0),
         max_positions=read.number("--max-position-embeddings", 0),
-        delta_key_heads=read.number("--linear-num-key-heads", _DELTA_KEY_HEADS) if delta else 0,
-        delta_value_heads=read.number("--linear-num-value-heads", _DELTA_VALUE_HEADS) if delta else 0,
+        delta_key_heads=read.number("--linear-num-key-heads", DELTA_KEY_HEADS) if delta else 0,
+        delta_value_heads=read.number("--linear-num-value-heads", DELTA_VALUE_HEADS) if delta else 0,
         latent=latent,
         untied=read.has("--untie-embeddings-and-output-weights"),
         linear_bias=not read.has("--disable-bias-linear"),
     )
-    return facts, faults
+    return (hybrid_facts(facts, read, hybrid, ffn) if hybrid else facts), faults
 
 
 def _built_elsewhere(model: ModelFacts) -> dict[str, bool]:
@@ -226,123 +239,9 @@ def _default_ffn(hidden: int, gated: bool) -> int:
     return int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden
 
 
-def _switches(read: Arguments, version: str, environment: Mapping[str, str] | None) -> Switches:
-    positions = "rope" if read.has("--use-rotary-position-embeddings") else read.text("--position-embedding-type")
-    exchanges = read.texts("--cp-comm-type")
-    sizes = [
-        int(size) for size in read.texts("--hierarchical-context-parallel-sizes") if size.isdecimal() and len(size) <= 9
-    ]
-    checkpoint = read.text("--ckpt-format", "torch_dist")
-    product = 1
-    for size in sizes:
-        product *= size
-    base = Switches(
-        hybrid_cp=product if sizes else 0,
-        cp_hierarchical="a2a+p2p" in exchanges,
-        cp_all_to_all="a2a" in exchanges,
-        pp_before_dp=read.has("--use-tp-pp-dp-mapping"),
-        optimizer_instances=read.number("--num-distributed-optimizer-instances", 1),
-        weight_shards=read.number("--tensor-parallel-num-weight-shards", 0),
-        expert_weight_shards=read.number("--expert-tensor-parallel-num-weight-shards", 0),
-        checkpoint_fsdp_dtensor=checkpoint == "fsdp_dtensor",
-        checkpoint_torch_dcp=checkpoint == "torch_dcp",
-        checkpoint_torch=checkpoint in ("torch", "zarr"),
-        adam_or_sgd=read.text("--optimizer", "adam") in ("adam", "sgd"),
-        fp16=read.has("--fp16"),
-        bf16=read.has("--bf16"),
-        fp8=read.has("--fp8-format"),
-        fp8_delayed=read.has("--fp8-format") and read.text("--fp8-recipe", "delayed") == "delayed",
-        tp_comm_overlap=read.has("--tp-comm-overlap"),
-        overlap_p2p=not read.has("--no-overlap-p2p-communication"),
-        microbatch_group=read.number(_GROUP, 0),
-        microbatch_group_given=read.has(_GROUP),
-        head_dim_given=read.has("--kv-channels"),
-        query_groups_given=read.has("--group-query-attention"),
-        rope_or_no_positions=positions in ("rope", "none"),
-        cpu_offload_layers=read.number("--cpu-offloading-num-layers", 0),
-        cuda_max_connections=_connections(environment),
-    )
-    return _moe_switches(_recompute_switches(_sharding_switches(base, read, version), read, version), read, version)
-
-
-def _connections(environment: Mapping[str, str] | None) -> int:
-    if environment is None:
-        return -1
-    text = environment.get(_CONNECTIONS, "")
-    return int(text[:9]) if text.isdecimal() else 0
-
-
-def _sharding_switches(base: Switches, read: Arguments, version: str) -> Switches:
-    custom = read.has("--use-custom-fsdp")
-    fsdp = read.has("--use-megatron-fsdp") or custom
-    old = version_key(version) < _LATER
-    strategy = read.text("--data-parallel-sharding-strategy", "no_shard" if old else "optim_grads_params")
-    return replace(
-        base,
-        distributed_optimizer=read.has("--use-distributed-optimizer") or (fsdp and not custom),
-        megatron_fsdp=fsdp,
-        torch_fsdp=read.has("--use-torch-fsdp2"),
-        full_shard=fsdp and strategy == "optim_grads_params",
-        overlap_grad_reduce=read.has("--overlap-grad-reduce"),
-        overlap_param_gather=read.has("--overlap-param-gather"),
-        low_precision_param_gather=read.has("--fp8-param-gather"),
-        gradient_accumulation_fusion=not read.has("--no-gradient-accumulation-fusion"),
-        optimizer_cpu_offload=read.has("--optimizer-cpu-offload"),
-        precision_aware_optimizer=read.has("--use-precision-aware-optimizer"),
-    )
-
-
-def _recompute_switches(base: Switches, read: Arguments, version: str) -> Switches:
-    granularity = "selective" if read.has("--recompute-activations") else read.text("--recompute-granularity")
-    if read.has("--moe-layer-recompute") and not granularity:
-        granularity = "selective"
-    modules = set(read.texts("--recompute-modules")) or {"core_attn"}
-    modules |= {"moe"} if read.has("--moe-layer-recompute") else set()
-    allowed = {
-        *_MODULES,
-        *(("shared_experts", "gdn_norm_out") if version_key(version) >= _LATER else ()),
-    }
-    return replace(
-        base,
-        recompute_full=granularity == "full",
-        recompute_selective=granularity == "selective",
-        recompute_method=read.has("--recompute-method"),
-        recompute_layers=read.number("--recompute-num-layers", 0),
-        recompute_layers_given=read.has("--recompute-num-layers"),
-        recompute_moe="moe" in modules,
-        recompute_moe_act="moe_act" in modules,
-        recompute_layernorm="layernorm" in modules,
-        recompute_mla_up_proj="mla_up_proj" in modules,
-        recompute_shared_experts="shared_experts" in modules,
-        recompute_unknown=len(modules - allowed),
-    )
-
-
-def _moe_switches(base: Switches, read: Arguments, version: str) -> Switches:
-    return replace(
-        base,
-        grouped_gemm=read.has("--moe-grouped-gemm"),
-        overlap_expert_comm=read.has("--overlap-moe-expert-parallel-comm"),
-        overlap_shared_expert=read.has("--moe-shared-expert-overlap"),
-        layer_graphs=read.text("--cuda-graph-impl", "none") in ("local", "transformer_engine"),
-        dispatcher_allgather=read.text("--moe-token-dispatcher-type", "allgather") == "allgather",
-        expert_bias=read.has("--moe-router-enable-expert-bias"),
-        sigmoid_router=read.text("--moe-router-score-function", "softmax") != "softmax",
-        pre_softmax=read.has("--moe-router-pre-softmax")
-        or read.texts("--moe-router-load-balancing-type") == ("sinkhorn",),
-        router_groups=read.number("--moe-router-num-groups", 0),
-        router_group_topk=read.number("--moe-router-group-topk", 0),
-        expert_ffn_given=read.has("--moe-ffn-hidden-size") and not _mixed(read, version),
-    )
-
-
-def _mixed(read: Arguments, version: str) -> bool:
-    """Whether a pattern leaves layers dense, in versions that then take an expert width without experts."""
-    freq = read.text("--moe-layer-freq", "1")
-    return version_key(version) >= _MIXED_SINCE and ("0" in freq if "[" in freq else freq != "1")
-
-
-def _proposal(read: Arguments, world: int, model: ModelFacts, switches: Switches, *, ramps: bool) -> Proposal:
+def _proposal(
+    read: Arguments, world: int, model: ModelFacts, switches: Switches, *, ramps: bool, segments: tuple[int, ...]
+) -> Proposal:
     tp = read.number("--tensor-model-parallel-size", 1)
     pp = read.number("--pipeline-model-parallel-size", 1)
     cp = read.number("--context-parallel-size", 1)
@@ -356,6 +255,7 @@ def _proposal(read: Arguments, world: int, model: ModelFacts, switches: Switches
         account_embedding=read.has("--account-for-embedding-in-pipeline-split"),
         account_loss=read.has("--account-for-loss-in-pipeline-split"),
         layout=read.text("--pipeline-model-parallel-layout"),
+        segments=segments,
     )
     micro_batch = read.number("--micro-batch-size", 1)
     replicas = max(1, world // max(1, tp * pp * cp * gtp))

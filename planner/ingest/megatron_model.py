@@ -5,22 +5,25 @@ References
 Megatron-LM ``megatron/training/arguments.py`` (flags, defaults), ``megatron/core/transformer/transformer_config.py``.
 """
 
+from types import MappingProxyType
 from typing import Any, Final
 
-from costmodels.workload.architecture import Architecture
+from costmodels.workload.architecture import HYBRID_LETTERS, Architecture
 from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
+from planner.ingest.hybrid_pattern import OPTION, hybrid_pattern, state_sizes
 from planner.ingest.layer_pattern import moe_pattern
 from planner.ingest.options import Arguments
+from planner.request import Framework
+from planner.rules.table import NEWEST
 
 _GATED: Final = ("--swiglu", "--quick-geglu")
 _UNREAD: Final = (
-    ("--hybrid-layer-pattern", "layers that are not blocks of attention and feed-forward parts"),
-    ("--hybrid-override-pattern", "layers that are not blocks of attention and feed-forward parts"),
     ("--heterogeneous-layers-config-path", "layers of unlike sizes"),
     ("--experimental-attention-variant", "an attention that is not modelled"),
     ("--linear-attention-freq", "linear attention"),
 )
+_AHEAD: Final = MappingProxyType({"*-": "d", "*E": "e"})  # of a prediction layer behind attention
 GPT2_VOCAB: Final = 50_257
 """Tokens of GPT-2's byte pairs (Radford et al. 2019), which GPT2BPETokenizer reads from a merge file."""
 _DEFAULT_VOCAB: Final = 32_000
@@ -65,7 +68,7 @@ def model_of(read: Arguments, name: str = "model of the arguments") -> ModelSpec
         mtp_layers=read.number("--mtp-num-layers", 0),
         **_attention(read),
         **_positions(read),
-        **_feed_forward(read),
+        **{**_feed_forward(read), **_hybrid(read)},
     )
     return facts.build(name, sources=("launch arguments",), notes=notes, where="arguments")
 
@@ -93,6 +96,32 @@ def _attention(read: Arguments) -> dict[str, Any]:
             "kv_rank": read.number("--kv-lora-rank", 32),
             "rope_dim": rope,
             "qk_norm": False,  # the norms of the low ranks are counted with them
+        }
+    return found
+
+
+def _hybrid(read: Arguments) -> dict[str, Any]:
+    """Layers of a hybrid model, each one part, and the sizes of its Mamba-2 mixers."""
+    pattern = hybrid_pattern(read, NEWEST[Framework.MEGATRON])
+    if pattern is None:
+        return {}
+    strange = sorted(set(pattern.letters) - set(HYBRID_LETTERS))
+    if strange:
+        raise InputError(
+            f"{OPTION}: layers {strange[0]} are not modelled", allowed="--model MODEL names the model instead"
+        )
+    found: dict[str, Any] = {"hybrid_pattern": pattern.letters, "ffn_pattern": ""}
+    if pattern.ahead:
+        if pattern.ahead[0] not in _AHEAD:
+            raise InputError(f"{OPTION}: prediction layers {pattern.ahead[0]}", allowed="*- or *E, or --model MODEL")
+        found["mtp_ffn"] = _AHEAD[pattern.ahead[0]]
+    if "M" in pattern.letters:
+        states = state_sizes(read)
+        found |= {
+            "mamba_heads": states.heads,
+            "mamba_head_dim": states.head_dim,
+            "mamba_state": states.state,
+            "mamba_groups": states.groups,
         }
     return found
 

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Final
 
 from hardware.errors import InputError
+from planner.ingest import hybrid_pattern
 from planner.ingest.layer_pattern import moe_pattern
 from planner.ingest.options import Arguments
 
@@ -163,7 +164,10 @@ def _expert_facts(read: Arguments) -> dict[str, bool]:
 
 
 def _layer_facts(read: Arguments, layers: int) -> dict[str, bool]:
+    pattern = read.text(hybrid_pattern.OPTION) or read.text(hybrid_pattern.OLD_OPTION)
     return {
+        "--hybrid": bool(pattern),
+        "--hybrid-parted": "|" in pattern.partition("/")[0],
         "--norope-fits": _fits_layers(read.text("--no-rope-freq", "1"), layers),
         "--cp-exchanges-fit": len(read.texts("--cp-comm-type")) in (0, 1, layers),
     }

@@ -112,6 +112,7 @@ def with_derived(given: Mapping[str, Ints]) -> Columns:
     columns["local_seq"] = columns["seq"] // np.maximum(one, columns["cp"])
     columns["tp_heads"] = columns["heads"] // np.maximum(one, columns["tp"])
     columns["tp_kv_heads"] = np.maximum(one, columns["kv_heads"] // np.maximum(one, columns["tp"]))
+    columns["tp_state_groups"] = np.maximum(one, columns["state_groups"] // np.maximum(one, columns["tp"]))
     columns["tp_cp"] = columns["tp"] * columns["cp"]
     columns |= {name: number * one for name, number in _NUMBERS.items()}
     columns["weight_sharded"] = ((columns["gtp"] > 1) | (columns["egtp"] > 1)).astype(np.int64)

@@ -60,7 +60,8 @@ class ModelFacts:
 class Split:
     """How layers fall on stages, as the user stated it; a planner states ``explicit`` and nothing else.
 
-    The other fields mirror the ways of Megatron-LM: -1 or an empty string means not given.
+    The other fields mirror the ways of Megatron-LM: -1 or an empty string means not given. ``segments`` are the layers
+    of each pipeline position that a hybrid model's layer pattern parts, all of them together where it parts none.
     """
 
     virtual_stages: int = -1
@@ -70,6 +71,7 @@ class Split:
     account_embedding: bool = False
     account_loss: bool = False
     layout: str = ""
+    segments: tuple[int, ...] = ()
     explicit: tuple[tuple[int, ...], ...] = ()
 
 

@@ -35,6 +35,8 @@ def virtual_degree(split: Split, layers: int, pp: int) -> int:
     """
     if split.explicit:
         return len(split.explicit[0])
+    if split.segments:
+        return max(1, len(split.segments) // max(1, pp))
     if split.layout:
         return max(1, _entries(split.layout) // max(1, pp))
     if split.virtual_stages > 0:
@@ -57,7 +59,9 @@ def layers_built(proposal: Proposal) -> Layers | None:
         return split.explicit
     if not set(split_problems(proposal)) <= set(_COUNTED):
         return None
-    if split.layout:
+    if len(split.segments) > 1:
+        return tuple(split.segments[stage :: proposal.pp] for stage in range(proposal.pp))
+    if split.layout and not split.segments:
         return parse_layout_string(split.layout, proposal.pp)
     vpp = proposal.vpp
     per_stage = _stage_layers(split, proposal.model.layers, proposal.pp)
@@ -74,8 +78,8 @@ def layers_unchecked(proposal: Proposal) -> int:
     """
     split, pp, vpp = proposal.split, max(1, proposal.pp), max(1, proposal.vpp)
     layers = proposal.model.layers
-    if split.explicit:
-        return sum(sum(stage) for stage in split.explicit)
+    if split.explicit or len(split.segments) > 1:
+        return sum(split.segments) or sum(sum(stage) for stage in split.explicit)
     if split.layout:
         try:
             return sum(entry.count("t") for entry in parse_positions(split.layout))
@@ -102,6 +106,8 @@ def split_problems(proposal: Proposal) -> Problems:
     split = proposal.split
     if split.explicit:
         return _explicit_problems(proposal)
+    if split.segments:
+        return _segment_problems(proposal)
     return {
         **_conflicts(split),
         **_virtual_problems(proposal),
@@ -141,6 +147,14 @@ def _explicit_problems(proposal: Proposal) -> Problems:
     if 0 in in_order:
         problems["empty-position"] = {"position": in_order.index(0)}
     return problems
+
+
+def _segment_problems(proposal: Proposal) -> Problems:
+    """Problems of a layer pattern: one that parts no positions is cut evenly, or by given ends."""
+    entries = len(proposal.split.segments)
+    if entries == 1:
+        return _count_problems(proposal)
+    return {"segments-pp": {"entries": entries}} if entries % proposal.pp else {}
 
 
 def _conflicts(split: Split) -> Problems:
