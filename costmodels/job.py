@@ -40,6 +40,7 @@ class Precision:
     reduce_bytes: float  # per parameter in a gradient reduction
     block_scaled: bool = False  # low-precision operands have a scale per block, not one per tensor
     step_bytes: float = 0.0  # per parameter of the optimizer's shard, only while the optimizer steps (fp32 gradient)
+    moment_bytes: float = 8.0  # of Adam's two moments, where the job states nothing else
     source: str = ""
 
 

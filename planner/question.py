@@ -63,6 +63,9 @@ _OFFLOADING: Final = MappingProxyType(
 )
 """Who has a switch for it: ``--optimizer-cpu-offload``, ``offload_optimizer`` with ``offload_param``,
 ``training.enable_cpu_offload``."""
+_WITHOUT_MASTERS: Final = (Framework.TORCHTITAN, Framework.NONE)
+"""Who trains parameters of 16 bits with no copy of them in 32: torchtitan's ``training.dtype``."""
+_WIDE_BYTES: Final = 4.0
 _NEMO_16_BIT: Final = "nemo-2-bf16"
 
 
@@ -256,11 +259,14 @@ def job_of(framework: Framework, recipe: str, *, global_batch: int, seq: int) ->
         The recipe is not known.
     """
     found = precision(recipe, framework=software(_SOFTWARE[framework]).framework)
+    if max(found.master_bytes, found.weight_bytes) < _WIDE_BYTES and framework not in _WITHOUT_MASTERS:
+        raise InputError(f"precision {found.name} with framework {framework}", allowed=f"{', '.join(_WITHOUT_MASTERS)}")
     return TrainingJob(
         global_batch=global_batch,
         seq=seq,
         precision=found,
         software=_software(framework, found.gemm),
+        optimizer_bytes=found.moment_bytes,
     )
 
 

@@ -14,11 +14,13 @@ from costmodels.results import StepTime, Verdict
 from planner.advice.explain import differences, named_parts, waterfall
 from planner.advice.heat import HeatAdvice, MicroBatchChange, heat_advice
 from planner.advice.neighbours import neighbours
-from planner.advice.remedies import LEAST_SAVING_BYTES, remedies
+from planner.advice.remedies import LEAST_SAVING_BYTES, mended, remedies
 from planner.layouts.explicit import ExplicitLayout, layout_of
 from planner.planning import estimate
 from planner.question import Question, request_of
+from planner.report.explain_text import saving_sections
 from planner.report.heat_text import heat_sections
+from planner.report.words import layout_text
 from planner.rules import check_layout
 from planner.traffic.sensitivity import sensitivities
 
@@ -76,6 +78,13 @@ def priced(layout, model="llama3_70b", **more):
     return request, estimate(request, layout)
 
 
+def printed(changes):
+    console = Console(width=100)
+    with console.capture() as shown:
+        console.print(*saving_sections(changes))
+    return shown.get()
+
+
 DENSE = samples.layout(Strategy(tp=4, dp=4, zero=1, sequence_parallel=True), ((20,),) * 4)
 
 
@@ -109,6 +118,34 @@ def test_remedies_are_ordered_by_what_a_byte_costs():
     assert any("recompute full" in remedy.change for remedy in found.saving)
     assert all(remedy.lost_s < 0.0 and remedy.verdict is not Verdict.OOM for remedy in found.faster)
     assert found == remedies(request, ranked.layout, ranked.cost)
+
+
+def test_changes_upon_one_another_make_a_layout_fit():
+    large = replace(DENSE, micro_batch=8, num_microbatches=DENSE.num_microbatches * DENSE.micro_batch // 8)
+    request, ranked = priced(large)
+    assert ranked.cost.heaviest.verdict is Verdict.OOM
+    found = mended(request, remedies(request, large, ranked.cost))
+    *before, last = found.together
+    assert before
+    assert last.verdict is not Verdict.OOM
+    assert all(remedy.verdict is Verdict.OOM for remedy in before)
+    text = " ".join(printed(found).split())
+    assert f"together {layout_text(last.layout)}, micro-batch {last.layout.micro_batch}, recompute" in text
+    assert text.endswith("next plan search finds the fastest layout that fits")
+    alone = [remedy for remedy in found.saving if remedy.verdict is not Verdict.OOM]
+    best = min(alone, key=lambda remedy: remedy.lost_s, default=None)
+    assert (f"alone {best.change}: " if best else "alone none of them makes it fit") in text
+    none = replace(found, saving=tuple(remedy for remedy in found.saving if remedy.verdict is Verdict.OOM), together=())
+    assert "alone none of them makes it fit" in " ".join(printed(none).split())
+
+
+def test_a_layout_that_many_changes_do_not_mend_stays_without():
+    request, ranked = priced(DENSE)
+    saving = remedies(request, DENSE, ranked.cost)
+    assert not mended(request, replace(saving, saving=())).together
+    fits = next(remedy for remedy in saving.saving if remedy.verdict is not Verdict.OOM)
+    assert not mended(request, replace(saving, saving=(fits,))).together  # one suffices
+    assert "alone" not in printed(replace(saving, saving=(fits,)))
 
 
 def test_full_recompute_saves_most_of_the_recompute_choices():

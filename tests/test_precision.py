@@ -6,7 +6,6 @@ from costmodels.precision import names, precision, with_wide_weights
 from hardware.cluster import PeakRates
 from hardware.errors import InputError
 
-ADAM = 8.0
 WRITTEN = {  # as published runs name their precision
     "bf16": "bf16",
     "BF16 mixed": "bf16",
@@ -46,12 +45,13 @@ def test_names_and_aliases(written: str, name: str) -> None:
         ("fp16", "deepspeed", (4.0, 12.0)),
         # FSDP: fp32 weights are the master
         ("bf16", "torchtitan", (8.0, 8.0)),
+        ("bf16-pure", "torchtitan", (4.0, 4.0)),
     ],
 )
 def test_bytes_per_parameter_are_the_published_ones(name: str, framework: str, parts: tuple[float, float]) -> None:
     recipe = precision(name, framework=framework)
     replicated = recipe.weight_bytes + recipe.extra_weight_bytes + recipe.gradient_bytes
-    assert (replicated, recipe.master_bytes + recipe.step_bytes + ADAM) == parts
+    assert (replicated, recipe.master_bytes + recipe.step_bytes + recipe.moment_bytes) == parts
 
 
 @pytest.mark.parametrize("name", names())
@@ -65,7 +65,8 @@ def test_every_recipe_is_sound(name: str, framework: str) -> None:
     assert 0 < recipe.gemm_activation_bytes <= recipe.activation_bytes <= 4
     assert 0 < recipe.gather_bytes <= recipe.weight_bytes + recipe.extra_weight_bytes
     assert 0 < recipe.reduce_bytes <= 4
-    assert recipe.master_bytes > 0 or recipe.weight_bytes == 4
+    assert recipe.master_bytes > 0 or recipe.weight_bytes == 4 or name == "bf16-pure"
+    assert recipe.moment_bytes == (4 if name == "bf16-pure" else 8)
 
 
 def test_low_precision_keeps_narrow_inputs() -> None:

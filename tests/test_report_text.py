@@ -78,7 +78,7 @@ def test_search_text_answers_the_questions():
         "llama3_70b (70.55 billion parameters, 80 layers) on dgx-h100:8 (64 x h100-sxm-80gb)",
         "batch 128 sequences of 8,192 tokens, bf16, for megatron",
         "The first 2 lie within 3 % of each other",
-        "Best: TP4 PP8 DP2",
+        "Best: TP4 PP8 DP2, fits",
         "8.750 s (likely 7.875 to 9.625); 119,837 tokens/s, 1,872 per GPU; MFU 50.0 % of the dense bf16 peak",
         "10x8, in 2 chunks of 5, 80 in all; recompute none",
         "a GPU of stage 0 holds 61.2 of 79.0 GiB: fits; activations 17.2, gradients 17.0",

@@ -15,6 +15,8 @@ from planner.plan_report import PlanReport, RankedLayout
 from planner.planning import estimate
 from planner.request import Framework, PlanRequest
 
+MOST_STEPS: Final = 6
+"""Changes upon one another after which a launch is no longer the one that was asked about."""
 LEAST_SAVING_BYTES = 64.0 * 2**20
 """Savings below it are within what allocators round."""
 OFFLOADING: Final = (Framework.MEGATRON, Framework.BRIDGE, Framework.DEEPSPEED)
@@ -55,10 +57,14 @@ class Remedy:
 
 @dataclass(frozen=True, kw_only=True)
 class Remedies:
-    """Changes that save memory, cheapest first, and changes that fit and are faster, fastest first."""
+    """Changes that save memory, cheapest first, and changes that fit and are faster, fastest first.
+
+    ``together`` are changes that make a layout fit one upon the other, see :func:`mended`.
+    """
 
     saving: tuple[Remedy, ...]
     faster: tuple[Remedy, ...]
+    together: tuple[Remedy, ...] = ()
 
 
 def repriced(report: PlanReport, ranks: Sequence[int], constants: Constants | None = None) -> PlanReport:
@@ -135,6 +141,36 @@ def remedies(request: PlanRequest, layout: Layout, cost: LayoutCost, constants: 
         saving=tuple(sorted(saving, key=lambda remedy: (remedy.lost_s_per_byte, remedy.change))),
         faster=tuple(sorted(faster, key=lambda remedy: (remedy.lost_s, remedy.change))),
     )
+
+
+def mended(request: PlanRequest, found: Remedies, constants: Constants | None = None) -> Remedies:
+    """Add the changes that make a layout fit together: each time the one that loses the least for each byte.
+
+    Parameters
+    ----------
+    request : PlanRequest
+        As of :func:`remedies`.
+    found : Remedies
+        Changes of a layout that does not fit.
+    constants : Constants, optional
+        As of :func:`remedies`.
+
+    Returns
+    -------
+    Remedies
+        With ``together``, each change priced with those before it; without, where one suffices or many do not.
+    """
+    steps: list[Remedy] = []
+    saving = found.saving
+    while len(steps) < MOST_STEPS:
+        step = next((remedy for remedy in saving if not remedy.host_bytes_per_node), None)
+        if step is None:
+            break
+        steps.append(step)
+        if step.verdict is not Verdict.OOM:
+            return replace(found, together=tuple(steps) if len(steps) > 1 else ())
+        saving = remedies(request, step.layout, step.cost, constants).saving
+    return found
 
 
 def _offloaded(request: PlanRequest, layout: Layout, cost: LayoutCost, constants: Constants | None) -> list[Remedy]:

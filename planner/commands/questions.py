@@ -37,7 +37,7 @@ def search(question: Question, outputs: Outputs) -> int:
 def estimate(question: Question, explicit: ExplicitLayout, outputs: Outputs, placement: str = "best") -> int:
     """Price one explicit layout, print it, say which rules it breaks."""
     from costmodels.results import Verdict  # noqa: PLC0415
-    from planner.advice.remedies import remedies  # noqa: PLC0415
+    from planner.advice.remedies import mended, remedies  # noqa: PLC0415
     from planner.planning import estimate as price  # noqa: PLC0415
     from planner.planning import over_islands  # noqa: PLC0415
     from planner.report.estimate_text import print_estimate  # noqa: PLC0415
@@ -48,7 +48,9 @@ def estimate(question: Question, explicit: ExplicitLayout, outputs: Outputs, pla
     layout = over_islands(request, layout_of(request, explicit))
     ranked = price(request, layout, placement=given_placement(placement, request, layout))
     broken = check_layout(ranked.layout, request.model, request.job, framework=request.framework)
-    changes = remedies(request, layout, ranked.cost) if ranked.cost.heaviest.verdict is Verdict.OOM else None
+    changes = None
+    if ranked.cost.heaviest.verdict is Verdict.OOM:
+        changes = mended(request, remedies(request, layout, ranked.cost))
     written = outputs.write_json(lambda: estimate_to_json(ranked, request, broken))
     console = text_console(json_on_stdout=outputs.json_on_stdout)
     print_estimate(console, request, ranked, broken, changes, written)

@@ -63,7 +63,6 @@ TITAN_SELECTIVE_FP8: Final = replace(TITAN_SELECTIVE, modules=(*TITAN_SELECTIVE.
 TITAN_LAYERS_APART: Final = 2
 """Of ``selective_ac_option`` in torchtitan's ``train_configs`` of 2024: every so many layers one runs again."""
 CORE_ATTENTION: Final = Recompute(granularity=Granularity.SELECTIVE, modules=("core_attn",))
-ADAM_BYTES: Final = 8.0  # per parameter: both moments in fp32
 EIGHT_BIT_ADAM_BYTES: Final = 2.0
 """Per parameter: both moments of Adam in 8 bits, as bitsandbytes holds them (Dettmers et al., arXiv 2110.02861)."""
 Mix = tuple[tuple[int, Recompute], ...]
@@ -120,12 +119,13 @@ def question_of(run: MeasuredRun) -> PricedRun:
     model = _model(run)
     software = _software(run)
     adapted = "lora" in run.text("model").lower()
+    recipe = _precision(run, software)
     job = TrainingJob(
         global_batch=grid.global_batch,
         seq=grid.seq,
-        precision=_precision(run, software),
+        precision=recipe,
         software=software,
-        optimizer_bytes=EIGHT_BIT_ADAM_BYTES if "bnb optimizer" in run.text("notes") else ADAM_BYTES,
+        optimizer_bytes=EIGHT_BIT_ADAM_BYTES if "bnb optimizer" in run.text("notes") else recipe.moment_bytes,
         trained_share=ADAPTER_SHARE if adapted else 1.0,
         adapter_modules=MLPERF_ADAPTERS if adapted and "mlcommons" in run.text("source").lower() else (),
     )

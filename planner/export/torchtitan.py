@@ -43,7 +43,8 @@ _SCHEDULES: Final = MappingProxyType(
     }
 )
 _RESHARD: Final = MappingProxyType({0: "default", 2: "never", 3: "always"})
-_DTYPES: Final = MappingProxyType({"bf16": "bfloat16", "bf16-fsdp": "bfloat16", "fp32": "float32"})
+_PURE: Final = "bf16-pure"
+_DTYPES: Final = MappingProxyType({"bf16": "bfloat16", "bf16-fsdp": "bfloat16", _PURE: "bfloat16", "fp32": "float32"})
 _PROGRAM: Final = Program(
     target="-m torchtitan.train",
     script="",
@@ -141,12 +142,13 @@ def _batch_arguments(job: TrainingJob, layout: Layout) -> list[str]:
     if dtype is None:
         raise InputError(
             f"precision {job.precision.name} has no option in torchtitan: it is part of a model's configuration",
-            allowed="bf16, fp32",
+            allowed=f"bf16, {_PURE}, fp32",
         )
     local = layout.micro_batch * (layout.num_microbatches if layout.pp > 1 else 1)
     return [
         *("--training.local_batch_size", str(local), "--training.global_batch_size", str(job.global_batch)),
         *("--training.seq_len", str(job.seq), "--training.mixed_precision_param", dtype),
+        *(["--training.dtype", dtype] if job.precision.name == _PURE else []),
     ]
 
 

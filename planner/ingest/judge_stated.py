@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Final
 
 from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, TITAN_SELECTIVE
+from costmodels.precision import precision
 from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
 from planner.ingest import deepspeed, galvatron, torchtitan
@@ -66,6 +67,8 @@ def read_torchtitan(given: LaunchInput) -> JudgedLaunch:
         notes.append(f"what configuration {config} sets is not known: torchtitan's own defaults are taken")
     if checkpoint not in ("full", "none", "selective"):
         notes.append(f"activation checkpointing {checkpoint} is priced as selective")
+    if not torchtitan.compiles(launch):
+        notes.append(f"the model is not compiled, and priced so; {torchtitan.COMPILED} compiles it")
     plain = replace(launch, checkpoint=checkpoint if checkpoint == "full" else "none")
     facts = facts_of(model)
     given = replace(given, version=version)
@@ -81,17 +84,27 @@ def read_torchtitan(given: LaunchInput) -> JudgedLaunch:
     if layout is not None:
         recompute = {"full": FULL_RECOMPUTE, "none": NO_RECOMPUTE}.get(checkpoint, TITAN_SELECTIVE)
         layout = with_strategies(layout, recompute=recompute)
-    dense = "fp32" if launch.arguments.text("--training.mixed_precision_param") == "float32" else "bf16"
+    dense = _dense_recipe(launch)
+    recipe = dense if launch.old else str(entry.get("precision", dense))
     unjudged = tuple(own_name(word) for word in launch.unjudged if word.startswith("--"))
     return replace(
         judged,
         title=f"torchtitan {version}",
         layout=layout,
-        precision=dense if launch.old else str(entry.get("precision", dense)),
+        precision=recipe,
+        optimizer_bytes=precision(recipe).moment_bytes,
         state_offload=launch.arguments.has("--training.enable_cpu_offload"),
+        software=torchtitan.priced_as(launch),
         unjudged=unjudged,
         notes=(*notes, *judged.notes),
     )
+
+
+def _dense_recipe(launch: torchtitan.TitanLaunch) -> str:
+    """Recipe of a launch whose configuration names none."""
+    if launch.arguments.text("--training.dtype") == "bfloat16":
+        return "bf16-pure"
+    return "fp32" if launch.arguments.text("--training.mixed_precision_param") == "float32" else "bf16"
 
 
 def _with_violations(judged: JudgedLaunch, found: Sequence[Violation]) -> JudgedLaunch:

@@ -68,6 +68,8 @@ class JudgedLaunch:
         Its kind, such as ``adam`` or ``muon``.
     optimizer_offload, state_offload : bool
         The optimizer's states, or all states, lie in host memory.
+    software : str
+        Preset of :mod:`costmodels.software` that the launch is priced as; empty: that of its framework.
     wide_weights : bool
         Weights stay in 16 bits where the recipe has them in the format of products (no ``--fp8-param-gather``).
     unknown : tuple of str
@@ -94,6 +96,7 @@ class JudgedLaunch:
     optimizer: str = "adam"
     optimizer_offload: bool = False
     state_offload: bool = False
+    software: str = ""
     wide_weights: bool = False
     unknown: tuple[str, ...] = ()
     unjudged: tuple[str, ...] = ()

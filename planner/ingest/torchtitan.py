@@ -49,6 +49,7 @@ _SECTIONS: Final = ("training", "parallelism", "compile")
 _OVERRIDE: Final = "override"
 _OWN_PLACES: Final = ("--hf_assets_path", "--dump_folder")
 COMPILED: Final = "--compile.enable"
+_ASYNC: Final = "--compile.enable_async_tensor_parallel"
 UNCAPTURED: Final = "--training.disable_cuda_graphs"
 MENDING: Final = MappingProxyType({COMPILED: "compile", UNCAPTURED: "disable_cuda_graphs"})
 """Switches that mend a launch, and their short names."""
@@ -298,6 +299,19 @@ def degrees_of(launch: TitanLaunch, model: ModelFacts) -> Proposal:
     )
 
 
+def compiles(launch: TitanLaunch) -> bool:
+    """Whether the launch compiles its model, which torchtitan does only where it is told to."""
+    parts = ",".join(launch.arguments.texts("--compile.components")) or "model,loss"
+    return launch.arguments.has(COMPILED) and "model" in parts.split(",")
+
+
+def priced_as(launch: TitanLaunch) -> str:
+    """Software that the launch is priced as; empty as plans for torchtitan are."""
+    if not compiles(launch):
+        return "torchtitan-eager"
+    return "torchtitan-async-tp" if launch.arguments.has(_ASYNC) else ""
+
+
 def switch_violations(launch: TitanLaunch, checkpoint: str, model: ModelFacts) -> tuple[Violation, ...]:
     """Switches that torchtitan refuses together.
 
@@ -311,15 +325,13 @@ def switch_violations(launch: TitanLaunch, checkpoint: str, model: ModelFacts) -
         Sizes of the model.
     """
     read = launch.arguments
-    parts = ",".join(read.texts("--compile.components")) or "model,loss"
-    compiled = read.has("--compile.enable") and "model" in parts.split(",")
     needs = [
         name
         for name, asked in (
-            ("--compile.enable_async_tensor_parallel", read.has("--compile.enable_async_tensor_parallel")),
+            (_ASYNC, read.has(_ASYNC)),
             ("activation-checkpoint:memory-budget", checkpoint == "memory-budget"),
         )
-        if asked and not compiled
+        if asked and not compiles(launch)
     ]
     found = [_refused(f"{name} without a compiled model", COMPILED, "torchtitan-compiled") for name in needs]
     pp, ep = read.number(_P + "pipeline_parallel_degree", 1), read.number(_P + "expert_parallel_degree", 1)

@@ -8,6 +8,7 @@ from costmodels.job import TrainingJob
 from costmodels.layout import FULL_RECOMPUTE, Granularity, Layout, Recompute, Strategy
 from costmodels.precision import with_wide_weights
 from costmodels.results import Verdict
+from costmodels.software import software
 from costmodels.workload import presets
 from hardware.catalog import cluster as find_cluster
 from hardware.catalog import fixed_cluster_names
@@ -236,15 +237,16 @@ def job_of_launch(judged: JudgedLaunch, proposal: Proposal) -> TrainingJob:
     job = job_of(
         judged.framework, judged.precision, global_batch=max(1, proposal.global_batch), seq=max(1, proposal.seq)
     )
-    software = replace(
-        job.software,
-        activation_offload_layers=proposal.switches.cpu_offload_layers or job.software.activation_offload_layers,
-        gradient_bytes=judged.gradient_bytes or job.software.gradient_bytes,
-        optimizer_offload=judged.optimizer_offload or job.software.optimizer_offload,
-        state_offload=judged.state_offload or job.software.state_offload,
+    base = software(judged.software) if judged.software else job.software
+    tools = replace(
+        base,
+        activation_offload_layers=proposal.switches.cpu_offload_layers or base.activation_offload_layers,
+        gradient_bytes=judged.gradient_bytes or base.gradient_bytes,
+        optimizer_offload=judged.optimizer_offload or base.optimizer_offload,
+        state_offload=judged.state_offload or base.state_offload,
     )
     recipe = with_wide_weights(job.precision) if judged.wide_weights else job.precision
-    return replace(job, software=software, optimizer_bytes=judged.optimizer_bytes, precision=recipe)
+    return replace(job, software=tools, optimizer_bytes=judged.optimizer_bytes, precision=recipe)
 
 
 def layout_of_proposal(proposal: Proposal) -> Layout:

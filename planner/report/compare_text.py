@@ -161,7 +161,9 @@ def print_compared(console: Console, request: PlanRequest, degree: str, rows: Se
     parts: list[RenderableType] = [job_line(request)]
     if fits:
         parts.append(section(f"The best layout with each {degree}", table))
-    parts.append(section("To know", labelled(_remarks(request, degree, ordered))))
+    remarks = _remarks(request, degree, ordered)
+    if remarks:
+        parts.append(section("To know", labelled(remarks)))
     show(console, *parts)
 
 
@@ -196,7 +198,7 @@ def _remarks(request: PlanRequest, degree: str, rows: Sequence[Compared]) -> lis
         kept = [(f"zero {row.value}", zero_remark(row.ranked)) for row in rows if row.ranked is not None]
         return [*refused, *kept, ("gathers", "weights that a GPU receives for each micro-batch")]
     if degree != "cp":
-        return refused or [("refused", "no value")]
+        return refused
     smallest = min((row.value for row in rows if row.ranked is not None), default=0)
     return [
         ("smallest", f"cp {smallest} is the smallest that fits" if smallest else "no cp fits"),

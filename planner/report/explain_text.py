@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from costmodels.results import Verdict
 from planner.advice.explain import Crossing, TimeLoss, clock_share, crossings, differences, falls, waterfall
 from planner.advice.heat import HeatAdvice
 from planner.advice.remedies import Remedies, Remedy
@@ -20,7 +21,7 @@ from planner.report.layout_text import bullets, facts, job_line, labelled, stage
 from planner.report.ranking import STYLES, ruled_table
 from planner.report.stage_text import stage_sections
 from planner.report.traffic_text import traffic_sections
-from planner.report.words import digits, gib, layout_text, percent, seconds
+from planner.report.words import digits, gib, layout_text, percent, recompute_text, seconds
 from planner.request import PlanRequest
 from planner.traffic import traffic_of
 from planner.traffic.sensitivity import Sensitivity
@@ -166,9 +167,30 @@ def saving_sections(changes: Remedies, refused: Sequence[Refused] = ()) -> Seque
     title = "To save memory, in the order of time lost for each GiB"
     body: RenderableType = Text("  no single change saves any")
     if changes.saving:
-        body = _changes(changes.saving[:MOST_REMEDIES], by_memory=True)
+        body = Group(_changes(changes.saving[:MOST_REMEDIES], by_memory=True), *_mending(changes))
     lines = [f"{item.saving}: {item.message} ({item.rule})" for item in refused]
     return (section(title, body), *((section("Refused here", bullets(lines)),) if lines else ()))
+
+
+def _mending(changes: Remedies) -> Sequence[RenderableType]:
+    """Say which change alone makes a layout fit, and what several make of it; nothing where it fits as it is."""
+    fitting = [remedy for remedy in changes.saving if remedy.verdict is not Verdict.OOM]
+    if len(fitting) == len(changes.saving):
+        return ()
+    rows = [("alone", "none of them makes it fit")]
+    if fitting:
+        best = min(fitting, key=lambda remedy: remedy.lost_s)
+        rows = [("alone", f"{best.change}: {_as_it_is(best)}")]
+    if changes.together:
+        last = changes.together[-1]
+        layout = f"{layout_text(last.layout)}, micro-batch {last.layout.micro_batch}"
+        rows.append(("together", f"{layout}, recompute {recompute_text(last.layout)}: {_as_it_is(last)}"))
+    return (labelled([*rows, ("next", "plan search finds the fastest layout that fits")]),)
+
+
+def _as_it_is(remedy: Remedy) -> str:
+    use = remedy.cost.heaviest
+    return f"{seconds(remedy.cost.step.total_s)} a step, {gib(use.total_bytes):.1f} GiB {use.verdict}"
 
 
 def _faster(changes: Remedies) -> Sequence[RenderableType]:

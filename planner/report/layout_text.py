@@ -48,6 +48,7 @@ _NEARNESS: Final = MappingProxyType(
         "extrapolated": "far from the nearest measured run",
     }
 )
+_FITS: Final = MappingProxyType({Verdict.FITS: "fits", Verdict.RISKY: "fits, if barely", Verdict.OOM: "does not fit"})
 TERA: Final = 1e12
 _SMALLEST_PART: Final = 0.0005  # of the step; parts below it are left out of the bars
 _SMALLEST_COMPONENT: Final = 0.005  # of the memory
@@ -100,7 +101,7 @@ def facts(title: str, ranked: RankedLayout, request: PlanRequest) -> RenderableT
         rows.insert(1, ("GPUs", f"{layout.gpus:,} of {request.cluster.gpus:,}; the others stay idle"))
     if len(request.cluster.islands) > 1:
         rows.insert(1, ("islands", _islands_words(layout, request)))
-    return section(f"{title}: {layout_text(layout)}", labelled(rows))
+    return section(f"{title}: {layout_text(layout)}, {_FITS[cost.heaviest.verdict]}", labelled(rows))
 
 
 def _run_rows(ranked: RankedLayout, request: PlanRequest) -> list[tuple[str, str]]:

@@ -1,0 +1,74 @@
+"""Launches of torchtitan are priced as they run: compiled or not, and with the parameters' own format."""
+
+import pytest
+
+from costmodels.precision import precision
+from costmodels.software import RunText, software_for
+from hardware.errors import InputError
+from planner.export.launch import Planned, Site
+from planner.export.torchtitan import export_torchtitan
+from planner.ingest.torchtitan import priced_as, read_torchtitan
+from planner.launches.check import check_launch, read_launch
+from planner.layouts.explicit import ExplicitLayout, layout_of
+from planner.planning import estimate
+from planner.question import LaunchQuestion, Question, request_of
+
+BATCH = ("--training.local_batch_size", "1", "--training.seq_len", "8192")
+
+
+def launch(*arguments, cluster=""):
+    asked = LaunchQuestion(
+        framework="torchtitan", world=8, model="llama3_8b", cluster=cluster, arguments=(*BATCH, *arguments)
+    )
+    return check_launch(asked) if cluster else read_launch(asked)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        ((), "torchtitan-eager"),
+        (("--compile.enable",), ""),
+        (("--compile.enable", "--compile.components", "loss"), "torchtitan-eager"),
+        (("--compile.enable", "--compile.enable_async_tensor_parallel"), "torchtitan-async-tp"),
+        (("--config", "deepseek_v3_16b"), "torchtitan-eager"),  # compiles its loss alone
+    ],
+)
+def test_software_of_a_launch(arguments, name):
+    assert priced_as(read_torchtitan((*BATCH, *arguments), world=8)) == name
+
+
+def test_a_launch_that_does_not_compile_is_slower_and_says_so():
+    plain, compiled = (launch(*more, cluster="dgx-h100") for more in ((), ("--compile.enable",)))
+    assert plain.ranked.cost.step.total_s > 1.05 * compiled.ranked.cost.step.total_s
+    assert "--compile.enable compiles it" in plain.judged.notes[0]
+    assert not any("compile" in note for note in compiled.judged.notes)
+
+
+def test_a_row_may_say_that_it_does_not_compile():
+    assert not software_for(RunText(framework="torchtitan", notes="torch.compile off")).software.compiled
+
+
+def test_parameters_of_16_bits_need_eight_bytes():
+    judged = launch("--training.dtype", "bfloat16")
+    recipe = precision("pure bf16")
+    assert (judged.precision, judged.optimizer_bytes) == (recipe.name, recipe.moment_bytes) == ("bf16-pure", 4.0)
+    assert recipe.weight_bytes + recipe.gradient_bytes + recipe.master_bytes + recipe.moment_bytes == 8.0
+    assert launch().optimizer_bytes == 8.0
+
+
+def test_a_plan_with_parameters_of_16_bits_reads_back():
+    held = {}
+    for recipe in ("bf16", "bf16-pure"):
+        request = request_of(Question(model="llama3_8b", cluster="dgx-h100:1", seq=8192, global_batch=8,
+                                      framework="torchtitan", precision=recipe, fixed=("zero=3",)))  # fmt: skip
+        layout = layout_of(request, ExplicitLayout(zero=3))
+        held[recipe] = dict(estimate(request, layout).cost.heaviest.components)["optimizer"]
+        site = Site(hosts=("host0",), gpus_per_node=8)
+        words = export_torchtitan(Planned(model=request.model, job=request.job, layout=layout, site=site)).arguments
+        assert read_launch(LaunchQuestion(framework="torchtitan", world=8, arguments=words)).precision == recipe
+    assert held["bf16-pure"] == pytest.approx(held["bf16"] / 2.0)
+
+
+def test_frameworks_that_keep_masters_refuse_it():
+    with pytest.raises(InputError, match="allowed: torchtitan, none"):
+        request_of(Question(model="llama3_8b", cluster="dgx-h100:1", global_batch=8, seq=8192, precision="bf16-pure"))
