@@ -119,8 +119,11 @@ class Efficiency:
     generations: tuple[Generation, ...]
 
     def generation(self, accelerator: Accelerator) -> Generation:
-        """Return the generation whose words occur in the accelerator's name; the generic one when none does."""
-        return _generation_of(self, accelerator.name)
+        """Return the generation whose words occur in the accelerator's name, or in that of the part that it is like.
+
+        The generic one when none does.
+        """
+        return _generation_of(self, accelerator.known_as)
 
 
 @lru_cache(maxsize=1)

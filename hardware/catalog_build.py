@@ -64,7 +64,8 @@ def build_accelerator(table: Mapping[str, object], where: str, find: FindAcceler
     peak = {attr.removeprefix("peak."): values.pop(attr) for attr in tuple(values) if attr.startswith("peak.")}
     if "like" in table:
         base = find(require_text(table["like"], f"{where}.like"), f"{where}.like")
-        return replace(base, **values, peak=replace(base.peak, **peak))
+        stated = _with_followers(values, base)
+        return replace(base, **stated, peak=replace(base.peak, **peak), constants_of=base.known_as)
     if not peak:
         raise InputError("no peak rate is given", allowed="peak_bf16_tflops and the like, or like = NAME", where=where)
     _require(values, ("name", "memory_bytes", "memory_bytes_per_s"), ACCELERATOR, where)
@@ -135,11 +136,24 @@ def _part(table: Mapping[str, object], kind: type[Any], fields: tuple[Field, ...
     """Return a scale-up fabric, set of adapters, host or cooling, changed from ``base`` or new."""
     values = read_table(table, fields, where)
     if base is not None:
-        return replace(base, **values)
+        return replace(base, **_with_followers(values, base))
     _require(values, _REQUIRED.get(kind, ()), fields, where)
     if kind is ScaleUp:
         values.setdefault("pair_bytes_per_s", values["bytes_per_s"])
     return kind(**values)
+
+
+def _with_followers(values: Mapping[str, Any], base: Any) -> dict[str, Any]:
+    """Return what a table states over ``base``, with what follows from it in the proportion that it has there.
+
+    A part with half the memory offers half to a process, and a switch of twice the rate gives twice to one peer: left
+    as they were, they would contradict what is stated, or hide it.
+    """
+    followed = dict(values)
+    for stated, follower in _FOLLOWERS.get(type(base), {}).items():
+        if stated in values and getattr(base, stated):
+            followed.setdefault(follower, getattr(base, follower) * values[stated] / getattr(base, stated))
+    return followed
 
 
 def _require(values: Mapping[str, object], attributes: tuple[str, ...], fields: tuple[Field, ...], where: str) -> None:
@@ -155,6 +169,12 @@ _PARTS: Final[tuple[tuple[str, type[Any], tuple[Field, ...]], ...]] = (
     ("nics", Nics, NICS),
     ("host", Host, HOST),
     ("cooling", Cooling, COOLING),
+)
+_FOLLOWERS: Final[Mapping[type[Any], Mapping[str, str]]] = MappingProxyType(
+    {
+        Accelerator: {"memory_bytes": "allocatable_bytes", "tdp_w": "max_power_limit_w"},
+        ScaleUp: {"bytes_per_s": "pair_bytes_per_s"},
+    }
 )
 _REQUIRED: Final[Mapping[type[Any], tuple[str, ...]]] = MappingProxyType(
     {

@@ -134,7 +134,8 @@ def _sourced_accelerator(file: str, entry: str) -> _Sourced:
     base = _sourced_accelerator(*_located(like, ACCELERATOR_FILES, "accelerator", entry)) if like else None
     where = f"{file}: {entry}"
     values = {key: value for key, value in table.items() if key not in ("aliases", "sources")}
-    item = build_accelerator({**values, "name": entry}, where, find_accelerator)
+    own = build_accelerator({**values, "name": entry}, where, find_accelerator)
+    item = replace(own, constants_of="")  # the tables of constants know every entry by its own name
     rules, sources = _with_sources(file, entry, base)
     return _Sourced(replace(item, sources=_listed(sources)), rules, sources)
 

@@ -59,7 +59,8 @@ class Accelerator:
     ``peak_clock_hz`` is the clock at which ``peak`` is quoted; ``max_clock_hz`` the highest the part can run.
     ``memory_bytes`` is the total that the driver reports, ``allocatable_bytes`` the total that the runtime offers to a
     process (``cudaMemGetInfo``); 0.0 where nobody published it: then it is ``memory_bytes``.
-    Temperatures are those of the die; 0.0 where the vendor states none.
+    Temperatures are those of the die; 0.0 where the vendor states none. ``constants_of`` names the part whose measured
+    constants (rates of kernels, power and clock) hold for one that is described as like it; empty: its own name says.
     """
 
     name: str
@@ -80,7 +81,13 @@ class Accelerator:
     max_operating_c: float = 0.0
     slowdown_c: float = 0.0
     shutdown_c: float = 0.0
+    constants_of: str = ""
     sources: tuple[str, ...] = ()
+
+    @property
+    def known_as(self) -> str:
+        """The name under which tables of measured constants know it."""
+        return self.constants_of or self.name
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,11 +23,12 @@ from hardware.catalog_schema import (
     Field,
     canonical,
     describe_names,
+    quoted,
     read_table,
     require_tables,
     require_text,
 )
-from hardware.catalog_store import ACCELERATOR_FILES, NODE_FILES, find_accelerator, find_node, names
+from hardware.catalog_store import ACCELERATOR_FILES, NODE_FILES, find_accelerator, find_node, locate, names
 from hardware.cluster import Accelerator, Cluster, DeviceState, Island
 from hardware.errors import InputError
 from hardware.text_file import read_text_file
@@ -114,7 +115,7 @@ def to_toml(cluster: Cluster) -> str:
         lines += ["", "[[island]]", *_lines(island, ISLAND), *_lines(node, NODE)]
         if not node.sources:
             lines.append("sources = []")  # else reading would name the file as the source
-        lines += _section("island.accelerator", node.accelerator, ACCELERATOR)
+        lines += _accelerator(node.accelerator)
         lines += _section("island.scale_up", node.scale_up, SCALE_UP)
         if node.node_fabric is not None:
             lines += _section("island.node_fabric", node.node_fabric, SCALE_UP)
@@ -228,18 +229,26 @@ def _stated(table: Mapping[str, Any]) -> str:
     return f"{', '.join(keys)}: stated in the cluster file"
 
 
+def _accelerator(part: Accelerator) -> list[str]:
+    """The table of an accelerator; one that is like a catalogued part says so, and all values, to inherit none."""
+    if locate(part.constants_of, ACCELERATOR_FILES) is None:
+        return _section("island.accelerator", part, ACCELERATOR)
+    like = f"like = {quoted(part.constants_of)}"
+    return ["", "[island.accelerator]", like, *_lines(part, ACCELERATOR, defaults=True)]
+
+
 def _section(title: str, value: object, schema: tuple[Field, ...]) -> list[str]:
     lines = _lines(value, schema)
     return ["", f"[{title}]", *lines] if lines else []
 
 
-def _lines(value: object, schema: tuple[Field, ...]) -> list[str]:
-    """Return ``key = value`` for each attribute that is not at its default, under the attribute's first key."""
+def _lines(value: object, schema: tuple[Field, ...], *, defaults: bool = False) -> list[str]:
+    """Return ``key = value`` for each attribute under its first key; those at their default only when asked for."""
     lines = {}
     for entry in schema:
         owner, name = _owner(value, entry.attr)
         current = getattr(owner, name)
-        if entry.attr not in lines and current != _default(owner, name):
+        if entry.attr not in lines and (defaults or current != _default(owner, name)):
             lines[entry.attr] = f"{entry.key} = {entry.write(current)}"
     return list(lines.values())
 

@@ -135,6 +135,20 @@ def test_bridge_names_unknown_keys_and_what_it_does_not_judge():
     assert judged.unjudged == ("optimizer.lr", "checkpoint.save_interval")
 
 
+@pytest.mark.parametrize(
+    ("framework", "name", "meant"),
+    [
+        ("nemo", "train.global_batch_size", "data.global_batch_size"),
+        ("nemo", "train.micro_batch_size", "data.micro_batch_size"),
+        ("bridge", "data.global_batch_size", "train.global_batch_size"),
+    ],
+)
+def test_a_key_of_another_framework_is_told_the_key_of_this_one(framework: str, name: str, meant: str):
+    judged = read_launch(told(framework, f"{name}=8", world=8))
+    said = next(fault.message for fault in judged.violations if fault.rule == f"{framework}-override-unknown")
+    assert said == f"override {name} is not known; did you mean {meant}?"
+
+
 def test_bridge_counts_both_grids():
     words = ("model.pipeline_model_parallel_size=8", "model.expert_model_parallel_size=32")
     words += ("model.expert_tensor_parallel_size=1", "model.tensor_model_parallel_size=1")

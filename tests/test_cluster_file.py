@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodels.efficiency import default_efficiency
+from costmodels.power.accelerator import power_model
 from hardware import catalog
 from hardware.catalog_checks import check_cluster
 from hardware.cluster import (
@@ -156,6 +158,49 @@ def test_definitions_of_a_file_hide_the_catalogue() -> None:
     assert part.peak == catalog.accelerator("h100").peak
 
 
+LIKE = """
+[[accelerator]]
+name = "big"
+like = "a100-sxm-80gb"
+{}
+[[accelerator]]
+name = "bigger"
+like = "big"
+[[island]]
+node = "dgx-a100"
+accelerator = "{}"
+nodes = 1
+"""
+
+
+@pytest.mark.parametrize("name", ["big", "bigger"])
+def test_a_part_of_another_name_keeps_the_constants_of_what_it_is_like(name: str) -> None:
+    machine = parsed(LIKE.format("", name))
+    part, known = machine.islands[0].node.accelerator, catalog.accelerator("a100-sxm-80gb")
+    assert default_efficiency().generation(part).name == default_efficiency().generation(known).name == "ampere"
+    assert power_model(part) == power_model(known)
+    assert parsed(to_toml(machine)) == machine
+
+
+def test_memory_and_limit_that_a_part_states_count_at_what_follows_from_them() -> None:
+    part = parsed(LIKE.format("memory_gib = 160\ntdp_w = 800", "big")).islands[0].node.accelerator
+    known = catalog.accelerator("a100-sxm-80gb")
+    assert part.allocatable_bytes / part.memory_bytes == pytest.approx(known.allocatable_bytes / known.memory_bytes)
+    assert part.max_power_limit_w == 800
+    stated = parsed(LIKE.format("memory_gib = 160\nallocatable_gib = 150", "big")).islands[0].node.accelerator
+    assert stated.allocatable_bytes == 150 * 2**30
+
+
+@pytest.mark.parametrize(
+    ("node", "rate", "pair"), [("dgx-h100", 200, 200), ("dgx-h100", 900, 900), ("mi300x-8", 224, 32)]
+)
+def test_the_rate_to_one_peer_follows_that_of_all(node: str, rate: float, pair: float) -> None:
+    fabric = (
+        parsed(f'[[island]]\nnode = "{node}"\nnodes = 1\nscale_up = {{gb_per_s = {rate}}}').islands[0].node.scale_up
+    )
+    assert (fabric.bytes_per_s, fabric.pair_bytes_per_s) == (pytest.approx(rate * 1e9), pytest.approx(pair * 1e9))
+
+
 ISLAND = '[[island]]\nnode = "dgx-h100"\nnodes = 2\n'
 
 
@@ -276,6 +321,7 @@ def accelerators(draw: st.DrawFn) -> Accelerator:
     return Accelerator(
         name=draw(texts),
         vendor=draw(texts),
+        constants_of=draw(st.sampled_from(("", "h100-sxm-80gb"))),
         peak=PeakRates(bf16=draw(positive), fp8=draw(positive)),
         memory_bytes=memory,
         memory_bytes_per_s=draw(st.floats(1e9, 1e14)),

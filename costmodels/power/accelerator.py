@@ -139,7 +139,7 @@ def power_model(accelerator: Accelerator) -> PowerModel:
     table = _table()
     row: dict[str, Any] = dict(table["default"])
     for part in table["part"]:
-        if names_part(tuple(part["match"]), accelerator.name):
+        if names_part(tuple(part["match"]), accelerator.known_as):
             row.update(part)
     limit_w = accelerator.tdp_w
     idle_w = accelerator.idle_w or _value(row, "idle_share") * limit_w

@@ -331,7 +331,9 @@ def _fault(framework: Framework, kind: str, argument: str, message: str) -> Faul
 
 
 def _unknown(name: str, framework: Framework, known: Sequence[str]) -> Fault:
-    close = close_name(name, [*known, *_all_fields()])
+    fields = _all_fields() if framework is Framework.BRIDGE else ()
+    namesakes = [key for key in known if key.rpartition(".")[2] == name.rpartition(".")[2]]  # of another section
+    close = close_name(name, [*known, *fields]) or "".join(namesakes[:1])
     hint = f"; did you mean {close}?" if close else ""
     silent = framework is Framework.NEMO and name.startswith("trainer.strategy.")
     how = ": NeMo accepts it without a word and drops it" if silent else ""
