@@ -1,15 +1,23 @@
 """Search, price, export and check say the same of what can be launched."""
 
+import io
 import json
+from dataclasses import replace
 
+import plan_samples as samples
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
+from costmodels.pipeline.schedules import Schedule
 from hardware.catalog import cluster
 from hardware.errors import InputError
 from planner import Question, plan, request_of
 from planner.cli import app
 from planner.layouts.platform_notes import platform_notes, refuse_platforms
+from planner.report.launch import launch_or_others
+from planner.report.search_text import print_search
+from planner.report.target import Target
 from planner.request import Framework
 
 RUN = CliRunner()
@@ -54,13 +62,29 @@ def test_an_export_of_what_does_not_fit_says_so(tmp_path):
 
 
 def test_a_layout_that_cannot_be_launched_is_not_said_to_be_exported(tmp_path):
-    hybrid = ("search", "nemotronh_8b", "dgx-h100:1", "--global-batch", "8", "--seq", "4096", "--top", "1")
+    foreign = ("search", "gemma_7b", "dgx-h100:1", "--global-batch", "8", "--seq", "4096", "--top", "1")
     report = str(tmp_path / "hybrid.json")
-    text = run(*hybrid, "--json", report)
-    assert "no launch can be written: model nemotronh_8b: Megatron-LM has no flag for a layer of kind mamba" in text
+    text = run(*foreign, "--json", report)
+    assert "no launch can be written: model gemma_7b: Megatron-LM has no flag for the gated activation gelu" in text
     assert "--to megatron" not in text
     assert "--rank 1 --to json" in text
     run("export", report, "--to", "json")
+
+
+def test_where_the_best_layout_has_no_launch_the_next_ones_are_named_with_their_cost():
+    report = samples.report()
+    first = replace(report.layouts[0], layout=replace(report.layouts[0].layout, schedule=Schedule.GPIPE))
+    odd = replace(report, layouts=(first, *report.layouts[1:]))
+    printed = io.StringIO()
+    print_search(Console(width=400, file=printed), odd)
+    text = " ".join(printed.getvalue().split())
+    assert "no launch can be written of the first: schedule gpipe with 2 virtual stages" in text
+    assert "; rank 2, 9.000 s (+2.9 %) and rank 3, 11.50 s (+31.4 %) can" in text
+    assert "--rank 2 --to megatron" in text
+    with pytest.raises(InputError) as error:
+        launch_or_others(odd, 1, Target(format="megatron"))
+    assert error.value.allowed.endswith("; or --rank 2: rank 2, 9.000 s (+2.9 %) and rank 3, 11.50 s (+31.4 %) can")
+    assert "--micro-batch-size" in launch_or_others(odd, 2, Target(format="megatron")).text
 
 
 @pytest.mark.parametrize(

@@ -94,12 +94,12 @@ def traffic(path: Path, rank: int, *, scaling: bool, json_out: str | None) -> in
 def export(path: Path, rank: int, target: Target, folder: Path | None) -> int:
     """Write the launch of a saved layout, or print its arguments."""
     from planner.export.folder import write_folder  # noqa: PLC0415
-    from planner.report.launch import launch_of, print_launch, print_warnings  # noqa: PLC0415
+    from planner.report.launch import launch_or_others, print_launch, print_warnings  # noqa: PLC0415
 
     if folder is not None:
         check_name(folder)
-    report, ranked = saved_layout(path, rank)
-    launch = launch_of(report.request, ranked, target)
+    report, _ = saved_layout(path, rank)
+    launch = launch_or_others(report, rank, target)
     if folder is None:
         write_stdout(launch.text)
         print_warnings(text_console(json_on_stdout=True), launch)

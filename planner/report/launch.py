@@ -1,6 +1,7 @@
 """A saved layout as the files that start it."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -24,11 +25,11 @@ from planner.layouts.platform_notes import refuse_platforms
 from planner.layouts.shape_notes import position_notes
 from planner.nearest import nearest
 from planner.placement.order import places_in_order
-from planner.plan_report import RankedLayout, RankPlace
+from planner.plan_report import PlanReport, RankedLayout, RankPlace
 from planner.report.console import section, show
 from planner.report.layout_text import bullets
 from planner.report.target import Target
-from planner.report.words import BYTES_PER_GIB, layout_text
+from planner.report.words import BYTES_PER_GIB, layout_text, listed, percent, seconds
 from planner.request import Framework, Launcher, PlanRequest
 from planner.rules.table import newer_notes
 
@@ -43,6 +44,8 @@ EXPORTERS: Mapping[str, Callable[[Planned], Export]] = MappingProxyType(
     }
 )
 FORMATS = (*EXPORTERS, "json")
+NAMED = 3
+"""Layouts that are named in the place of one which a format cannot say."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +116,63 @@ def launch_of(request: PlanRequest, ranked: RankedLayout, target: Target) -> Lau
         notes=export.notes,
         warnings=warnings,
     )
+
+
+def launchable(report: PlanReport, target: Target) -> tuple[int, ...]:
+    """Ranks of the first layouts that a format can say, at most a few.
+
+    Parameters
+    ----------
+    report : PlanReport
+        Ranked layouts.
+    target : Target
+        Format, version and hosts.
+    """
+    found: list[int] = []
+    for rank, ranked in enumerate(report.layouts, 1):
+        with suppress(InputError):
+            launch_of(report.request, ranked, target)
+            found.append(rank)
+        if len(found) == NAMED:
+            break
+    return tuple(found)
+
+
+def launchable_words(report: PlanReport, ranks: Sequence[int]) -> str:
+    """Say which ranks can be launched, how long their steps take, and what they cost against the first."""
+    first = report.layouts[0].cost.step.total_s
+    told = []
+    for rank in ranks:
+        step_s = report.layouts[rank - 1].cost.step.total_s
+        told.append(f"rank {rank}, {seconds(step_s)} (+{percent(step_s / first - 1.0)})")
+    return listed(told)
+
+
+def launch_or_others(report: PlanReport, rank: int, target: Target) -> LaunchFiles:
+    """Return a layout of a report in a format, or refuse it with the ranks that the format can say.
+
+    Parameters
+    ----------
+    report : PlanReport
+        Ranked layouts.
+    rank : int
+        From 1.
+    target : Target
+        Format, version and hosts.
+
+    Raises
+    ------
+    InputError
+        As of :func:`launch_of`.
+    """
+    try:
+        return launch_of(report.request, report.layouts[rank - 1], target)
+    except InputError as error:
+        others = launchable(report, target)
+        if not others:
+            raise
+        can = f"--rank {others[0]}: {launchable_words(report, others)} can"
+        raise InputError(error.what, allowed="; or ".join(filter(None, (error.allowed, can)))) from None
 
 
 def _warnings(request: PlanRequest, ranked: RankedLayout) -> tuple[str, ...]:

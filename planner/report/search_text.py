@@ -12,7 +12,7 @@ from hardware.errors import InputError
 from hardware.nouns import count
 from planner.plan_report import PlanReport, SearchProof
 from planner.report.console import bars, section, show
-from planner.report.launch import launch_of
+from planner.report.launch import launch_of, launchable, launchable_words
 from planner.report.layout_text import breakdown, facts, job_line, labelled
 from planner.report.ranking import ranking
 from planner.report.stage_text import uneven_sections
@@ -49,7 +49,7 @@ def print_search(
     if not report.layouts:
         show(console, job_line(report.request), *_infeasible(report), *_proof(report), *saved_lines(written))
         return
-    best, not_launched = report.layouts[0], _not_launched(report)
+    best, (not_launched, rank) = report.layouts[0], _not_launched(report)
     show(
         console,
         job_line(report.request),
@@ -64,7 +64,7 @@ def print_search(
         breakdown(best.cost.step, bars(console)),
         *_losses(report),
         *more,
-        *_next(report, saved, can_launch=not not_launched),
+        *_next(report, saved, rank=rank),
         *saved_lines(written),
     )
 
@@ -159,22 +159,26 @@ def _exported_to(report: PlanReport) -> Framework:
     return Framework.MEGATRON if framework is Framework.NONE else framework
 
 
-def _not_launched(report: PlanReport) -> str:
-    """Why the best layout cannot be exported; empty where it can."""
+def _not_launched(report: PlanReport) -> tuple[str, int]:
+    """Why the best layout cannot be exported, and the first rank that can: empty and 1 where the best can, 0: none."""
+    target = Target(format=str(_exported_to(report)))
     try:
-        launch_of(report.request, report.layouts[0], Target(format=str(_exported_to(report))))
+        launch_of(report.request, report.layouts[0], target)
     except InputError as error:
-        return f"no launch can be written: {error.what}"
-    return ""
+        others = launchable(report, target)
+        if not others:
+            return f"no launch can be written: {error.what}", 0
+        return f"no launch can be written of the first: {error.what}; {launchable_words(report, others)} can", others[0]
+    return "", 1
 
 
-def _next(report: PlanReport, saved: str, *, can_launch: bool) -> Sequence[RenderableType]:
+def _next(report: PlanReport, saved: str, *, rank: int) -> Sequence[RenderableType]:
     file = shlex.quote(saved) if saved and saved != "-" else "plan.json"
-    launched = f"plan export {file} --rank 1 --to {_exported_to(report)} -o launch    # the launch files"
+    launched = f"plan export {file} --rank {rank} --to {_exported_to(report)} -o launch    # the launch files"
     bare = f"plan export {file} --rank 1 --to json    # the layout, without any framework's words"
     steps = [
         f"plan explain {file} --rank 1    # where the time goes, what to change",
-        launched if can_launch else bare,
+        launched if rank else bare,
     ]
     how = "" if saved and saved != "-" else ", once --json plan.json is added to this search"
     return (section(f"Next{how}", Text("\n".join(f"  {step}" for step in steps))),)
