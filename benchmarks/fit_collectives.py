@@ -78,6 +78,8 @@ NOT_FITTED: Final = {  # tables that say nothing about the machine's network, an
     "v100_8n_ar_100g": "a third of the adapter's rate, reported as a fault",
     "v100_8n_a2a_100g": "reported as a fault",
     "mi300x_2n_ar": "floor of 220 us reported as a fault",
+    "aic_a100_sxm_all_reduce_2gpu_int8": "8-bit sums take longer; with no switch that reduces they stand for nothing",
+    "aic_a100_sxm_all_reduce_8gpu_int8": "8-bit sums take longer; with no switch that reduces they stand for nothing",
 }
 NOT_FITTED_PREFIXES: Final = {
     "aic_l40s_": "virtual machine without peer access between more than two accelerators",
@@ -191,8 +193,7 @@ def _tiers(entry: dict[str, str], ranks: int) -> tuple[Tier, ...]:
 
 
 SCALARS: Final = (
-    "exponent", "interference", "copy_bytes_per_s", "in_network_fill", "in_network_s", "tree", "peer_s",
-    "remote_peer_s",
+    "exponent", "interference", "in_network_fill", "in_network_s", "tree", "peer_s", "remote_peer_s",
 )  # fmt: skip
 BOUNDS: Final = {  # what is physically sensible
     "exponent": (0.4, 1.0), "interference": (0.01, 0.5), "copy_bytes_per_s": (3e11, 3e12),
@@ -202,7 +203,7 @@ BOUNDS: Final = {  # what is physically sensible
     "in_network": (0.4, 1.0),
 }  # fmt: skip
 PRIOR: Final = 0.001  # weight of the squared log distance from the starting value: holds what few tables see
-PER_LINK: Final = ("launch_s", "hop_s", "ring", "alltoall", "in_network")
+PER_LINK: Final = ("launch_s", "hop_s", "ring", "copy_bytes_per_s", "alltoall", "in_network")
 
 
 def _varied(constants: NetworkConstants, name: str, link: int, factor: float) -> NetworkConstants:

@@ -101,10 +101,11 @@ def test_latency_and_bandwidth_combine_to_more_than_either(latency: float, bandw
 
 def test_large_rings_move_their_share_of_the_message_over_the_link() -> None:
     tiers = tiers_of()
-    rate = 450e9 * NETWORK.link(tiers[0]).ring
+    link = NETWORK.link(tiers[0])
+    rate = 450e9 * link.ring
     message = 1e15  # so large that latency vanishes
     for size in (2, 4, 8):
-        copy = message / size / NETWORK.copy_bytes_per_s
+        copy = message / size / link.copy_bytes_per_s
         group = placed(size, 1, tiers)
         gather = seconds("all_gather", message, group, tiers)
         assert gather == pytest.approx((size - 1) / size * message / rate + copy, rel=1e-3)

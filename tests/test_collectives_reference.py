@@ -69,6 +69,16 @@ def test_messages_of_training_size() -> None:
     assert np.median(found) < 0.10
 
 
+@pytest.mark.parametrize("members", ["2", "4", "8"])
+def test_groups_of_two_get_less_out_of_the_links_of_a100_than_groups_of_eight(members: str) -> None:
+    """From 64 MiB to 1 GiB two members move 166 to 197 GB/s over the bus, eight 203 to 229."""
+    found = errors(
+        lambda row: row["table"].startswith("vtrain_a100") and row["ranks"] == members and int(row["bytes"]) >= 64 << 20
+    )
+    assert len(found) == 3
+    assert np.mean(found) < 0.06
+
+
 def test_order_of_machines_is_kept() -> None:
     """Where two machines' measured times of the same collective and size differ by half, the order comes out right."""
     groups: dict[tuple[str, str, str], list[tuple[float, float]]] = defaultdict(list)

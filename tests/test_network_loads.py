@@ -195,7 +195,7 @@ def flow_pace(flow: FlowSpeed, pricing: Pricing, layout: Layout) -> float:
     network = pricing.constants.network
     ideal = replace(
         network,
-        links=tuple(replace(link, ring=1.0, alltoall=1.0, incast=0.0) for link in network.links),
+        links=tuple(replace(link, ring=1.0, copy_bytes_per_s=1e30, alltoall=1.0, incast=0.0) for link in network.links),
         group_bytes_per_s=1e30,
         interference=0.0,
     )
@@ -204,7 +204,7 @@ def flow_pace(flow: FlowSpeed, pricing: Pricing, layout: Layout) -> float:
     placed = PlacedTable(table_of([layout.first], pp=[layout.pp], micro_batch=[1]), tiers, ideal)
     collective = {Pattern.RING: "all_gather", Pattern.PAIRS: "alltoall", Pattern.NEIGHBOUR: "sendrecv"}[flow.pattern]
     message = 1e18
-    seconds = COLLECTIVE_S[collective](message, placed.group(flow.axis), tiers, replace(ideal, copy_bytes_per_s=1e30))
+    seconds = COLLECTIVE_S[collective](message, placed.group(flow.axis), tiers, ideal)
     return message / float(seconds[0])
 
 

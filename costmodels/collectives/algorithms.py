@@ -78,7 +78,7 @@ def _ring_latency_s(route: Route, rounds: float) -> Floats:
 def _ring_s(message_bytes: Bytes, route: Route, rounds: float, constants: NetworkConstants) -> Floats:
     """Ring over all members: (n - 1) / n of the message passes every neighbour pair, once per round."""
     share = rounds * (route.size - 1.0) / route.size
-    times = [message_bytes * (share / route.ring_bytes_per_s + 1.0 / (route.size * constants.copy_bytes_per_s))]
+    times = [message_bytes * (share / route.ring_bytes_per_s + 1.0 / (route.size * route.copy_bytes_per_s))]
     times += [
         np.where(crossing.parts > 1, message_bytes * share / crossing.bytes_per_s, 0.0) for crossing in route.crossings
     ]
@@ -107,7 +107,7 @@ def _crossing_latency_s(route: Route) -> Floats:
 def _tree_s(message_bytes: Bytes, route: Route, constants: NetworkConstants) -> Floats:
     """Chain inside the domain, tree between domains."""
     chain = 2.0 * (route.inside - 1.0)
-    times = [message_bytes * (chain / route.ring_bytes_per_s + 1.0 / constants.copy_bytes_per_s) / route.inside]
+    times = [message_bytes * (chain / route.ring_bytes_per_s + 1.0 / route.copy_bytes_per_s) / route.inside]
     times += _crossing_times_s(message_bytes, route)
     latency = route.launch_s + chain * route.hop_s + _crossing_latency_s(route)
     return _time_s(latency, [time / constants.tree for time in times], constants)
@@ -177,7 +177,7 @@ def _broadcast_s(message_bytes: Bytes, route: Route, constants: NetworkConstants
 
 def _all_to_all_s(message_bytes: Bytes, route: Route, constants: NetworkConstants) -> Floats:
     part_bytes = message_bytes / route.size
-    times = [part_bytes * ((route.inside - 1.0) / route.alltoall_bytes_per_s + 1.0 / constants.copy_bytes_per_s)]
+    times = [part_bytes * ((route.inside - 1.0) / route.alltoall_bytes_per_s + 1.0 / route.copy_bytes_per_s)]
     latency = route.launch_s + (route.inside - 1.0) * constants.peer_s
     met = False  # flows meet at the receiving adapter, once, whatever the switches between
     for crossing in route.crossings:

@@ -29,6 +29,8 @@ class LinkConstants:
         One step from neighbour to neighbour, at the tier latency ``latency_s`` [s].
     ring, alltoall, in_network : float
         Achieved share of the rate: in rings and point to point, in all-to-all, and in reductions by the switch [1].
+    copy_bytes_per_s : float
+        Rate at which a member of a group whose innermost tier this is moves its own part, beside what passes links.
     incast : float
         Flows into one adapter at which all-to-all falls to half; 0.0: it does not fall.
     """
@@ -39,6 +41,7 @@ class LinkConstants:
     hop_s: float
     latency_s: float
     ring: float
+    copy_bytes_per_s: float
     alltoall: float
     in_network: float
     incast: float
@@ -63,7 +66,6 @@ class NetworkConstants:
 
     exponent: float
     interference: float
-    copy_bytes_per_s: float
     in_network_fill: float
     in_network_s: float
     tree: float
@@ -114,7 +116,6 @@ def network_of(table: dict[str, Any]) -> NetworkConstants:
     names = (
         "exponent",
         "interference",
-        "copy_bytes_per_s",
         "in_network_fill",
         "in_network_s",
         "tree",

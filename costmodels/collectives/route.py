@@ -46,6 +46,7 @@ class Route:
     ring_bytes_per_s: Floats
     alltoall_bytes_per_s: Floats
     pair_bytes_per_s: Floats
+    copy_bytes_per_s: float
     in_network_bytes_per_s: float
     launch_s: float
     hop_s: float
@@ -95,6 +96,7 @@ def route_of(group: PlacedGroup, tiers: tuple[Tier, ...], constants: NetworkCons
         alltoall_bytes_per_s=alltoall_bytes_per_s(tiers[0], together, group.stride) * inner.alltoall,
         ring_bytes_per_s=ring_bytes_per_s(tiers[0], together, group.stride) * inner.ring,
         pair_bytes_per_s=ring_bytes_per_s(tiers[0], np.minimum(together, 2), group.stride) * inner.ring,
+        copy_bytes_per_s=inner.copy_bytes_per_s,
         in_network_bytes_per_s=tiers[0].bytes_per_s * inner.in_network if tiers[0].in_network_reduction else 0.0,
         launch_s=inner.launch_s,
         hop_s=constants.hop_s(tiers[0]),
