@@ -151,6 +151,7 @@ CONSTANTS = (
     _of_generation("ampere", "host"),
     _overlap("contention"),
     _overlap("step_exchange"),
+    _overlap("step_exchange_own"),
     _overlap("user_buffer_contention"),
     _overlap("window_share"),
     _overlap("slice_s", lambda row: row.asked.job.software.sliced_states),

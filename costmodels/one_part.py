@@ -10,6 +10,7 @@ from costmodels.exchange import LayerExchange, PlacedTable, layer_exchange, tens
 from costmodels.host_waits import BESIDE, IN_TURN, MEETING, host_wait_s
 from costmodels.layout import Granularity, Recompute
 from costmodels.memory.states import LocalParameters, local_parameters
+from costmodels.mesh import Axis
 from costmodels.overlap import exposed_s
 from costmodels.part_ops import EMBEDDING, HEAD
 from costmodels.pricing import Pricing
@@ -17,6 +18,7 @@ from costmodels.reliability import expected_maximum
 from costmodels.table import Bools, Floats
 from costmodels.workload.op import SUBMODULES, Op, OpKind
 from costmodels.works import DEVICE_WORKS, WORK_OF, Work
+from hardware.cluster import FabricShape
 
 
 class Part:
@@ -187,12 +189,19 @@ class Part:
         parameters = self.parameters.dense + self.parameters.expert
         return accumulation_s(parameters, p.job, p.accelerator, efficiency=p.constants.efficiency)
 
-    @property
-    def _step_exchange(self) -> float:
-        """Time of a tensor-parallel exchange over its time alone: more where Python starts it between other calls."""
-        software = self.pricing.job.software
-        copied = software.scripted or software.copied_exchanges
-        return self.pricing.constants.overlap.step_exchange if copied else 1.0
+    @cached_property
+    def _step_exchange(self) -> Floats:
+        """Time of a tensor-parallel exchange over its time alone, shape (S,).
+
+        More than 1 where Python starts it between other calls, and most where the group's links are shared.
+        """
+        software, overlap = self.pricing.job.software, self.pricing.constants.overlap
+        if not (software.scripted or software.copied_exchanges):
+            return np.ones(len(self.table))
+        shared = self.placed.group(Axis.TP).parts(0) > 1
+        if self.placed.tiers[0].shape is FabricShape.TREE:
+            shared = np.ones_like(shared)
+        return np.where(shared, overlap.step_exchange, overlap.step_exchange_own)
 
     def _tp_exposed(self, transfer_s: Floats, gemm_s: Floats) -> Floats:
         overlap = self.pricing.constants.overlap

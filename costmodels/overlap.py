@@ -20,7 +20,8 @@ class Overlap:
     nothing; ``contention`` what a second of hidden transfer takes from the compute beside it (multiprocessors and
     memory bandwidth of its kernels), ``user_buffer_contention`` the same for exchanges that copy engines or a few
     multiprocessors move; ``step_exchange`` the time of a tensor-parallel exchange inside a step over its time alone,
-    where layers are called op by op from Python: ranks arrive apart, and results are copied into place; ``slice_s`` the
+    where layers are called op by op from Python and groups share links: ranks arrive apart, and groups meet on the
+    links; ``step_exchange_own`` the same where every accelerator has links of its own; ``slice_s`` the
     host's time to cut one shard out of one tensor and to copy it back; ``poll_s`` what a transfer between stages takes
     longer where they look now and then whether it has arrived; ``turn_s`` the time of one host at a tensor-parallel
     exchange that the hosts of a group start one after the other; ``retry_s`` what a layer takes longer for a
@@ -33,6 +34,7 @@ class Overlap:
     contention: float
     user_buffer_contention: float
     step_exchange: float
+    step_exchange_own: float
     slice_s: float
     poll_s: float
     turn_s: float
@@ -50,6 +52,7 @@ def default_overlap() -> Overlap:
         contention=float(table["contention"]["value"]),
         user_buffer_contention=float(table["user_buffer_contention"]["value"]),
         step_exchange=float(table["step_exchange"]["value"]),
+        step_exchange_own=float(table["step_exchange_own"]["value"]),
         slice_s=float(table["slice_s"]["value"]),
         poll_s=float(table["poll_s"]["value"]),
         turn_s=float(table["turn_s"]["value"]),

@@ -142,6 +142,25 @@ def test_overlap_pays() -> None:
     assert (hidden[2:] < waiting[2:]).all()
 
 
+@pytest.mark.parametrize(
+    ("hardware", "gpus_per_node", "tp", "shared"),
+    [("H100", 8, 8, False), ("MI300X", 8, 8, False), ("L4", 8, 8, True), ("H100", 8, 16, True), ("H100", 4, 8, True)],
+)
+def test_exchanges_between_calls_of_python_take_longest_where_groups_share_links(
+    hardware: str, gpus_per_node: int, tp: int, shared: bool
+) -> None:
+    """Inside a domain of own links groups do not meet; on host bridges, and beyond the domain, they do."""
+    island = cluster_of_run(hardware, 16, gpus_per_node, 1e11).islands[0]
+    table = rows([Strategy(tp=tp, dp=16 // tp)])
+    alone, between = (
+        price_parts(replace(pricing(scripted=scripted), island=island), table).forward_s[Work.TP, 0, 0]
+        for scripted in (False, True)
+    )
+    overlap = pricing().constants.overlap
+    assert overlap.step_exchange > overlap.step_exchange_own > 1.0
+    assert between / alone == pytest.approx(overlap.step_exchange if shared else overlap.step_exchange_own)
+
+
 def replace_software(asked: Pricing, **changes: bool) -> Pricing:
     return replace(asked, job=replace(asked.job, software=replace(asked.job.software, **changes)))
 
