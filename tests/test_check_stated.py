@@ -218,3 +218,26 @@ def test_overrides_on_one_line_are_overrides(tmp_path):
     file.write_text("trainer.num_nodes=2 trainer.devices=8 trainer.strategy.tensor_model_parallel_size=8\n")
     judged = read_launch(LaunchQuestion(framework="nemo", file=file, model="llama3_8b"))
     assert (judged.world, judged.layout.first.tp) == (16, 8)
+
+
+# ---------------------------------------------------------------------------------------------------------- Galvatron
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        ({}, ""),
+        ({"chunks": 3}, "no price"),  # a replica's samples in chunks of two sizes
+        ({"global_bsz": 8}, "16 replicas"),  # the vocabulary has tp 1 where vtp is left out
+        ({"global_bsz": 8, "vtp": 4}, ""),
+        ({"chunks": 3, "pp_division": "16,15"}, "pp_division"),
+    ],
+)
+def test_galvatron_asks_the_vocabulary_too(tmp_path, changes, part):
+    """As check_hp_config and get_hybrid_parallel_configs_api of Hetu-Galvatron 2.4.1 do."""
+    lists = {name: ",".join([value] * 32) for name, value in (("tp_sizes_enc", "4"), ("tp_consecutive_flags", "1"))}
+    config = {"pp_deg": 2, **lists, "dp_types_enc": ",".join(["0"] * 32), "global_bsz": 32, "chunks": 2}
+    file = tmp_path / "galvatron.json"
+    file.write_text(json.dumps({**config, "default_dp_type": "zero2", **changes}))
+    judged = read_launch(LaunchQuestion(framework="galvatron", file=file, world=32, model="llama3_8b"))
+    told = " ".join((*judged.notes, *(violation.message for violation in judged.violations)))
+    assert judged.legal == (part in ("", "no price")), judged.violations
+    assert part in told

@@ -143,23 +143,42 @@ def stated_layout(launch: GalvatronLaunch, model: ModelFacts) -> StatedLayout:
         raise InputError(f"tp_sizes_enc names {layers} layers, the model has {model.layers}", allowed="equal numbers")
     strategies = _strategies(launch, model, pp, layers)
     dp, samples = strategies[0].dp, strategies[0].dp * chunks
-    if batch % dp:
-        raise InputError(f"global_bsz {batch} does not divide by dp {dp}", allowed="a multiple")
+    most = _most_replicas(config, strategies)
+    if batch % dp or batch % most:
+        raise InputError(
+            f"global_bsz {batch} does not divide by {max(dp, most)} replicas, of the layers and of the vocabulary"
+            f" (vtp {config.get('vtp', 1)}, vcp {config.get('vcp', 1)})",
+            allowed=f"a multiple of {max(dp, most)}, or vtp and vcp as the layers have",
+        )
+    told = str(config.get("pipeline_type", "gpipe"))
+    if told not in _SCHEDULES:
+        raise InputError(f"pipeline_type {told!r}", allowed=", ".join(_SCHEDULES))
+    counts = _division(config, pp, layers)
     if batch % samples:
         raise UnpricedError(
             f"{batch // dp} samples of a replica in {chunks} chunks are of two sizes, which has no price here",
             allowed=f"chunks that divide {batch // dp}",
         )
-    told = str(config.get("pipeline_type", "gpipe"))
-    if told not in _SCHEDULES:
-        raise InputError(f"pipeline_type {told!r}", allowed=", ".join(_SCHEDULES))
     layout = Layout(
-        stages=_stages(strategies, _division(config, pp, layers)),
+        stages=_stages(strategies, counts),
         micro_batch=batch // samples,
         num_microbatches=chunks,
         schedule=_SCHEDULES[told],
     )
     return StatedLayout(layout=layout, global_batch=batch, seq=stated_seq(launch) or max(1, model.max_positions))
+
+
+def _most_replicas(config: Mapping[str, Any], strategies: Sequence[Strategy]) -> int:
+    """Replicas of the narrowest grid among layers and vocabulary, whose degrees are 1 where they are left out.
+
+    References
+    ----------
+    Hetu-Galvatron 2.4.1 ``hybrid_parallel_config.py``: the batch divides by a stage's GPUs over both least degrees.
+    """
+    vocabulary = [_whole(config.get(key, 1), key) for key in ("vtp", "vcp")]
+    tp = min(vocabulary[0], *(strategy.tp for strategy in strategies))
+    cp = min(vocabulary[1], *(strategy.cp for strategy in strategies))
+    return max(1, strategies[0].gpus // tp // cp)
 
 
 def stated_seq(launch: GalvatronLaunch) -> int:
@@ -178,6 +197,7 @@ def degrees_of(launch: GalvatronLaunch, model: ModelFacts) -> Proposal:
     tp, cp, pp = first("tp_sizes_enc"), first("cp_sizes_enc"), first("pp_deg")
     dp = max(1, launch.world // max(1, tp * cp * pp))
     batch, chunks = first("global_bsz"), first("chunks")
+    micro, rest = divmod(batch, max(1, chunks * dp))
     return Proposal(
         world=launch.world,
         tp=tp,
@@ -185,7 +205,7 @@ def degrees_of(launch: GalvatronLaunch, model: ModelFacts) -> Proposal:
         cp=cp,
         ep=first("ep_sizes_enc"),
         etp=first("tp_of_ep_sizes_enc"),
-        micro_batch=max(1, batch // max(1, chunks * dp)),
+        micro_batch=1 if rest else max(1, micro),
         global_batch=batch,
         seq=stated_seq(launch) or max(1, model.max_positions),
         sequence_parallel=tp > 1,

@@ -219,8 +219,8 @@ def stated_layout(launch: TitanLaunch, model: ModelFacts) -> StatedLayout:
     micro = read.number(_P + "pipeline_parallel_microbatch_size", 1) if pp > 1 else local
     batch = read.number(_T + "global_batch_size", -1)
     batch = batch if batch >= 0 else local * strategy.dp
+    _check_filled(read, local // max(1, micro), sum(map(len, split)))
     _check_batch(batch, local, strategy.dp, micro, pp)
-    _check_filled(read, local // micro, sum(map(len, split)))
     schedule = _schedule(read) if pp > 1 else Schedule.ONE_F_ONE_B
     layout = Layout(
         stages=uniform_stages(split, strategy),

@@ -121,6 +121,7 @@ def with_derived(given: Mapping[str, Ints]) -> Columns:
         columns[f"has_{name}"] = (columns[name] > 1).astype(np.int64)
     columns["has_vpp"] = columns["has_vpp"] | columns["interleaved_one"]
     columns["has_experts"] = (columns["experts"] > 0).astype(np.int64)
+    columns["experts_over_tp"] = (columns["tp"] > columns["ep"] * columns["etp"]).astype(np.int64)
     columns["group_fits"] = (columns["group"] <= columns["microbatches"]).astype(np.int64)
     columns["edp_differs"] = (columns["edp"] != columns["shard_ranks"]).astype(np.int64)
     columns["grid_whole"] = (columns["used"] == columns["world"]).astype(np.int64)
