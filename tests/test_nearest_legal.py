@@ -179,7 +179,7 @@ ZERO_3 = {"zero_optimization": {"stage": 3}}
         (f"nemo llama3_8b 64 {STAGES}", None, "layers per stage 8x4 in 3 chunks"),
         ("deepspeed llama3_8b 64 --pipeline-model-parallel-size 4", ZERO_3, "pp 4 -> 1"),
         ("deepspeed mixtral_8x22b 16 --moe-expert-parallel-size 3", {}, "ep 3 -> 4"),
-        ("galvatron llama3_8b 64", {**GALVATRON, **TP_3}, "tp 3 -> 4; micro_batch 3 -> 1"),
+        ("galvatron llama3_8b 64", {**GALVATRON, **TP_3}, "tp 3 -> 4"),
     ],
 )
 def test_what_is_near_is_judged_as_the_launch_that_says_it(launch, config, near, tmp_path):
