@@ -118,8 +118,9 @@ def _check_rack(island: Island, where: str) -> None:
 def _check_devices(island: Island, where: str) -> None:
     """Each device exists, and is stated once."""
     seen: set[tuple[int, int]] = set()
-    for number, device in enumerate(island.devices, start=1):
-        place, key = f"{where}: device {number}", (device.node, device.gpu)
+    place = f"{where}: device"
+    for device in island.devices:
+        key = (device.node, device.gpu)
         if not (0 <= device.node < island.nodes and 0 <= device.gpu < island.node.gpus):
             raise InputError(
                 f"node {device.node}, gpu {device.gpu} is not in the island",

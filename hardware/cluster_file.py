@@ -200,18 +200,20 @@ def _island(table: Mapping[str, Any], where: str, local: _Definitions) -> Island
         raise InputError("'node' is missing", allowed="a node type, or 'name' and a full description", where=where)
     preset = _with_statement(build_node(own, where, local.accelerator, base), own)
     devices = tuple(
-        _device(entry, f"{where}: device {number}")
+        device
         for number, entry in enumerate(require_tables(table.get("device", []), f"{where}: device"), start=1)
+        for device in _devices(entry, preset.node.gpus, f"{where}: device {number}")
     )
     return Island(**values, node=preset.node, fabric=preset.fabric, devices=devices)
 
 
-def _device(table: Mapping[str, Any], where: str) -> DeviceState:
+def _devices(table: Mapping[str, Any], gpus: int, where: str) -> list[DeviceState]:
+    """One accelerator, or all of a node where the table names none."""
     values: dict[str, Any] = read_table(table, DEVICE, where)
-    missing = [key for key in ("node", "gpu") if key not in values]
-    if missing:
-        raise InputError(f"'{missing[0]}' is missing", allowed="node and gpu, both counted from 0", where=where)
-    return DeviceState(**values)
+    if "node" not in values:
+        raise InputError("'node' is missing", allowed="node, and gpu for one of it, counted from 0", where=where)
+    named = [values.pop("gpu")] if "gpu" in values else range(gpus)
+    return [DeviceState(gpu=gpu, **values) for gpu in named]
 
 
 def _with_statement(preset: NodePreset, table: Mapping[str, Any]) -> NodePreset:

@@ -137,6 +137,12 @@ def test_units_are_converted_once() -> None:
     assert (first.host.memory_bytes, second.host.memory_bytes) == (7e9, 2.0**30)
 
 
+def test_a_device_without_gpu_is_all_of_its_node() -> None:
+    """A supply fault slows a node: the other one stays as it is."""
+    (island,) = parsed(ISLAND + "[[island.device]]\nnode = 1\nspeed = 0.25\n").islands
+    assert island.devices == tuple(DeviceState(node=1, gpu=gpu, speed=0.25) for gpu in range(8))
+
+
 def test_definitions_of_a_file_hide_the_catalogue() -> None:
     machine = parsed(
         """
@@ -256,11 +262,12 @@ ISLAND = '[[island]]\nnode = "dgx-h100"\nnodes = 2\n'
         (ISLAND + "[[island.fabric]]\nnodes = 4\n[[island.fabric]]\nnodes = 6", "fabric sizes [4, 6] do not nest"),
         (ISLAND + "[[island.fabric]]\nnodes = 4\noversubscription = 0.5", "0.5 is out of range; allowed: 1 to 1000"),
         (ISLAND + ISLAND, "several islands, but nothing says how they are joined"),
-        (ISLAND + "[[island.device]]\ngpu = 1", "island 1: device 1: 'node' is missing; allowed: node and gpu"),
+        (ISLAND + "[[island.device]]\ngpu = 1", "island 1: device 1: 'node' is missing; allowed: node, and gpu"),
         (ISLAND + "[[island.device]]\nnode = 2\ngpu = 1", "node 2, gpu 1 is not in the island; allowed: node 0 to 1"),
         (ISLAND + "[[island.device]]\nnode = 1\ngpu = 1\nspeed = 0", "device 1.speed: 0 is out of range"),
         (ISLAND + "[[island.device]]\nnode = 1\ngpu = 1\nspeed = 1.2", "0.001 to 1"),
-        (ISLAND + "[[island.device]]\nnode = 1\ngpu = 1\n" * 2, "device 2: node 1, gpu 1 is stated twice"),
+        (ISLAND + "[[island.device]]\nnode = 1\ngpu = 1\n" * 2, "device: node 1, gpu 1 is stated twice"),
+        (ISLAND + "[[island.device]]\nnode = 1\n[[island.device]]\nnode = 1\ngpu = 1\n", "gpu 1 is stated twice"),
         ("pue = 0.9\n" + ISLAND, "lab.toml.pue: 0.9 is out of range; allowed: 1 to 10"),
         ("pue = '1.2'\n" + ISLAND, "'1.2' is not a number"),
         ("electricity = 0.2\n" + ISLAND, "did you mean 'electricity_per_kwh'?"),

@@ -23,9 +23,12 @@ from costmodels.power.heat import (
 from costmodels.price import price_layout, price_layout_with_heat
 from hardware.cluster import Cluster, DeviceState, FabricTier
 from hardware.errors import InputError
+from planner.advice.heat import heat_advice
+from planner.advice.remedies import remedies
+from planner.advice.what_if import what_ifs
 from planner.layouts.build import on_island
 from planner.layouts.explicit import ExplicitLayout, layout_of
-from planner.placement import place_layout, place_with_splits, placement_of, rank_places
+from planner.placement import place_layout, place_with_splits, placement_of, rank_places, stated_placement
 from planner.placement.candidates import board_of, every_placement, near
 from planner.placement.joint import network_minds
 from planner.placement.patterns import NodeSlots, patterns
@@ -34,6 +37,7 @@ from planner.planning import estimate, plan, pricings_of
 from planner.question import Question, request_of
 from planner.request import Objective, PlanRequest
 from planner.search.uniform import UniformSearch
+from planner.traffic.sensitivity import sensitivities
 
 TWO_ROWS = NodeSlots(columns=((0, 2), (1, 3)), kinds=(0, 0), coolness=(0, 1, 2, 3))
 
@@ -276,6 +280,30 @@ def test_a_given_placement_is_priced_as_it_is_beside_the_one_in_order() -> None:
     assert found.in_order is not None
     assert found.cost.step.total_s < found.in_order.step_time_s
     assert placement_of(found.placement, request.cluster, even, "x") == reverse
+
+
+def test_what_would_change_is_asked_of_the_ranks_where_they_are() -> None:
+    """Caps, slow accelerators, fabrics and micro-batches of a layout in order, and of the same one placed well."""
+    request = hot(3, 4, inlets=(25.0, 25.0, 44.0))
+    split = layout_of(request, ExplicitLayout(tp=4, layers_per_stage="10,12,10", micro_batch=2))
+    placed = estimate(request, split)
+    usual = estimate(request, split, placement=identity(12, 4))
+    capped = pricings_of(replace(request, job=replace(request.job, power_cap_w=630.0)))
+    for ranked in (placed, usual):
+        now, there = ranked.cost.step.total_s, stated_placement(ranked, request)
+        told = {item.words: item.step_s for item in what_ifs(request, ranked)}
+        assert told["GPUs capped at 630 W (90%)"] == price_layout_with_heat(capped, split, there).step.total_s
+        assert now <= told["one GPU of 12 2.5 % slower"] <= 1.026 * now
+        for item in sensitivities(request, split, there=there):
+            assert item.step_s <= now * 1.0001 if item.factor > 1.0 else item.step_s >= now * 0.9999
+        doubled = replace(split, micro_batch=4, num_microbatches=4)
+        other = price_layout_with_heat(pricings_of(request), doubled, there).step.total_s
+        assert heat_advice(request, ranked).micro_batches[-1].step_s == pytest.approx(other - now)
+    assert placed.cost.step.total_s < 0.99 * usual.cost.step.total_s
+    for ranked, offered in ((placed, False), (usual, True)):
+        faster = remedies(request, split, ranked.cost, there=stated_placement(ranked, request)).faster
+        gains = [remedy.cost.step.total_s for remedy in faster if remedy.change == "ranks placed by coolness"]
+        assert gains == ([placed.cost.step.total_s] if offered else [])
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from planner.cli import app
 from planner.devices.rebalance import placement_of, rebalance
 from planner.devices.stragglers import stragglers
 from planner.layouts.explicit import ExplicitLayout, layout_of
-from planner.placement.slow_devices import SlowDevice, slow_devices, without_slow_nodes
+from planner.placement.slow_devices import SlowDevice, slow_devices, with_like_devices, without_slow_nodes
 from planner.plan_report import RankPlace
 from planner.planning import estimate, plan, pricings_of
 from planner.request import PlanRequest
@@ -44,6 +44,29 @@ def test_slow_by_speed_or_clock_against_the_median() -> None:
         SlowDevice(node=0, gpu=0, pace=pytest.approx(0.7)),
     )
     assert slow_devices(pricings_of(with_devices(request, *measured[1:]))) == ()
+
+
+def test_few_clocks_are_held_against_what_products_leave() -> None:
+    """One clock alone, or those of one node of two, are no measure of themselves: products keep 1225 of 1410 MHz."""
+    request = asked(cluster="dgx-a100:2")
+    assert slow_devices(pricings_of(with_devices(request, DeviceState(node=1, gpu=3, clock_hz=1200e6)))) == ()
+    (alone,) = slow_devices(pricings_of(with_devices(request, DeviceState(node=1, gpu=3, clock_hz=900e6))))
+    assert alone == SlowDevice(node=1, gpu=3, pace=pytest.approx(900 / 1225, abs=0.01))
+    starved = [DeviceState(node=1, gpu=gpu, clock_hz=900e6) for gpu in range(8)]
+    assert {device.node for device in slow_devices(pricings_of(with_devices(request, *starved)))} == {1}
+
+
+def test_slow_devices_are_taken_to_be_like_the_others() -> None:
+    """As most of the island was measured; where little was, as the model has a device without a statement."""
+    measured = [DeviceState(node=place // 8, gpu=place % 8, clock_hz=1200e6, speed=0.99) for place in range(16)]
+    measured[5] = replace(measured[5], clock_hz=800e6, temperature_c=88.0)
+    request = with_devices(asked(cluster="dgx-a100:2"), *measured)
+    (island,) = with_like_devices(request.cluster, pricings_of(request)).islands
+    found = {(device.node, device.gpu): device for device in island.devices}
+    assert found.pop((0, 5)) == DeviceState(node=0, gpu=5, clock_hz=pytest.approx(1200e6))
+    assert set(found.values()) == {*measured[:5], *measured[6:]}
+    request = with_devices(request, measured[5])
+    assert with_like_devices(request.cluster, pricings_of(request)).islands[0].devices == ()
 
 
 def test_nodes_left_out_keep_the_order_of_the_others() -> None:

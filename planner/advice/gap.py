@@ -21,6 +21,7 @@ from types import MappingProxyType
 from typing import Final
 
 from costmodels.layout import Layout
+from costmodels.placement import Placement
 from costmodels.pricing import Constants
 from costmodels.results import StepTime
 from hardware.errors import InputError
@@ -114,7 +115,13 @@ def part_seconds(step: StepTime) -> dict[str, float]:
     return {**found, "other": step.total_s}
 
 
-def explain_gap(request: PlanRequest, layout: Layout, measured_s: float, constants: Constants | None = None) -> Gap:
+def explain_gap(
+    request: PlanRequest,
+    layout: Layout,
+    measured_s: float,
+    constants: Constants | None = None,
+    there: Placement | None = None,
+) -> Gap:
     """Say which parts of a step most likely hold the difference to a measured one.
 
     Parameters
@@ -127,6 +134,8 @@ def explain_gap(request: PlanRequest, layout: Layout, measured_s: float, constan
         Measured step time [s].
     constants : Constants, optional
         Of the cost models; default: those that ship.
+    there : Placement, optional
+        Where its ranks ran; default: where they are best.
 
     Returns
     -------
@@ -139,7 +148,7 @@ def explain_gap(request: PlanRequest, layout: Layout, measured_s: float, constan
     """
     if not 0.0 < measured_s < math.inf:
         raise InputError(f"--measured-s {measured_s:g}", allowed="seconds of a step, above 0")
-    cost = estimate(request, layout, constants).cost
+    cost = estimate(request, layout, constants, there).cost
     step, peak_s = cost.step, cost.mfu * cost.step.total_s
     gap_s = measured_s - step.total_s
     if abs(gap_s) <= REPEATS * step.total_s or measured_s < peak_s:
@@ -150,10 +159,17 @@ def explain_gap(request: PlanRequest, layout: Layout, measured_s: float, constan
         """Seconds that a group takes more when it is so many times slower."""
         if group not in EXCHANGES:
             return parts[group] * (slower - 1.0)
-        priced = on_scaled_fabrics(request, layout, 1.0 / slower, constants)
+        priced = on_scaled_fabrics(request, layout, 1.0 / slower, constants, there)
         return part_seconds(priced.cost.step)[group] - parts[group]
 
     usual = {group: abs(change_s(group, math.exp(sign * errors[group]))) for group in GROUPS}
+    return Gap(measured_s=measured_s, predicted_s=step.total_s, suspects=_suspects(parts, usual, change_s, gap_s))
+
+
+def _suspects(
+    parts: Mapping[str, float], usual: Mapping[str, float], change_s: Callable[[str, float], float], gap_s: float
+) -> tuple[Suspect, ...]:
+    """Groups by their share of the usual errors, the likeliest first."""
     total = sum(value**2 for value in usual.values())
     suspects = [
         Suspect(
@@ -166,11 +182,7 @@ def explain_gap(request: PlanRequest, layout: Layout, measured_s: float, constan
         for group in GROUPS
         if usual[group] > 0.0
     ]
-    return Gap(
-        measured_s=measured_s,
-        predicted_s=step.total_s,
-        suspects=tuple(sorted(suspects, key=lambda suspect: (-suspect.share, suspect.group))),
-    )
+    return tuple(sorted(suspects, key=lambda suspect: (-suspect.share, suspect.group)))
 
 
 def _needed(change_s: Callable[[float], float], gap_s: float) -> float:

@@ -10,6 +10,7 @@ from costmodels.power.heat import heat_problem, identity_maps, once
 from costmodels.power.state import power_state
 from costmodels.pricing import Constants
 from costmodels.results import LayoutCost, SlotState, Verdict
+from planner.placement import stated_placement
 from planner.plan_report import RankedLayout
 from planner.planning import estimate, pricings_of
 from planner.request import PlanRequest
@@ -58,15 +59,18 @@ def heat_advice(request: PlanRequest, ranked: RankedLayout, constants: Constants
     Returns
     -------
     HeatAdvice
-        Micro-batches that the schedule cannot run are left out.
+        Micro-batches that the schedule cannot run are left out; with the others ranks stay where they are.
     """
     slots = ranked.cost.power.slots
     if not slots:
         problem = heat_problem(pricings_of(request, constants), ranked.layout)
         slots = power_state(problem, once(problem, identity_maps(problem)), 0, by_slot=True).slots
+    there = stated_placement(ranked, request)
     others = (_with_micro_batch(ranked.layout, factor) for factor in FACTORS)
     changes = [
-        _change(ranked.cost, other, estimate(request, other, constants).cost) for other in others if other is not None
+        _change(ranked.cost, other, estimate(request, other, constants, there).cost)
+        for other in others
+        if other is not None
     ]
     return HeatAdvice(slots=slots, micro_batches=tuple(changes))
 

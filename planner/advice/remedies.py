@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from costmodels.layout import Layout
-from costmodels.placement import Placement, identity
+from costmodels.placement import Placement
 from costmodels.pricing import Constants
 from costmodels.results import LayoutCost, Verdict
 from hardware.errors import InputError
 from planner.advice.neighbours import neighbours
-from planner.placement import placement_of
-from planner.plan_report import PlanReport, RankedLayout
+from planner.placement import SAME, stated_placement
+from planner.plan_report import PlanReport
 from planner.planning import estimate
 from planner.request import Framework, PlanRequest
 
@@ -86,22 +86,19 @@ def repriced(report: PlanReport, ranks: Sequence[int], constants: Constants | No
     """
     layouts = list(report.layouts)
     for number in (rank - 1 for rank in ranks if rank <= len(layouts)):
-        now = estimate(report.request, layouts[number].layout, constants, _saved_placement(report, layouts[number]))
+        there = stated_placement(layouts[number], report.request)
+        now = estimate(report.request, layouts[number].layout, constants, there)
         layouts[number] = replace(layouts[number], cost=now.cost, placement=now.placement, in_order=now.in_order)
     return replace(report, layouts=tuple(layouts))
 
 
-def _saved_placement(report: PlanReport, ranked: RankedLayout) -> Placement | None:
-    """Where the ranks of a placed layout run; None for one that was not placed."""
-    cluster, layout = report.request.cluster, ranked.layout
-    if ranked.in_order is None or len({stage.island for stage in layout.stages}) > 1:  # over islands placed anew
-        return None
-    if not ranked.placement:
-        return identity(layout.gpus, cluster.islands[layout.stages[0].island].node.gpus)
-    return placement_of(ranked.placement, cluster, layout, "placement", report.request.launcher)
-
-
-def remedies(request: PlanRequest, layout: Layout, cost: LayoutCost, constants: Constants | None = None) -> Remedies:
+def remedies(
+    request: PlanRequest,
+    layout: Layout,
+    cost: LayoutCost,
+    constants: Constants | None = None,
+    there: Placement | None = None,
+) -> Remedies:
     """Price every neighbour of a layout.
 
     Parameters
@@ -114,16 +111,21 @@ def remedies(request: PlanRequest, layout: Layout, cost: LayoutCost, constants: 
         Its price.
     constants : Constants, optional
         Of the cost models; default: those that ship.
+    there : Placement, optional
+        Where the ranks of ``layout`` run. Where others are better that is a change of its own, and the ranks of the
+        neighbours stay where they are, so that each change is priced alone.
 
     Returns
     -------
     Remedies
         Each ordered with an explicit tie-break, so that the same layout always gives the same list.
     """
-    found = _offloaded(request, layout, cost, constants)
+    better = [] if there is None else _placed_anew(request, layout, cost, constants)
+    stays = there if better else None
+    found = [*better, *_offloaded(request, layout, cost, constants, stays)]
     for neighbour in neighbours(request, layout, cost):
         try:
-            price = estimate(request, neighbour.layout, constants).cost
+            price = estimate(request, neighbour.layout, constants, stays).cost
         except InputError:  # a schedule that cannot run with these sizes is no remedy
             continue
         found.append(
@@ -173,13 +175,24 @@ def mended(request: PlanRequest, found: Remedies, constants: Constants | None = 
     return found
 
 
-def _offloaded(request: PlanRequest, layout: Layout, cost: LayoutCost, constants: Constants | None) -> list[Remedy]:
+def _placed_anew(request: PlanRequest, layout: Layout, cost: LayoutCost, constants: Constants | None) -> list[Remedy]:
+    """The same layout with its ranks where they are best, if that is another place."""
+    price = estimate(request, layout, constants).cost
+    lost_s = price.step.total_s - cost.step.total_s
+    if lost_s >= -SAME * cost.step.total_s:
+        return []
+    return [Remedy(change="ranks placed by coolness", layout=layout, cost=price, lost_s=lost_s, saved_bytes=0.0)]
+
+
+def _offloaded(
+    request: PlanRequest, layout: Layout, cost: LayoutCost, constants: Constants | None, there: Placement | None
+) -> list[Remedy]:
     """The same layout with the optimizer's states in host memory, for frameworks that have that."""
     software = request.job.software
     if request.framework not in OFFLOADING or software.optimizer_offload or software.state_offload:
         return []
-    there = replace(request, job=replace(request.job, software=replace(software, optimizer_offload=True)))
-    price = estimate(there, layout, constants).cost
+    offloading = replace(request, job=replace(request.job, software=replace(software, optimizer_offload=True)))
+    price = estimate(offloading, layout, constants, there).cost
     return [
         Remedy(
             change="optimizer states in host memory",

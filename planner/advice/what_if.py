@@ -4,14 +4,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
+import numpy as np
+
 from costmodels.collectives.routing import busiest_load, spread_of
 from costmodels.exchange.experts import routing_of
 from costmodels.job import Dispatcher
-from costmodels.placement import identity
+from costmodels.placement import identity, ranks_of_stages, stage_map
 from costmodels.pricing import Constants
 from costmodels.table import table_of
 from costmodels.workload.model import LayerKind, MoeFfn
 from hardware.cluster import DeviceState
+from planner.placement import stated_placement
 from planner.plan_report import RankedLayout
 from planner.planning import estimate
 from planner.request import PlanRequest
@@ -54,7 +57,7 @@ def what_ifs(request: PlanRequest, ranked: RankedLayout, constants: Constants | 
     -------
     tuple of WhatIf
         Dispatchers and routing for layouts that spread experts; caps where the part's power is modelled; one slow
-        accelerator in the slowest stage, ranks in order, where the layout has several.
+        accelerator in the slowest stage where the layout has several. Ranks stay where they are.
     """
     asked = list(_dispatching(request, ranked)) + list(_capped(request, ranked))
     found = [WhatIf(words=words, step_s=_step_s(changed, ranked, constants)) for words, changed in asked]
@@ -62,7 +65,7 @@ def what_ifs(request: PlanRequest, ranked: RankedLayout, constants: Constants | 
 
 
 def _step_s(request: PlanRequest, ranked: RankedLayout, constants: Constants | None) -> float:
-    return estimate(request, ranked.layout, constants).cost.step.total_s
+    return estimate(request, ranked.layout, constants, stated_placement(ranked, request)).cost.step.total_s
 
 
 def _dispatching(request: PlanRequest, ranked: RankedLayout) -> Iterator[tuple[str, PlanRequest]]:
@@ -112,8 +115,9 @@ def _slow(request: PlanRequest, ranked: RankedLayout, constants: Constants | Non
     if layout.gpus == 1 or len(islands) > 1 or any(island.devices for island in islands):
         return
     slowest = max(range(layout.pp), key=lambda stage: ranked.cost.stage_times_s[stage])
-    node, gpu = divmod(sum(stage.gpus for stage in layout.stages[:slowest]), islands[0].node.gpus)
-    places = identity(layout.gpus, islands[0].node.gpus)
+    places = stated_placement(ranked, request) or identity(layout.gpus, islands[0].node.gpus)
+    held = stage_map(places, ranks_of_stages(layout, 0), islands[0])
+    node, gpu = map(int, np.argwhere(held == slowest)[0])
     for slower in SLOWER:
         island = replace(islands[0], devices=(DeviceState(node=node, gpu=gpu, speed=1.0 - slower),))
         changed = replace(request, cluster=replace(request.cluster, islands=(island,)))

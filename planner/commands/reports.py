@@ -36,6 +36,7 @@ def explain(path: Path, rank: int, measured_s: float | None = None, measured: tu
     from planner.advice.remedies import remedies, repriced  # noqa: PLC0415
     from planner.advice.what_if import what_ifs  # noqa: PLC0415
     from planner.infeasible.refused_savings import refused_savings  # noqa: PLC0415
+    from planner.placement import stated_placement  # noqa: PLC0415
     from planner.report.explain_text import Surroundings, print_change, print_explanation  # noqa: PLC0415
     from planner.report.gap_text import print_gap  # noqa: PLC0415
     from planner.traffic.sensitivity import sensitivities  # noqa: PLC0415
@@ -46,14 +47,15 @@ def explain(path: Path, rank: int, measured_s: float | None = None, measured: tu
     with working("pricing changes"):
         report = repriced(saved, (rank, rank + 1))
         ranked = report.layouts[rank - 1]
-        changes = remedies(report.request, ranked.layout, ranked.cost)
+        there = stated_placement(ranked, report.request)
+        changes = remedies(report.request, ranked.layout, ranked.cost, there=there)
         around = Surroundings(
-            fabrics=sensitivities(report.request, ranked.layout),
+            fabrics=sensitivities(report.request, ranked.layout, there=there),
             what_ifs=what_ifs(report.request, ranked),
             heat=heat_advice(report.request, ranked),
             refused=refused_savings(report.request, ranked.layout),
         )
-        gap = None if measured_s is None else explain_gap(report.request, ranked.layout, measured_s)
+        gap = None if measured_s is None else explain_gap(report.request, ranked.layout, measured_s, there=there)
     console = text_console()
     print_explanation(console, report, rank, changes, around)
     print_change(console, before, ranked)

@@ -14,9 +14,8 @@ from costmodels.price import placed_cost, price_layout_with_heat
 from costmodels.pricing import Pricing
 from costmodels.results import LayoutCost
 from hardware.errors import InputError
-from planner.placement import place_and_split, scatter
+from planner.placement import SAME, place_and_split, scatter
 from planner.placement import placement_of as placed_as_told
-from planner.placement.joint import SAME
 from planner.plan_report import RankedLayout
 from planner.planning import as_ranked, pricings_of
 from planner.request import PlanRequest

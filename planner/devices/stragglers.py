@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from costmodels.price import price_layout_with_heat
-from hardware.cluster import Cluster
-from planner.placement.slow_devices import SlowDevice, slow_devices, without_slow_nodes
+from planner.placement.slow_devices import SlowDevice, slow_devices, with_like_devices, without_slow_nodes
 from planner.plan_report import PlanReport
 from planner.planning import estimate, plan, pricings_of
 from planner.request import PlanRequest
@@ -20,7 +19,7 @@ class Stragglers:
     devices : tuple of SlowDevice
         Slowest first.
     healthy_s : float
-        The best layout if all devices were like their kind [s].
+        The best layout if the slow devices were like the others [s].
     as_is_s : float
         That layout, ranks in order, on the cluster as it is [s].
     replanned_s : float
@@ -58,7 +57,7 @@ def stragglers(report: PlanReport) -> Stragglers | None:
     if not slow or not report.layouts:
         return None
     limit_s = max(request.time_limit_s - report.search.wall_s, 0.0) / 2.0  # for each of the two searches
-    whole = replace(request, cluster=_healthy(request.cluster), top=1, time_limit_s=limit_s)
+    whole = replace(request, cluster=with_like_devices(request.cluster, pricings), top=1, time_limit_s=limit_s)
     same = estimate(whole, report.layouts[0].layout)
     searched = plan(whole).layouts if limit_s else ()
     healthy = min([*searched, same], key=lambda ranked: ranked.cost.step.total_s)
@@ -71,10 +70,6 @@ def stragglers(report: PlanReport) -> Stragglers | None:
         left_out=tuple(sorted({device.node for device in slow})),
         without_s=_without_s(replace(request, top=1, time_limit_s=limit_s), slow),
     )
-
-
-def _healthy(cluster: Cluster) -> Cluster:
-    return replace(cluster, islands=tuple(replace(island, devices=()) for island in cluster.islands))
 
 
 def _without_s(request: PlanRequest, slow: Sequence[SlowDevice]) -> float:

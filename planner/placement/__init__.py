@@ -2,14 +2,15 @@
 
 from planner.placement.choose import one_order_each, place_all, scatter_best
 from planner.placement.island_splits import place_and_split
-from planner.placement.joint import PlacedLayout, place_layout, place_with_splits, placed_as_given
+from planner.placement.joint import SAME, PlacedLayout, place_layout, place_with_splits, placed_as_given
 from planner.placement.nodes import node_orders, place_nodes
-from planner.placement.order import in_order, placement_of, rank_places
+from planner.placement.order import in_order, placement_of, rank_places, stated_placement
 from planner.placement.rank_orders import rank_orders
 from planner.placement.scattered import scatter
 from planner.placement.stage_islands import on_islands
 
 __all__ = [
+    "SAME",
     "PlacedLayout",
     "in_order",
     "node_orders",
@@ -26,4 +27,5 @@ __all__ = [
     "rank_places",
     "scatter",
     "scatter_best",
+    "stated_placement",
 ]

@@ -9,7 +9,8 @@ from hardware.cluster import Cluster
 from hardware.errors import InputError
 from planner.choices import Launcher
 from planner.placement.joint import PlacedLayout
-from planner.plan_report import InOrder, RankPlace
+from planner.plan_report import InOrder, RankedLayout, RankPlace
+from planner.request import PlanRequest
 
 
 def in_order(placed: PlacedLayout) -> InOrder | None:
@@ -83,6 +84,34 @@ def placement_of(
         gpus=tuple(tuple(place.gpu for place in block) for block in blocks),
         order=ranks if scattered else (),
     )
+
+
+def stated_placement(ranked: RankedLayout, request: PlanRequest) -> Placement | None:
+    """Return where the ranks of a priced layout run, so that what else is asked of it is asked of these ranks.
+
+    Parameters
+    ----------
+    ranked : RankedLayout
+        Of this request.
+    request : PlanRequest
+        Its machines and launcher.
+
+    Returns
+    -------
+    Placement or None
+        None where accelerators were not priced one by one, and over several islands, which are placed anew.
+
+    Raises
+    ------
+    InputError
+        The places are none that the launcher can start.
+    """
+    cluster, layout = request.cluster, ranked.layout
+    if ranked.in_order is None or len({stage.island for stage in layout.stages}) > 1:
+        return None
+    if not ranked.placement:
+        return identity(layout.gpus, cluster.islands[layout.stages[0].island].node.gpus)
+    return placement_of(ranked.placement, cluster, layout, "placement", request.launcher)
 
 
 def rank_places(placement: Placement, cluster: Cluster, island: int = 0) -> tuple[RankPlace, ...]:

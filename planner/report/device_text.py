@@ -24,7 +24,7 @@ def straggler_section(found: Stragglers) -> RenderableType:
     more = f" and {len(found.left_out) - MOST_SHOWN} more" if len(found.left_out) > MOST_SHOWN else ""
     rows = [
         ("slow", _slow(found.devices)),
-        ("all healthy", f"{seconds(found.healthy_s)}: the best layout if every device were like its kind"),
+        ("all healthy", f"{seconds(found.healthy_s)}: the best layout if the slow devices were like the others"),
         ("as it is", f"{_against(found.as_is_s, found.healthy_s)}: that layout, ranks in order"),
         ("planned anew", f"{_against(found.replanned_s, found.healthy_s)}: rank 1 above"),
         (

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from costmodels.pricing import Constants
+from planner.placement import stated_placement
 from planner.plan_report import RankedLayout
 from planner.planning import estimate
 from planner.request import PlanRequest
@@ -46,7 +47,10 @@ def network_rankings(
     found = []
     for factor in FACTORS:
         scaled = with_network(request, factor)
-        times = [estimate(scaled, ranked.layout, constants).cost.step.total_s for ranked in layouts]
+        times = [
+            estimate(scaled, ranked.layout, constants, stated_placement(ranked, request)).cost.step.total_s
+            for ranked in layouts
+        ]
         order = sorted(range(len(times)), key=lambda number, times=times: (times[number], number))  # type: ignore[misc]
         found.append(
             NetworkRanking(

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Final
 
 from costmodels.layout import Layout
+from costmodels.placement import Placement
 from costmodels.pricing import Constants
 from hardware.cluster import Cluster, NodeType
 from planner.plan_report import RankedLayout
@@ -24,7 +25,9 @@ class Sensitivity:
     step_s: float
 
 
-def sensitivities(request: PlanRequest, layout: Layout, constants: Constants | None = None) -> tuple[Sensitivity, ...]:
+def sensitivities(
+    request: PlanRequest, layout: Layout, constants: Constants | None = None, there: Placement | None = None
+) -> tuple[Sensitivity, ...]:
     """Price a layout with each fabric at half and at double its rate.
 
     Parameters
@@ -35,6 +38,8 @@ def sensitivities(request: PlanRequest, layout: Layout, constants: Constants | N
         Kept as it is.
     constants : Constants, optional
         Of the cost models; default: those that ship.
+    there : Placement, optional
+        Where its ranks run; default: where they are best.
 
     Returns
     -------
@@ -48,7 +53,9 @@ def sensitivities(request: PlanRequest, layout: Layout, constants: Constants | N
         Sensitivity(
             fabric=name,
             factor=factor,
-            step_s=_priced(request, layout, constants, partial(_changed, change, factor)).cost.step.total_s,
+            step_s=estimate(
+                _on(request, partial(_changed, change, factor)), layout, constants, there
+            ).cost.step.total_s,
         )
         for name, change in fabrics
         for factor in FACTORS
@@ -56,23 +63,26 @@ def sensitivities(request: PlanRequest, layout: Layout, constants: Constants | N
 
 
 def on_scaled_fabrics(
-    request: PlanRequest, layout: Layout, factor: float, constants: Constants | None = None
+    request: PlanRequest,
+    layout: Layout,
+    factor: float,
+    constants: Constants | None = None,
+    there: Placement | None = None,
 ) -> RankedLayout:
-    """Price a layout on the same machine with every fabric ``factor`` times as fast."""
-    return _priced(request, layout, constants, lambda node: _scale_up(_network(node, factor), factor))
+    """Price a layout on the same machine with every fabric ``factor`` times as fast, its ranks where they run."""
+    return estimate(_on(request, lambda node: _scale_up(_network(node, factor), factor)), layout, constants, there)
 
 
 def _changed(change: Callable[[NodeType, float], NodeType], factor: float, node: NodeType) -> NodeType:
     return change(node, factor)
 
 
-def _priced(
-    request: PlanRequest, layout: Layout, constants: Constants | None, change: Callable[[NodeType], NodeType]
-) -> RankedLayout:
+def _on(request: PlanRequest, change: Callable[[NodeType], NodeType]) -> PlanRequest:
+    """The request on machines whose nodes are changed."""
     machine = request.cluster
     islands = tuple(replace(island, node=change(island.node)) for island in machine.islands)
     changed: Cluster = replace(machine, islands=islands)
-    return estimate(replace(request, cluster=changed), layout, constants)
+    return replace(request, cluster=changed)
 
 
 def _scale_up(node: NodeType, factor: float) -> NodeType:
