@@ -39,7 +39,7 @@ from planner.plan_report import PlanReport, RankedLayout, RankPlace, SearchProof
 from planner.request import Framework, Objective, PlanRequest
 from planner.search.islands import IslandSearch
 from planner.search.objective import check_objective, objective_value
-from planner.search.refine import best_of_grid, layout_of
+from planner.search.refine import best_of_grid, layout_of, with_best_split
 from planner.search.spans import RANKS_CUT, SPLITS_CUT, Span, late, spans
 from planner.search.stage_ilp import StageShape
 from planner.search.tally import Candidate, Tally
@@ -206,10 +206,12 @@ def _in_best_orders(
     found = {}
     for layout, cost in priced:
         others = rank_orders(request, pricings[0], layout) if len(pricings) == 1 else ()
-        best = place_nodes(pricings, layout, cost, others, end_s)
         if not by_device(request):
-            found[layout] = best
+            # a split is best for one order: exchanges that show on the first stage may be hidden in another
+            splits = [with_best_split(request, pricings[0], other, end_s)[0] for other in others]
+            found[layout] = place_nodes(pricings, layout, cost, tuple(dict.fromkeys((*others, *splits))), end_s)
             continue
+        best = place_nodes(pricings, layout, cost, others, end_s)
         found[best.layout] = best
         for other in (layout, *others):
             if other == layout or not late(end_s):

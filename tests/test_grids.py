@@ -20,6 +20,7 @@ from planner.layouts.grids import (
     divisors,
     enumerate_grids,
     expert_count,
+    halved_sizes,
     kernel_table,
     world_sizes,
 )
@@ -124,6 +125,15 @@ def test_gpu_counts_worth_planning(nodes, gpus):
     assert len(sizes) <= 6
     step = 1 if nodes == 1 else gpus
     assert all(size % step == 0 and size >= LARGEST_IDLE_SHARE * island.gpus for size in sizes)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "gpus", "halves"),
+    [(1, 8, (2, 1)), (2, 8, ()), (4, 8, (8,)), (5, 7, (14, 7)), (64, 4, (64, 32, 16, 8, 4)), (1, 1, ())],
+)
+def test_halves_of_the_nodes_down_to_one(nodes: int, gpus: int, halves: tuple[int, ...]):
+    island = replace(sized(asked("llama32_1b", "dgx-a100:1").cluster, gpus).islands[0], nodes=nodes)
+    assert halved_sizes(island) == halves
 
 
 def test_kernel_sizes_cover_those_of_every_gpu_count():

@@ -19,6 +19,7 @@ from costmodels.pricing import layout_tiers, rank_blocks
 from costmodels.table import table_of
 from hardware import catalog
 from hardware.cluster import FabricTier, Island
+from hardware.cluster_file import parse_cluster
 from hardware.tiers import island_tiers, tiers_of_blocks
 from planner import Question, plan, request_of
 from planner.advice.neighbours import neighbours
@@ -215,6 +216,23 @@ LAUNCH = [
     *("--tensor-model-parallel-size", "4", "--pipeline-model-parallel-size", "4", "--micro-batch-size", "1"),
     *("--global-batch-size", "128", "--use-distributed-optimizer", "--sequence-parallel"),
 ]
+
+
+def test_layers_are_split_for_the_order_that_is_taken() -> None:
+    """Usually gradients of the embedding are exchanged between nodes, and the first stage gets fewer layers for it."""
+    pins = ("tp=1", "pp=3", "dp=2", "vpp=1", "micro_batch=1", "zero=1")
+    asked = Question(model="llama32_1b", cluster="dgx-h100:2", global_batch=24, seq=4096, recompute="none", fixed=pins)
+    slow = "[[island]]\nnode = 'dgx-h100'\nnodes = 2\ngpus = 3\nnics = {count = 8, gbit_per_s = 25}"
+    request = replace(request_of(asked), cluster=parse_cluster(slow, "slow.toml", "slow"))
+    best = plan(request).layouts[0]
+    splits = [f"{first},{second},{16 - first - second}" for first in range(5, 9) for second in range(6, 9)]
+    prices = [
+        estimate(request, turned(request, pp=3, dp=2, layers_per_stage=split)).cost.step.total_s  # type: ignore[arg-type]
+        for split in splits
+        if not split.endswith("0")
+    ]
+    assert best.layout.rank_order is RankOrder.PP_INSIDE
+    assert best.cost.step.total_s <= min(prices) * (1 + 1e-9)
 
 
 def checked(*words: str, cluster: str = "h200-thermal-study") -> LaunchQuestion:

@@ -230,6 +230,18 @@ def test_the_plan_does_not_depend_on_the_seed_of_hashes():
     assert len(answers) == 1
 
 
+@pytest.mark.parametrize("framework", ["megatron", "none"])
+def test_more_nodes_behind_a_slow_network_are_left_idle_where_one_is_faster(framework: str):
+    one = asked(cluster="dgx-a100:1", global_batch=16, framework=framework)
+    island = one.cluster.islands[0]
+    nics = replace(island.node.nics, count=1, bytes_per_s=1.25e9)
+    four = replace(island, nodes=4, node=replace(island.node, nics=nics))
+    many = plan(replace(one, cluster=replace(one.cluster, islands=(four,))))
+    assert many.layouts[0].layout.gpus == 8
+    assert many.layouts[0].cost.step.total_s == pytest.approx(plan(one).layouts[0].cost.step.total_s, rel=1e-3)
+    assert many.search.lower_bound_s <= many.layouts[0].cost.step.total_s
+
+
 def test_a_time_limit_ends_the_search_with_an_honest_gap():
     request = replace(asked("llama3_8b", "dgx-a100:4", global_batch=256, seq=8192), time_limit_s=0.0)
     hurried, whole = plan(request), plan(replace(request, time_limit_s=60.0))

@@ -6,7 +6,7 @@ from costmodels.layout import NO_RECOMPUTE
 from costmodels.pricing import Pricing
 from planner.bounds.option_times import OptionTimes
 from planner.bounds.step_time import Work, step_lower_bound_s, with_jitter_s
-from planner.layouts.grids import Grids, enumerate_grids, world_sizes
+from planner.layouts.grids import Grids, enumerate_grids, halved_sizes, world_sizes
 from planner.request import PlanRequest
 from planner.rules import legal_mask
 
@@ -26,7 +26,7 @@ def mixed_bound_s(request: PlanRequest, pricing: Pricing) -> float:
         Of the island.
     """
     bounds = [float("inf")]
-    for world in world_sizes(pricing.island):
+    for world in (*world_sizes(pricing.island), *halved_sizes(pricing.island)):
         every = enumerate_grids(request, world)
         grids = every.take(np.flatnonzero(legal_mask(request.framework, every.table, request.model, request.job).ok))
         if len(grids):

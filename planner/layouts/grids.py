@@ -21,7 +21,7 @@ MAX_TP: Final = 64
 MAX_CP: Final = 64
 MAX_MICRO_BATCH: Final = 512
 SHORTEST_CP_SHARD: Final = 512  # tokens of a context-parallel rank below which no framework gains
-LARGEST_IDLE_SHARE: Final = 0.5  # at most half of the GPUs may be left idle
+LARGEST_IDLE_SHARE: Final = 0.5  # more idle GPUs can pay only where exchanges between nodes take most of the time
 
 WITHOUT_SEQUENCE_PARALLEL: Final = (Framework.DEEPSPEED,)
 ROUND_COUNTS: Final = 4  # counts below the whole island that are planned too
@@ -91,6 +91,17 @@ def world_sizes(island: Island) -> tuple[int, ...]:
     counts = divisor_counts(lowest, island.gpus)[fewer - lowest]
     roundest = fewer[np.argsort(-counts, kind="stable")[:ROUND_COUNTS]]
     return tuple(sorted({island.gpus, *fewer[:1].tolist(), *roundest.tolist()}, reverse=True))
+
+
+def halved_sizes(island: Island) -> tuple[int, ...]:
+    """GPU counts below those of :func:`world_sizes`, falling: nodes (or GPUs of a single one) halved down to one.
+
+    Behind a slow network a single node can be faster than many.
+    """
+    units = island.nodes if island.nodes > 1 else island.gpus
+    lowest = island.gpus * LARGEST_IDLE_SHARE
+    counts = (island.gpus // units * (units >> halvings) for halvings in range(1, units.bit_length()))
+    return tuple(count for count in counts if count < lowest)
 
 
 def enumerate_grids(request: PlanRequest, world: int) -> Grids:

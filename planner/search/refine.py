@@ -58,10 +58,10 @@ def best_of_grid(request: PlanRequest, pricing: Pricing, tally: Tally, key: Key,
         Of ``time.monotonic``: no further split is priced after it; ``tally.cut`` counts the grid then.
     """
     first, *others = tally.near_best(key, VARIANTS)
-    best = _with_best_split(request, pricing, layout_of(first), end_s)
+    best = with_best_split(request, pricing, layout_of(first), end_s)
     for variant in others:
         if not late(end_s):
-            found = _with_best_split(request, pricing, layout_of(variant), end_s)
+            found = with_best_split(request, pricing, layout_of(variant), end_s)
             best = min([best, found], key=lambda pair: pair[1].step.total_s)
     for variant in tally.tight.get(key, ()):  # faster as they are split, but too large: they may fit otherwise
         if variant.total_s < best[1].step.total_s:
@@ -73,8 +73,11 @@ def best_of_grid(request: PlanRequest, pricing: Pricing, tally: Tally, key: Key,
     return best
 
 
-def _with_best_split(request: PlanRequest, pricing: Pricing, layout: Layout, end_s: float) -> Priced:
-    """The layout with the fastest split among its own and the partitioner's that is no riskier; ties keep its own."""
+def with_best_split(request: PlanRequest, pricing: Pricing, layout: Layout, end_s: float) -> Priced:
+    """Return a layout with the fastest split among its own and the partitioner's that is no riskier, and the price.
+
+    Ties keep its own; no further split is priced after ``end_s`` of ``time.monotonic``.
+    """
     best = (layout, price_layout([pricing], layout))
     for other, cost in _splits(request, pricing, layout, end_s):
         safe = cost.heaviest.verdict in (Verdict.FITS, best[1].heaviest.verdict)

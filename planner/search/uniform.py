@@ -21,7 +21,7 @@ from planner.bounds.options import OptionBounds
 from planner.bounds.priced import PricedBounds
 from planner.bounds.step_time import part_seconds, part_work
 from planner.layouts.expand import WITH_ONE_RECOMPUTE, Group, expand, lone_ends, pinned_virtual, pipeline_groups
-from planner.layouts.grids import Grids, enumerate_grids, kernel_table, world_sizes
+from planner.layouts.grids import Grids, enumerate_grids, halved_sizes, kernel_table, world_sizes
 from planner.layouts.recompute_options import recompute_options
 from planner.request import PlanRequest
 from planner.rules import legal_mask
@@ -91,13 +91,16 @@ class UniformSearch:
         return self.tally
 
     def _search(self, accepted: Verdict) -> None:
-        """Search all GPU counts, the whole island first."""
+        """Search GPU counts, the whole island first, while fewer can be faster than the last that is kept."""
         self.accepted = accepted
         self.tally = Tally(accepted=accepted, wanted=self.wanted)
-        sizes = world_sizes(self.pricing.island)
+        usual = world_sizes(self.pricing.island)
+        sizes = (*usual, *halved_sizes(self.pricing.island))
         for number, world in enumerate(sizes):
             if number and self.any_will_do and self.tally.best:
                 break
+            if number >= len(usual) and not self.tally.best:
+                break  # what many GPUs do not hold, few hold less
             limit = self.tally.threshold_s()
             if number and np.isfinite(limit) and self._bound_of_fewer_s(world) > limit:
                 self.tally.pruned["fewer GPUs: time lower bound (counts of GPUs)"] += len(sizes) - number
