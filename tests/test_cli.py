@@ -245,6 +245,7 @@ def test_estimate_says_what_a_framework_would_refuse():
     assert data["legal"] is False
     assert data["violations"][0]["rule"]
     assert "megatron does not run this layout" in result.stderr
+    assert "Estimate, not legal for megatron: " in result.stderr
 
 
 def test_nothing_feasible_ends_with_three(tmp_path):

@@ -29,7 +29,7 @@ def print_estimate(
     show(
         console,
         job_line(request),
-        facts("Estimate", ranked, request),
+        facts(f"Estimate, not legal for {request.framework}" if broken else "Estimate", ranked, request),
         breakdown(ranked.cost.step, bars(console)),
         *strategies(ranked),
         *stage_sections(ranked, request),
