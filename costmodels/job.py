@@ -103,6 +103,7 @@ class Software:
     tp_backward_overlap: bool = True  # exchanges of column-parallel inputs run beside weight-gradient GEMMs
     fused_norms: bool = True  # norms are one kernel each even where fused_kernels is false
     copied_exchanges: bool = False  # tensor-parallel exchanges are started from Python and copy what they gather
+    buffered_sends: bool = False  # stages send from buffers while they compute, under every schedule
     scatter_gather: bool = False  # tp ranks that hold the same activations send a part each over stage boundaries
     parallel_loss: bool = True  # the loss works on each tp rank's columns of the logits; false: on gathered logits
     gathered_inputs_kept: bool = False  # column-parallel layers keep their input as gathered over tp

@@ -249,7 +249,7 @@ def price_steps(
     if spec.schedule.splits_backward:
         weight_grad = WEIGHT_GRADIENT_SHARE * work.backward_s[Work.GEMM]
         backward = backward - weight_grad
-    time = makespan(spec, forward, backward, send, weight_grad)
+    time = makespan(spec, forward, backward, send, weight_grad, sends.transfers)
     stage_s = (forward + backward).sum(axis=2)
     busiest = stage_s.argmax(axis=1)
     every = np.arange(len(busiest))
@@ -295,11 +295,12 @@ def _outer_bytes_per_s(costs: PartCosts) -> float:
 class _Sends:
     """Seconds to move one tensor over each boundary alone, shape (R, pp), and loads of outer tiers, (T - 1, R, pp).
 
-    The last boundary closes the ring of virtual chunks.
+    The last boundary closes the ring of virtual chunks. ``transfers`` says whether stages wait for them.
     """
 
     seconds: Floats
     loads: Floats
+    transfers: Transfers
 
 
 def _sends(costs: Sequence[PartCosts], contents: Contents) -> _Sends:
@@ -317,7 +318,8 @@ def _sends(costs: Sequence[PartCosts], contents: Contents) -> _Sends:
         loads[: len(found.load), :, at] = found.load[:, rows, None]
         if whole:
             break
-    return _Sends(seconds=send, loads=loads)
+    buffered = costs[contents.islands[0]].boundaries.job.software.buffered_sends
+    return _Sends(seconds=send, loads=loads, transfers=default_transfers(contents.spec, buffered=buffered))
 
 
 def _beside_sends(work: StageWork, contents: Contents, sends: _Sends) -> tuple[StageWork, Floats]:
@@ -326,7 +328,7 @@ def _beside_sends(work: StageWork, contents: Contents, sends: _Sends) -> tuple[S
     Every micro-batch sends once forward and once backward for each chunk of a stage.
     """
     spec = contents.spec
-    overlapped = spec.pp > 1 and default_transfers(spec) is Transfers.OVERLAPPED
+    overlapped = spec.pp > 1 and sends.transfers is Transfers.OVERLAPPED
     meet = sends.loads.any() and (work.forward_links_s[1:].any() or work.backward_links_s[1:].any())
     if contents.alone or not overlapped or not meet:
         return work, sends.seconds
@@ -424,7 +426,7 @@ def _window(contents: Contents, work: StageWork, sends: _Sends, *, backward: boo
     works = work.backward_all_s if backward else work.forward_all_s
     links = (work.backward_links_s if backward else work.forward_links_s).sum(axis=3)
     span_s = passes * works.sum(axis=2)
-    if contents.spec.pp > 1 and sends.loads.any() and default_transfers(contents.spec) is Transfers.OVERLAPPED:
+    if contents.spec.pp > 1 and sends.loads.any() and sends.transfers is Transfers.OVERLAPPED:
         sent_s = contents.spec.vpp * sends.seconds
         crossing = np.concatenate([(sends.loads[:1] > 0.0).astype(np.float64), sends.loads])
         links = links + crossing * sent_s

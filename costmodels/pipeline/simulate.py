@@ -83,13 +83,15 @@ class Timeline:
     end_s: Floats
 
 
-def default_transfers(spec: PipelineSpec) -> Transfers:
+def default_transfers(spec: PipelineSpec, *, buffered: bool = False) -> Transfers:
     """How the frameworks move tensors by default.
 
     Megatron-LM waits for every transfer of its 1F1B without virtual chunks; its interleaved schedule, the zero-bubble
-    runtimes and PyTorch's GPipe send while they compute.
+    runtimes and PyTorch's GPipe send while they compute. ``buffered``: the software sends from buffers, so that no
+    stage waits under any schedule.
     """
-    return Transfers.BLOCKING if spec.schedule is Schedule.ONE_F_ONE_B else Transfers.OVERLAPPED
+    waits = spec.schedule is Schedule.ONE_F_ONE_B and not buffered
+    return Transfers.BLOCKING if waits else Transfers.OVERLAPPED
 
 
 def makespan(

@@ -6,7 +6,9 @@ import numpy as np
 
 from costmodels.explicit_step import priced_step
 from costmodels.layout import Layout
+from costmodels.pipeline.graph import Transfers
 from costmodels.pipeline.schedules import PipelineSpec
+from costmodels.pipeline.simulate import default_transfers
 from costmodels.pricing import Constants
 from costmodels.table import Floats
 from planner.planning import pricings_of
@@ -20,7 +22,8 @@ WEIGHT_SHARE = 0.5
 class PipelineTimes:
     """Seconds of one micro-batch: ``forward_s``, ``backward_s`` and ``weight_s`` of shape (1, pp, vpp).
 
-    ``weight_s`` is None where the schedule does not split the backward pass; ``send_s`` is the mean over boundaries.
+    ``weight_s`` is None where the schedule does not split the backward pass; ``send_s`` is the mean over boundaries,
+    and ``transfers`` says whether stages wait for them.
     """
 
     spec: PipelineSpec
@@ -28,6 +31,7 @@ class PipelineTimes:
     backward_s: Floats
     weight_s: Floats | None
     send_s: float
+    transfers: Transfers
 
 
 def pipeline_times(request: PlanRequest, layout: Layout, constants: Constants | None = None) -> PipelineTimes:
@@ -55,4 +59,5 @@ def pipeline_times(request: PlanRequest, layout: Layout, constants: Constants | 
         backward_s=backward * (1.0 - WEIGHT_SHARE) if splits else backward,
         weight_s=np.asarray(backward * WEIGHT_SHARE) if splits else None,
         send_s=float(step.times.send_s[0]) / max(1, layout.pp),
+        transfers=default_transfers(step.contents.spec, buffered=request.job.software.buffered_sends),
     )

@@ -40,7 +40,7 @@ def trace_text(ranked: RankedLayout, request: PlanRequest) -> str:
     times = pipeline_times(request, layout)
     shown = _shown(times.spec)
     spec = replace(times.spec, num_microbatches=shown)
-    line = timeline(spec, times.forward_s, times.backward_s, times.send_s, times.weight_s)
+    line = timeline(spec, times.forward_s, times.backward_s, times.send_s, times.weight_s, times.transfers)
     data = {
         "layout": layout_text(layout),
         "schedule": layout.schedule.value,
