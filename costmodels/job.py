@@ -79,6 +79,7 @@ class Software:
     consecutive_routing: bool = False  # benchmarks without a router: tokens take neighbouring experts in turn
     gradient_bytes: float = 0.0  # overrides the recipe's; 0.0: as the recipe
     reduce_bytes: float = 0.0  # per parameter in a gradient reduction, over the recipe's; 0.0: as the recipe
+    whole_reductions: bool = False  # under ZeRO-1 and 2 all ranks get the sum of all gradients, not of their part alone
     separate_accumulation: bool = False  # every micro-batch's gradients are added to the sum in a pass of their own
     sliced_states: bool = False  # shards of every tensor are copied one by one from Python before and after exchanges
     polled_exchanges: bool = False  # stages look now and then whether what they send or receive has arrived

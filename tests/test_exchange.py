@@ -346,6 +346,29 @@ def test_step_times_are_those_of_bucketed_collectives() -> None:
     assert split.owned_parameters == pytest.approx(count / 16)
 
 
+def test_whole_reductions_sum_everything_on_every_rank_and_gather_the_weights_all_the_same() -> None:
+    """3 psi per step in place of 2: DeepSpeed's BF16_Optimizer, and its ZeRO 1 and 2 with buckets of all ranks."""
+    count, table = 1e9, one(tp=2, dp=16, zero=1)
+    data, software = group(Axis.DP_CP, table), {"reduce_bytes": 2.0, "whole_reductions": True}
+    found = state_exchange(parameters(count), job_of(**software), placed(table), 400e6)
+    assert found.reduce_s == pytest.approx(5 * all_reduce_s(400e6, data, TIERS, NETWORK))
+    assert found.gather_s == pytest.approx(5 * all_gather_s(400e6, data, TIERS, NETWORK))
+    assert found.owned_parameters == pytest.approx(count / 16)  # each rank still updates its part alone
+    assert (found.reduce_bytes + found.gather_bytes)[0] / count == pytest.approx(3 * 2.0 * 15 / 16)
+    plain = one(tp=2, dp=16)
+    whole, split = (state_exchange(parameters(count), job_of(whole_reductions=on), placed(plain), 4e8) for on in (1, 0))
+    assert whole.reduce_s == split.reduce_s
+
+
+def test_whole_reductions_of_stage_2_come_with_every_micro_batch_and_stage_3_scatters() -> None:
+    for zero, sums in ((2, 2.0), (3, 1.0)):
+        table = one(dp=16, zero=zero)
+        whole, split = (priced(DENSE, table, whole_reductions=on) for on in (True, False))
+        message = 4.0 * layer_parameters(model_of(DENSE))
+        sent = message * 15 / 16
+        assert whole.weights_bytes[0] - split.weights_bytes[0] == pytest.approx((sums - 1.0) * sent)
+
+
 def test_context_parallel_ranks_share_the_gradient_reduction() -> None:
     table = one(tp=2, cp=4, dp=4, zero=1)
     assert state_exchange(parameters(1e9), job_of(), placed(table), 1e9).owned_parameters == 1e9 / 16

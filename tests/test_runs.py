@@ -51,7 +51,7 @@ def test_each_group_takes_one_omni_path_adapter(tp, pp, dp, adapters_used):
     grid = {"n_gpus": str(tp * pp * dp), "global_batch_size": "64", "tp": str(tp), "pp": str(pp), "dp": str(dp)}
     stated = {"interconnect": "NVLink, 4 Omni-Path links/node", "scaleout_gbps_per_node": "400"}
     node = question_of(parse_run(ROW | {"model": "llama3_8b"} | grid | stated)).cluster.islands[0].node
-    reached = 0.4 * adapters_used if adapters_used < 2.2 else 0.25 * 4
+    reached = 0.5 * adapters_used if adapters_used < 2.2 else 0.28 * 4
     assert node.nics.node_bytes_per_s == pytest.approx(reached * 12.5e9)
 
 
@@ -153,12 +153,12 @@ def test_hybrid_sharding_of_a_source_reduces_over_nodes_what_it_gathers_inside_t
     ("framework", "grid", "precision", "stage"),
     [
         ("Megatron-DeepSpeed 0.12", {"pp": "2", "dp": "4"}, "bf16", 1),  # BF16_Optimizer shards what Adam holds
-        ("Megatron-DeepSpeed 0.12", {"pp": "1", "dp": "8"}, "bf16", 0),
+        ("Megatron-DeepSpeed 0.12", {"pp": "1", "dp": "8"}, "bf16", 1),
         ("Megatron-DeepSpeed 0.12", {"pp": "2", "dp": "4"}, "fp16", 0),
         ("Megatron-LM", {"pp": "2", "dp": "4"}, "bf16", 0),
     ],
 )
-def test_pipelines_of_deepspeed_shard_the_optimizer_of_bf16_without_zero(framework, grid, precision, stage):
+def test_deepspeed_shards_the_optimizer_of_bf16_without_zero(framework, grid, precision, stage):
     stated = {
         "framework": framework,
         "model": "llama3_8b",

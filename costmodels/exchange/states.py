@@ -37,7 +37,7 @@ class StateExchange:
 
 
 def weight_exchange(parameters: LocalParameters, job: TrainingJob, placed: PlacedTable, products: int = 1) -> Exchanged:
-    """ZeRO-3 gathers the weights of a part forward and backward; stages 2 and 3 scatter its gradients.
+    """ZeRO-3 gathers the weights of a part forward and backward; stages 2 and 3 scatter (or all-reduce) its gradients.
 
     Parameters
     ----------
@@ -55,6 +55,7 @@ def weight_exchange(parameters: LocalParameters, job: TrainingJob, placed: Place
     Exchanged
     """
     zero = placed.table.zero
+    whole = (zero == 2) & job.software.whole_reductions
     reduce_bytes = reduced_bytes(job)
     calls: list[Call] = []
     for count, axis in ((parameters.dense, Axis.SHARD), (parameters.expert, Axis.EXPERT_SHARD)):
@@ -62,7 +63,8 @@ def weight_exchange(parameters: LocalParameters, job: TrainingJob, placed: Place
         pieces = _pieces(count, job, products)
         calls += [
             placed.call("all_gather", axis, weights / pieces, Often(forward=pieces, backward=pieces), zero == 3),
-            placed.call("reduce_scatter", axis, gradients, Often(forward=0.0, backward=1.0), zero >= 2),
+            placed.call("reduce_scatter", axis, gradients, Often(forward=0.0, backward=1.0), (zero >= 2) & ~whole),
+            placed.call("all_reduce", axis, gradients, Often(forward=0.0, backward=1.0), (zero >= 2) & whole),
         ]
     return placed.add_up(calls)
 
@@ -108,7 +110,8 @@ def state_exchange(
         Of the shape of the parameters. Stage 0 all-reduces gradients over dp x cp (experts: over expert data
         parallelism); stage 1 reduce-scatters them over the shard group and gathers the new weights; stages 2 and 3 have
         scattered theirs with every micro-batch, and stage 3 gathers weights when they are needed
-        (:func:`layer_exchange`). Hybrid sharding all-reduces each shard over its replicas.
+        (:func:`layer_exchange`). Hybrid sharding all-reduces each shard over its replicas. Software with
+        ``whole_reductions`` all-reduces under stages 1 and 2 as well.
 
     References
     ----------
@@ -153,6 +156,8 @@ def _state_calls(
     zero, shards = placed.table.zero, placed.group(shard).size
     gradients, weights = count * reduced_bytes(job), count * job.precision.gather_bytes
     sharded = zero >= 1
+    whole_rows = (zero == 1) & job.software.whole_reductions
+    parts = sharded & ~whole_rows
 
     def bucketed(collective: str, axis: Axis, message: Floats, rows: Bools) -> Call:
         size = placed.group(axis).size
@@ -164,8 +169,8 @@ def _state_calls(
         return placed.call(collective, axis, piece, often, rows)
 
     reduce = [
-        bucketed("all_reduce", whole, gradients, ~sharded),
-        bucketed("reduce_scatter", shard, gradients, zero == 1),
-        bucketed("all_reduce", replica, gradients / shards, sharded),
+        bucketed("all_reduce", whole, gradients, ~parts),
+        bucketed("reduce_scatter", shard, gradients, parts & (zero == 1)),
+        bucketed("all_reduce", replica, gradients / shards, parts),
     ]
     return reduce, [bucketed("all_gather", shard, weights, sharded & (zero < 3))]

@@ -29,12 +29,11 @@ def zero_stage(run: MeasuredRun, software: Software, precision: Precision) -> in
 
     Notes
     -----
-    DeepSpeed's pipeline engine trains bf16 without ZeRO by its ``BF16_Optimizer``, which holds a part of the fp32
-    weights and moments on every data-parallel rank, as stage 1 does (``runtime/engine.py``,
-    ``_do_optimizer_sanity_check``; ``runtime/bf16_optimizer.py``, ``fp32_groups_flat_partition``).
+    DeepSpeed trains bf16 without ZeRO by its ``BF16_Optimizer``, with or without a pipeline, which holds a part of the
+    fp32 weights and moments on every data-parallel rank, as stage 1 does (``runtime/engine.py``, ``get_data_types``
+    and ``_do_optimizer_sanity_check``; ``runtime/bf16_optimizer.py``, ``fp32_groups_flat_partition``).
     """
-    pipelined = run.grid is not None and run.grid.pp > 1
-    if software.framework == "deepspeed" and pipelined and precision.gemm == "bf16":
+    if software.framework == "deepspeed" and precision.gemm == "bf16":
         return max(run.zero, 1)
     stated = run.text("zero") or run.text("distributed_optimizer") or run.text("fsdp").startswith("1")
     return run.zero if stated else max(run.zero, int(software.framework in SHARDED_OPTIMIZER_FRAMEWORKS))
