@@ -98,9 +98,7 @@ class Software:
     early_release: bool = False  # of Blackwell's first year: low-precision kernels were tuned in later releases
     scripted: bool = False  # layers are PyTorch calls op by op from Python, without fused modules
     blocking_launches: bool = False  # every launch waits for its kernel (CUDA_LAUNCH_BLOCKING): no host runs ahead
-    late_validation: bool = (
-        False  # no all-reduce of gradient norms ends the step of schedules that split the backward pass
-    )
+    late_validation: bool = False  # no all-reduce of norms ends the step of schedules that split the backward pass
     tp_backward_overlap: bool = True  # exchanges of column-parallel inputs run beside weight-gradient GEMMs
     fused_norms: bool = True  # norms are one kernel each even where fused_kernels is false
     copied_exchanges: bool = False  # tensor-parallel exchanges are started from Python and copy what they gather

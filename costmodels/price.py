@@ -98,9 +98,8 @@ def _cost(problem: HeatProblem, times: StepTimes, power: PowerState) -> LayoutCo
     pricings, layout = problem.step.pricings, problem.layout
     memory = memory_of(pricings, layout)
     full = any(use.verdict is not Verdict.FITS for use in memory)
-    breakdown = _with_retries(
-        _with_polls(times.breakdown(0), pricings[0], layout, full=full), pricings[0], layout, full=full
-    )
+    polled = _with_polls(times.breakdown(0), pricings[0], layout, full=full)
+    breakdown = _with_retries(polled, pricings[0], layout, full=full)
     total_s = breakdown.total_s
     model, job = pricings[0].model, pricings[0].job
     tokens = float(job.global_batch * (job.seq if model.hidden else 1))

@@ -25,6 +25,7 @@ def rules(judged: JudgedLaunch) -> set[str]:
         ("bridge", ("model.context_parallel_size=null",), "a whole number from 1"),
         ("bridge", ("dist.use_tp_pp_dp_mapping=true", "dist.use_megatron_fsdp=true"), "Megatron FSDP"),
         ("nemo", ("trainer.strategy.pipeline_model_parallel_size=None",), "a whole number from 1"),
+        ("bridge", (f"model.tensor_model_parallel_size={'9' * 5000}",), "an integer"),
         ("nemo", ("trainer.max_stepz=10",), "trainer.max_stepz is not known"),
         ("nemo", ("data.micro_batch_sise=2",), "data.micro_batch_sise is not known"),
         ("nemo", ("optim.lr=3",), "optim.lr is not known"),

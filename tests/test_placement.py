@@ -302,7 +302,7 @@ def test_what_would_change_is_asked_of_the_ranks_where_they_are() -> None:
     assert placed.cost.step.total_s < 0.99 * usual.cost.step.total_s
     for ranked, offered in ((placed, False), (usual, True)):
         faster = remedies(request, split, ranked.cost, there=stated_placement(ranked, request)).faster
-        gains = [remedy.cost.step.total_s for remedy in faster if remedy.change == "ranks placed by coolness"]
+        gains = [remedy.cost.step.total_s for remedy in faster if remedy.change == "ranks placed anew"]
         assert gains == ([placed.cost.step.total_s] if offered else [])
 
 

@@ -32,6 +32,9 @@ def words(text: str) -> list[tuple[str, ...]]:
         ('function f() {\n  echo "${@:2}" $#\n}\nf a b c', ("echo", "b", "c", "3")),
         ("f ()\n{\n  echo ${1:-x} ${2:-y}\n}\nf a", ("echo", "a", "y")),
         ('f() { g --x "$@"; }\ng() { echo "$@"; }\nf 1', ("echo", "--x", "1")),
+        ('f() { shift 2; echo "$@"; }\nf 1 2 3', ("echo", "3")),
+        ('f() { shift 4; echo "$@"; }\nf 1 2 3', ("echo", "1", "2", "3")),  # bash: out of range, nothing is taken
+        (f'f() {{ shift {"9" * 5000}; echo "$1"; }}\nf 1', ("echo", "1")),
         ('f() { local a=$1; shift; echo $a "$@"; }\nf 1 2 3', ("echo", "1", "2", "3")),
         ('f() { echo "$@" end; }\nf', ("echo", "end")),
         ("f() ( echo $1 )\nf a", ("echo", "a")),

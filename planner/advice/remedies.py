@@ -181,7 +181,7 @@ def _placed_anew(request: PlanRequest, layout: Layout, cost: LayoutCost, constan
     lost_s = price.step.total_s - cost.step.total_s
     if lost_s >= -SAME * cost.step.total_s:
         return []
-    return [Remedy(change="ranks placed by coolness", layout=layout, cost=price, lost_s=lost_s, saved_bytes=0.0)]
+    return [Remedy(change="ranks placed anew", layout=layout, cost=price, lost_s=lost_s, saved_bytes=0.0)]
 
 
 def _offloaded(

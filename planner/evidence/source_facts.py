@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 _FACTS: Final = Path(__file__).with_name("source_facts.toml")
@@ -48,7 +49,7 @@ def _facts() -> tuple[tuple[str, SourceFacts], ...]:
         (
             str(table["pattern"]),
             SourceFacts(
-                columns=dict(table.get("columns", {})),
+                columns=MappingProxyType(dict(table.get("columns", {}))),
                 vocab=int(table.get("vocab", 0)),
                 shard_group=int(table.get("shard_group", 0)),
             ),

@@ -20,7 +20,7 @@ from planner.ingest.launch_text import layout_of_lists
 from planner.ingest.megatron import layout_of, parse_megatron
 from planner.ingest.mixed_precision import KEY as PRECISION
 from planner.ingest.mixed_precision import overwritten, precision_flags, stated_precision
-from planner.ingest.options import Fault, close_name
+from planner.ingest.options import Fault, close_name, whole
 from planner.request import Framework
 from planner.rules.layout_string import parse_positions
 from planner.rules.table import CORE
@@ -34,7 +34,6 @@ _SHARDED: Final = "--use-distributed-optimizer"
 LAYOUT: Final = "--pipeline-model-parallel-layout"
 STAGES: Final = "--pipeline-model-parallel-size"
 VIRTUAL: Final = "--num-virtual-stages-per-pipeline-rank"
-_MOST_DIGITS: Final = 6
 """Of a number of stages."""
 _NEAR_MISS: Final = 0.75
 """Likeness from which on an unknown name is taken for a known one misspelt."""
@@ -188,12 +187,11 @@ def read_overrides(overrides: Sequence[str], framework: Framework) -> Overrides:
     words += _size_flags(found)
     words += _sharded_by_tensors(overrides, framework, words)
     words += precision_flags(formats) if formats else _plugin_flags(overrides, framework)
-    layers = found.get("model.num_layers", "")
     return Overrides(
         flags=tuple(words),
         faults=(*faults, *told, *beside),
         unjudged=tuple(unjudged),
-        layers=int(layers) if layers.isdecimal() and len(layers) <= 9 else 0,
+        layers=whole(found.get("model.num_layers", "")) or 0,
         gradients=formats is not None or _PLUGIN_GRADIENTS in found,
         answered=tuple(key.flag for key in override_keys(framework) if any(name in found for name in key.keys)),
         one_chunk=any(name.endswith(".virtual_pipeline_model_parallel_size") and found[name] == "1" for name in found),
@@ -233,14 +231,14 @@ def _virtual_beside_layout(words: list[str], framework: Framework) -> tuple[list
     of a rank follow the strategy's degree, whatever the layout has.
     """
     values = {flag: words[index + 1] for index, flag in enumerate(words[:-1]) if flag in (LAYOUT, STAGES, VIRTUAL)}
-    stages, told = values.get(STAGES, "1"), values.get(VIRTUAL, "")
-    if LAYOUT not in values or not stages.isdecimal() or not 1 <= len(stages) <= _MOST_DIGITS or not int(stages):
+    stages, told = whole(values.get(STAGES, "1")), values.get(VIRTUAL, "")
+    if LAYOUT not in values or not stages:
         return words, []
     try:
         positions = len(parse_positions(values[LAYOUT]))
     except InputError:  # judged as the layout that it is not
         return words, []
-    chunks = positions // int(stages)
+    chunks = positions // stages
     if told:
         at = words.index(VIRTUAL)
         words = words[:at] + words[at + 2 :]

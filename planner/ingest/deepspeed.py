@@ -24,7 +24,6 @@ from planner.ingest.deepspeed_sections import (
     ZERO,
     config_faults,
     key_table,
-    near_key,
     offloaded,
     section_of,
     stage_of,
@@ -32,7 +31,7 @@ from planner.ingest.deepspeed_sections import (
 )
 from planner.ingest.deepspeed_words import spelled
 from planner.ingest.megatron_model import GPT2_VOCAB
-from planner.ingest.options import MOST_RANKS, Arguments, Option, read_arguments
+from planner.ingest.options import MOST_RANKS, Arguments, Option, near_key, read_arguments
 from planner.ingest.plain_layout import StatedLayout, UnpricedError, refuse_illegal, uniform_stages
 from planner.layouts.splits import leading_positions
 from planner.request import Framework

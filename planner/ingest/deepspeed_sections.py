@@ -7,16 +7,15 @@ DeepSpeed 0.19: ``runtime/config.py`` (keys that were removed, ``_do_error_check
 ``runtime/precision_config.py``.
 """
 
-import difflib
 import math
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, Final
 
-from planner.ingest.options import Fault
+from planner.ingest.options import Fault, near_key
 
 ZERO: Final = "zero_optimization"
 MOST_STAGE: Final = 3
@@ -24,6 +23,7 @@ _AUTO: Final = "auto"
 _DEVICES: Final = ("none", "cpu", "nvme")
 _ON: Final = ("true", "t", "yes", "y", "on", "1")
 _OFF: Final = ("false", "f", "no", "n", "off", "0")
+_OLDER: Final = MappingProxyType({"bf16": "bfloat16"})
 _REDUCE: Final = "gradient_allreduce_op"
 _REDUCTIONS: Final = ("mean", "sum")
 _TYPES: Final = ("fp16", "bf16", "fp32")
@@ -40,21 +40,20 @@ def key_table() -> Mapping[str, Any]:
     return MappingProxyType(tomllib.loads(text))
 
 
-def near_key(key: str, known: Sequence[str]) -> str:
-    """Hint at the nearest known key, in brackets; empty when none is near."""
-    close = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
-    return f" (did you mean {close[0]}?)" if close else ""
-
-
 def section_of(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """Values of a section that state something; what is no section is empty (it is a fault), as is "auto".
 
     ``zero_optimization: true``, an old form, is stage 1; ``bf16`` has an older name.
     """
-    value = config.get(name, config.get("bfloat16", {}) if name == "bf16" else {})
+    value = _given(config, name)
     if name == ZERO and isinstance(value, bool):
         return {"stage": int(value)}
     return {key: held for key, held in value.items() if held != _AUTO} if isinstance(value, dict) else {}
+
+
+def _given(config: Mapping[str, Any], name: str) -> Any:
+    """What stands in the place of a section, under its name or its older one."""
+    return config.get(name, config.get(_OLDER.get(name, ""), {}))
 
 
 def switched(section: Mapping[str, Any], name: str) -> bool:
@@ -105,7 +104,7 @@ def _fault(argument: str, message: str, kind: str = "value") -> Fault:
 
 
 def _section_faults(config: Mapping[str, Any], name: str) -> Iterator[Fault]:
-    given = config.get(name, config.get("bfloat16", {}) if name == "bf16" else {})
+    given = _given(config, name)
     if isinstance(given, dict):
         yield from _value_faults(given, name, name)
     elif not (name == ZERO and isinstance(given, bool)):
@@ -117,9 +116,7 @@ def _value_faults(given: Mapping[str, Any], name: str, place: str) -> Iterator[F
     known = table["sections"][name]
     for key, value in given.items():
         where = f"{place}.{key}"
-        if name == ZERO and key in table["removed_of_zero"]:
-            continue
-        if value == _AUTO:
+        if value == _AUTO or (name == ZERO and key in table["removed_of_zero"]):
             continue
         if key not in known:
             yield _fault(where, f"{place}: {key} is unknown{near_key(key, list(known))}", "unknown-key")
@@ -151,12 +148,7 @@ def _fits(value: object, kind: str) -> bool:
     if kind in ("table", "text"):
         return isinstance(value, dict if kind == "table" else str)
     number = _number(value)
-    whole = not kind.startswith("number")
-    if (
-        number is None
-        or (whole and not number.is_integer())
-        or (whole and "e" in str(value) and isinstance(value, str))
-    ):
+    if number is None or (not kind.startswith("number") and not _is_whole(value, number)):
         return False
     if kind == "stage":
         return 0 <= number <= MOST_STAGE
@@ -164,6 +156,11 @@ def _fits(value: object, kind: str) -> bool:
     least = float(words[2]) if "from" in words else -math.inf
     most = float(words[4]) if "to" in words else math.inf
     return least <= number <= most
+
+
+def _is_whole(value: object, number: float) -> bool:
+    """Whether a value is a whole number; a text of one has digits alone, without an exponent."""
+    return number.is_integer() and not (isinstance(value, str) and "e" in value)
 
 
 def _number(value: object) -> float | None:

@@ -6,7 +6,6 @@ Hetu-Galvatron 2.4: ``galvatron/core/runtime/hybrid_parallel_config.py`` (keys, 
 ``galvatron/utils/config_utils.py`` (``config2strategy``).
 """
 
-import difflib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any, Final
 from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Layout, Stage, Strategy
 from costmodels.pipeline.schedules import Schedule
 from hardware.errors import InputError
+from planner.ingest.options import near_key, whole
 from planner.ingest.plain_layout import StatedLayout, UnpricedError, joined, refuse_illegal
 from planner.layouts.splits import even_chunks
 from planner.request import Framework
@@ -43,7 +43,6 @@ _OTHERS: Final = (
     "embed_sdp",
     "world_size",
 )
-MOST_DIGITS: Final = 9
 _DEFAULTS: Final = MappingProxyType({"tp_consecutive_flags": 1, "cp_sizes_enc": 1, "ep_sizes_enc": 1})
 _SCHEDULES: Final = MappingProxyType({"pipedream_flush": Schedule.ONE_F_ONE_B, "gpipe": Schedule.GPIPE})
 _STAGES: Final = MappingProxyType({"ddp": 0, "zero2": 2, "zero3": 3})
@@ -96,13 +95,8 @@ def parse_galvatron(text: str, overrides: Sequence[str] = (), *, world: int) -> 
         world=world,
         config=MappingProxyType(config),
         overrides=MappingProxyType(found),
-        unread=tuple(key + _near(key, known) for key in config if key not in known),
+        unread=tuple(key + near_key(key, known) for key in config if key not in known),
     )
-
-
-def _near(key: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
-    return f" (did you mean {close[0]}?)" if close else ""
 
 
 def layout_of(launch: GalvatronLaunch, model: ModelFacts) -> Layout:
@@ -183,16 +177,15 @@ def _most_replicas(config: Mapping[str, Any], strategies: Sequence[Strategy]) ->
 
 def stated_seq(launch: GalvatronLaunch) -> int:
     """Tokens of a sequence as an override states them; 0: none does."""
-    seq = launch.overrides.get("runtime.train.seq_length", "")
-    return int(seq) if seq.isdecimal() and len(seq) <= MOST_DIGITS else 0
+    return whole(launch.overrides.get("runtime.train.seq_length", "")) or 0
 
 
 def degrees_of(launch: GalvatronLaunch, model: ModelFacts) -> Proposal:
     """Degrees of the first layer as they stand, for judging a launch whose layout cannot be stated."""
 
     def first(key: str) -> int:
-        word = str(launch.config.get(key, 1)).split(",")[0].strip()
-        return int(word) if word.isdecimal() and len(word) <= MOST_DIGITS else 1
+        number = whole(str(launch.config.get(key, 1)).split(",")[0].strip())
+        return 1 if number is None else number
 
     tp, cp, pp = first("tp_sizes_enc"), first("cp_sizes_enc"), first("pp_deg")
     dp = max(1, launch.world // max(1, tp * cp * pp))
@@ -221,10 +214,10 @@ def _whole(value: object, where: str) -> int:
 
 
 def _numbers(text: object, where: str) -> list[int]:
-    words = str(text).split(",")
-    if not all(word.strip().isdecimal() and len(word) <= MOST_DIGITS for word in words):
+    numbers = [whole(word.strip()) for word in str(text).split(",")]
+    if None in numbers:
         raise InputError(f"{text!r}", allowed="whole numbers joined by commas", where=where)
-    return [int(word) for word in words]
+    return [number for number in numbers if number is not None]
 
 
 def _columns(config: Mapping[str, Any], layers: int) -> dict[str, list[int]]:

@@ -14,11 +14,12 @@ from costmodels.workload import presets
 from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
 from planner.ingest.bridge import launcher_options_off, read_overrides
-from planner.ingest.judge_stated import SOURCES, any_value, read_deepspeed, read_galvatron, read_torchtitan
+from planner.ingest.judge_stated import SOURCES, any_value, judge_deepspeed, judge_galvatron, judge_torchtitan
 from planner.ingest.judged import JudgedLaunch, LaunchInput, unknown_names
 from planner.ingest.launch_text import LaunchText, without_unresolved
 from planner.ingest.megatron import Launch, LaunchVerdict, judge, layout_built, parse_megatron
 from planner.ingest.megatron_model import model_of
+from planner.ingest.megatron_switches import CONNECTIONS
 from planner.ingest.open_ends import foreign_notes, own_options, refuse_gaps, refuse_missing
 from planner.ingest.options import Arguments, Fault, megatron_options
 from planner.ingest.other_frameworks import refuse_foreign
@@ -29,7 +30,6 @@ from planner.rules.proposal import Proposal, facts_of
 from planner.rules.table import CORE, Found
 from planner.rules.verdict import Violation, accepted_at_launch, check
 
-_CONNECTIONS: Final = "CUDA_DEVICE_MAX_CONNECTIONS"
 _FP8: Final = MappingProxyType(
     {"delayed": "fp8-ds", "tensorwise": "fp8-cs", "blockwise": "fp8-blockwise", "mxfp8": "mxfp8"}
 )
@@ -72,7 +72,7 @@ def _megatron(given: LaunchInput) -> JudgedLaunch:
         text, named = of_swift(given.text, megatron_options(given.version), given.model)
         given = replace(given, text=text, model=named)
     text = given.text
-    told = text.environment is not None and _CONNECTIONS in text.environment
+    told = text.environment is not None and CONNECTIONS in text.environment
     refuse_gaps(text)
     own = given.model is not None and "--num-layers" not in {word.partition("=")[0] for word in text.arguments}
     options = megatron_options(given.version)
@@ -90,7 +90,7 @@ def _megatron(given: LaunchInput) -> JudgedLaunch:
     model, notes = given.model, [*text.notes, *foreign_notes(foreign, given)]
     wide = launch.proposal.tp * launch.proposal.cp > 1 and not launch.proposal.switches.megatron_fsdp
     if text.environment is not None and not told and wide:
-        notes.append(f"the script does not set {_CONNECTIONS}: it must be 1 with tp or cp up to Hopper")
+        notes.append(f"the script does not set {CONNECTIONS}: it must be 1 with tp or cp up to Hopper")
     if model is None and not launch.faults:
         model, why = _built_model(launch.arguments)
         notes += [why] if why else list(model.notes if model else ())
@@ -263,9 +263,9 @@ _READERS: Final[Mapping[Framework, Callable[[LaunchInput], JudgedLaunch]]] = Map
         Framework.MEGATRON: _megatron,
         Framework.BRIDGE: _overrides,
         Framework.NEMO: _overrides,
-        Framework.TORCHTITAN: read_torchtitan,
-        Framework.DEEPSPEED: read_deepspeed,
-        Framework.GALVATRON: read_galvatron,
+        Framework.TORCHTITAN: judge_torchtitan,
+        Framework.DEEPSPEED: judge_deepspeed,
+        Framework.GALVATRON: judge_galvatron,
     }
 )
 

@@ -15,7 +15,7 @@ from hardware.errors import InputError
 from planner.ingest import deepspeed, galvatron, torchtitan
 from planner.ingest.deepspeed_sections import key_table
 from planner.ingest.deepspeed_words import of_neox
-from planner.ingest.judged import JudgedLaunch, LaunchInput, fault_violations, unknown_names
+from planner.ingest.judged import JudgedLaunch, LaunchInput, assumed_seq, fault_violations, unknown_names
 from planner.ingest.launch_text import LaunchText, without_unresolved
 from planner.ingest.open_ends import refuse_gaps
 from planner.ingest.options import Fault
@@ -28,10 +28,8 @@ from planner.rules.proposal import ModelFacts, Proposal, facts_of
 from planner.rules.table import NEWEST, Found
 from planner.rules.verdict import Violation, accepted_at_launch, check
 
-_BEFORE: Final = "0.2"
+_OLD_VERSION: Final = "0.2"
 """Version of torchtitan with words of its own."""
-ASSUMED_SEQ: Final = 4096
-"""Tokens of a sequence of a launch that states none, unless its model has fewer positions."""
 SOURCES: Final = MappingProxyType(
     {
         Framework.MEGATRON: "Megatron-LM arguments.py, parse_args and validate_args",
@@ -50,10 +48,10 @@ def any_value(name: str) -> bool:
     return "." in name
 
 
-def read_torchtitan(given: LaunchInput) -> JudgedLaunch:
+def judge_torchtitan(given: LaunchInput) -> JudgedLaunch:
     """Read and judge a launch of torchtitan; see :func:`planner.ingest.judge.judge_launch`."""
     launch = torchtitan.read_torchtitan(without_unresolved(given.text, any_value), world=given.world)
-    version = _BEFORE if launch.old and given.version == NEWEST[Framework.TORCHTITAN] else given.version
+    version = _OLD_VERSION if launch.old and given.version == NEWEST[Framework.TORCHTITAN] else given.version
     config = launch.arguments.text("--config")
     entry = entry_of(config)
     model = given.model or (model_of_config(config) if config else None)
@@ -122,7 +120,7 @@ def deepspeed_text(given: LaunchInput) -> LaunchText:
     return of_neox(given.text, key_table()["top_level"])
 
 
-def read_deepspeed(given: LaunchInput) -> JudgedLaunch:
+def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
     """Read and judge a launch of DeepSpeed; see :func:`planner.ingest.judge.judge_launch`."""
     given = replace(given, text=deepspeed_text(given))
     if not given.text.config:
@@ -163,7 +161,7 @@ def read_deepspeed(given: LaunchInput) -> JudgedLaunch:
 
 def _with_positions(model: ModelSpec) -> ModelFacts:
     """Sizes of a model with the positions that stand for the sequence of a launch that says none."""
-    return replace(facts_of(model), max_positions=min(model.max_positions or ASSUMED_SEQ, ASSUMED_SEQ))
+    return replace(facts_of(model), max_positions=assumed_seq(model))
 
 
 def _sequence_note(judged: JudgedLaunch, how: str, *, stated: bool) -> tuple[str, ...]:
@@ -173,7 +171,7 @@ def _sequence_note(judged: JudgedLaunch, how: str, *, stated: bool) -> tuple[str
     return (f"the launch states no sequence: {judged.proposal.seq} tokens are assumed; {how} states it",)
 
 
-def read_galvatron(given: LaunchInput) -> JudgedLaunch:
+def judge_galvatron(given: LaunchInput) -> JudgedLaunch:
     """Read and judge a launch of Galvatron; see :func:`planner.ingest.judge.judge_launch`."""
     if not given.text.config:
         raise InputError("no Galvatron configuration", allowed="--args-file galvatron_config.json")

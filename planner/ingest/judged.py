@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from costmodels.layout import Layout
 from costmodels.workload.model import ModelSpec
@@ -12,6 +13,9 @@ from planner.rules.proposal import Proposal
 from planner.rules.split import Layers
 from planner.rules.table import Found
 from planner.rules.verdict import Violation
+
+ASSUMED_SEQ: Final = 4096
+"""Tokens of a sequence of a launch that states none, unless its model has fewer positions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +110,11 @@ class JudgedLaunch:
     def legal(self) -> bool:
         """Whether no rule is broken."""
         return not self.violations
+
+
+def assumed_seq(model: ModelSpec | None) -> int:
+    """Tokens of a sequence of a launch that states none: a usual length, or all positions of a model with fewer."""
+    return min((model.max_positions if model else 0) or ASSUMED_SEQ, ASSUMED_SEQ)
 
 
 def fault_violations(faults: Sequence[Fault], source: str) -> tuple[Violation, ...]:

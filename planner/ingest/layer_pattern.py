@@ -4,6 +4,7 @@ import ast
 from typing import Final
 
 from hardware.errors import InputError
+from planner.ingest.options import whole
 
 _ALLOWED: Final = "a whole number n (every n-th layer), or lists of 0 and 1 with + and *, such as ([0]*3+[1]*58)"
 _LONGEST: Final = 100_000
@@ -29,8 +30,9 @@ def moe_pattern(text: str, layers: int) -> tuple[bool, ...]:
     InputError
         The text is neither, or a list has another length than the model.
     """
-    if text.strip().isdecimal() and len(text) <= 9 and int(text) > 0:
-        return tuple(index % int(text) == 0 for index in range(layers))
+    period = whole(text.strip())
+    if period:
+        return tuple(index % period == 0 for index in range(layers))
     try:
         value = _value(ast.parse(text.strip(), mode="eval").body)
     except (SyntaxError, ValueError, RecursionError):

@@ -13,7 +13,7 @@ from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
 from planner.ingest.hybrid_pattern import OPTION, hybrid_pattern, state_sizes
 from planner.ingest.layer_pattern import moe_pattern
-from planner.ingest.options import Arguments
+from planner.ingest.options import Arguments, whole
 from planner.request import Framework
 from planner.rules.table import NEWEST
 
@@ -131,15 +131,17 @@ def _positions(read: Arguments) -> dict[str, Any]:
     learned = kind in ("", "learned_absolute")
     window = read.texts("--window-size")
     before = (window[0] if len(window) == 1 else ",".join(window)).partition(",")[0] if window else ""
-    size = int(before) + 1 if before.isdecimal() and len(before) <= 9 else 0
+    behind = whole(before)
+    size = 0 if behind is None else behind + 1
     found: dict[str, Any] = {
         "learned_positions": read.number("--max-position-embeddings", 0) if learned else 0,
         "rotary": kind in ("rope", "yarn", "mrope"),
         "window": size,
     }
     skip = read.text("--window-attn-skip-freq")
-    if size and skip.isdecimal() and len(skip) <= 9 and int(skip) > 1:
-        found["mixer_pattern"] = "w" * (int(skip) - 1) + "f"
+    period = whole(skip) or 0
+    if size and period > 1:
+        found["mixer_pattern"] = "w" * (period - 1) + "f"
     elif size and skip:
         windowed = moe_pattern(skip, read.number("--num-layers", 0))
         found["mixer_pattern"] = "".join("w" if on else "f" for on in windowed)

@@ -1,17 +1,19 @@
 """Switches of a Megatron-LM launch that legality depends on, from its options and environment."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from planner.ingest.options import Arguments
+from planner.ingest.options import Arguments, whole
 from planner.rules.proposal import Switches
 from planner.rules.table import version_key
 
 LATER: Final = (0, 14)  # names of FSDP, recompute of shared experts, one virtual stage is none
 _MODULES: Final = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe")
+_LATER_MODULES: Final = ("shared_experts", "gdn_norm_out")
 _GROUP: Final = "--microbatch-group-size-per-virtual-pipeline-stage"
-_CONNECTIONS: Final = "CUDA_DEVICE_MAX_CONNECTIONS"
+CONNECTIONS: Final = "CUDA_DEVICE_MAX_CONNECTIONS"
 _MIXED_SINCE: Final = (0, 18)
 
 
@@ -29,15 +31,10 @@ def switches_of(read: Arguments, version: str, environment: Mapping[str, str] | 
     """
     positions = "rope" if read.has("--use-rotary-position-embeddings") else read.text("--position-embedding-type")
     exchanges = read.texts("--cp-comm-type")
-    sizes = [
-        int(size) for size in read.texts("--hierarchical-context-parallel-sizes") if size.isdecimal() and len(size) <= 9
-    ]
+    sizes = [size for text in read.texts("--hierarchical-context-parallel-sizes") if (size := whole(text)) is not None]
     checkpoint = read.text("--ckpt-format", "torch_dist")
-    product = 1
-    for size in sizes:
-        product *= size
     base = Switches(
-        hybrid_cp=product if sizes else 0,
+        hybrid_cp=math.prod(sizes) if sizes else 0,
         cp_hierarchical="a2a+p2p" in exchanges,
         cp_all_to_all="a2a" in exchanges,
         pp_before_dp=read.has("--use-tp-pp-dp-mapping"),
@@ -68,7 +65,7 @@ def switches_of(read: Arguments, version: str, environment: Mapping[str, str] | 
 def _connections(environment: Mapping[str, str] | None) -> int:
     if environment is None:
         return -1
-    text = environment.get(_CONNECTIONS, "")
+    text = environment.get(CONNECTIONS, "")
     return int(text[:9]) if text.isdecimal() else 0
 
 
@@ -98,10 +95,7 @@ def _recompute_switches(base: Switches, read: Arguments, version: str) -> Switch
         granularity = "selective"
     modules = set(read.texts("--recompute-modules")) or {"core_attn"}
     modules |= {"moe"} if read.has("--moe-layer-recompute") else set()
-    allowed = {
-        *_MODULES,
-        *(("shared_experts", "gdn_norm_out") if version_key(version) >= LATER else ()),
-    }
+    allowed = {*_MODULES, *(_LATER_MODULES if version_key(version) >= LATER else ())}
     return replace(
         base,
         recompute_full=granularity == "full",

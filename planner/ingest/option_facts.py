@@ -17,14 +17,14 @@ from typing import Final
 from hardware.errors import InputError
 from planner.ingest import hybrid_pattern
 from planner.ingest.layer_pattern import moe_pattern
-from planner.ingest.options import Arguments
+from planner.ingest.options import Arguments, whole
 
 Given = Mapping[str, tuple[str, ...]]
 
 _MODULES: Final = frozenset({"attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba"})
 _WHOLE: Final = frozenset({"full", "full_iteration", "full_iteration_inference"})
 _RAMP: Final = 3  # start, increment, samples
-_DIGITS: Final = 12
+_DIGITS: Final = 12  # of samples, which may be many
 _MOST_SAMPLES: Final = 1e17
 _UNITS: Final = MappingProxyType({"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12})
 _INFERENCE: Final = MappingProxyType({"local": ("layer", "block")})
@@ -89,7 +89,7 @@ def _scaled(text: str) -> float | None:
 
 
 def _whole(texts: tuple[str, ...]) -> list[int]:
-    return [int(text) for text in texts if text.isdecimal() and len(text) <= _DIGITS]
+    return [number for text in texts if (number := whole(text, _DIGITS)) is not None]
 
 
 def _ramp(read: Arguments) -> dict[str, bool]:
@@ -150,9 +150,8 @@ def _graph_facts(read: Arguments, kind: str, modules: tuple[str, ...]) -> dict[s
 
 
 def _expert_facts(read: Arguments) -> dict[str, bool]:
-    capacity = read.has("--moe-expert-capacity-factor") and not read.text("--moe-expert-capacity-factor").startswith(
-        "-"
-    )
+    factor = "--moe-expert-capacity-factor"
+    capacity = read.has(factor) and not read.text(factor).startswith("-")
     kinds, weights = read.texts("--moe-router-load-balancing-type"), read.texts("--moe-aux-loss-coeff")
     padded = read.has("--moe-pad-expert-input-to-capacity")
     return {
@@ -176,7 +175,8 @@ def _layer_facts(read: Arguments, layers: int) -> dict[str, bool]:
 def _fits_layers(pattern: str, layers: int) -> bool:
     """Whether a period divides the layers, or a list has one entry for each."""
     if pattern.isdecimal():
-        return len(pattern) <= 9 and int(pattern) > 0 and layers % int(pattern) == 0
+        period = whole(pattern) or 0
+        return period > 0 and layers % period == 0
     try:
         return len(moe_pattern(pattern, layers)) == layers
     except InputError:

@@ -39,6 +39,7 @@ _MOST: Final = MappingProxyType(
     }
 )
 """Largest values of options whose size decides how much there is to judge."""
+MOST_DIGITS: Final = 9
 _NEAR: Final = 0.6
 _NUMBER: Final = re.compile(r"-[0-9.]")
 
@@ -161,6 +162,11 @@ def read_arguments(arguments: Sequence[str], options: Mapping[str, Option]) -> A
     return Arguments(given=MappingProxyType(given), faults=tuple(faults))
 
 
+def whole(text: str, digits: int = MOST_DIGITS) -> int | None:
+    """Number that a text of at most so many digits says; None for any other text."""
+    return int(text) if text.isdecimal() and len(text) <= digits else None
+
+
 def without_unknown(arguments: Sequence[str], options: Mapping[str, Option]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Take the options off that a table does not have, with their values.
 
@@ -226,6 +232,12 @@ def close_name(name: str, known: Iterable[str]) -> str:
         if difflib.SequenceMatcher(None, near.rpartition(".")[2], field).ratio() >= _NEAR:
             return near
     return ""
+
+
+def near_key(key: str, known: Iterable[str]) -> str:
+    """Hint at the known key of a configuration that is nearest to one, in brackets; empty when none is near."""
+    close = difflib.get_close_matches(key, list(known), n=1, cutoff=_NEAR)
+    return f" (did you mean {close[0]}?)" if close else ""
 
 
 def _unknown(name: str, options: Mapping[str, Option]) -> Fault:

@@ -6,7 +6,8 @@ from typing import Final
 
 from costmodels.workload.model import ModelSpec
 from hardware.nouns import count
-from planner.ingest.judged import LaunchInput
+from planner.ingest.judged import LaunchInput, assumed_seq
+from planner.ingest.options import whole
 from planner.request import Framework
 from planner.rules.proposal import facts_of
 from planner.rules.table import version_key
@@ -14,8 +15,8 @@ from planner.rules.table import version_key
 _ASSUMED: Final = (
     ("--bf16", ("--bf16", "--fp16"), "bf16"),
     ("--use-distributed-optimizer", ("--use-distributed-optimizer", "--use-megatron-fsdp"), "distributed optimizer"),
-    ("--moe-grouped-gemm", ("--moe-grouped-gemm",), "grouped GEMM of experts"),
 )
+_ASSUMED_OF_EXPERTS: Final = (("--moe-grouped-gemm", ("--moe-grouped-gemm",), "grouped GEMM of experts"),)
 _DEGREES: Final = (
     ("tp 1", "--tensor-model-parallel-size"),
     ("pp 1", "--pipeline-model-parallel-size"),
@@ -46,23 +47,27 @@ def with_recipe_defaults(
         The model, where it is known.
     given : LaunchInput
         Whose launch, and its GPUs.
+
+    Returns
+    -------
+    tuple of list
+        The flags, and the notes.
     """
     words, told = list(flags), []
-    facts = facts_of(model) if model else None
-    for flag, answered, name in _ASSUMED:
-        experts = flag != "--moe-grouped-gemm" or bool(facts and facts.experts) or "--num-experts" in words
-        if experts and not any(word in words or word in decided for word in answered):
+    experts = bool(model and facts_of(model).experts)
+    mixture = experts or "--num-experts" in words
+    for flag, answered, name in (*_ASSUMED, *(_ASSUMED_OF_EXPERTS if mixture else ())):
+        if not any(word in words or word in decided for word in answered):
             words.append(flag)
             told.append(name)
     told += [name for name, flag in _DEGREES if flag not in words and flag not in decided]
-    mixture = bool(facts and facts.experts) or "--num-experts" in words
-    defaults = (("--seq-length", str(min((model and model.max_positions) or 4096, 4096))),)
-    for flag, value in (*defaults, ("--micro-batch-size", "1"), *(_OF_EXPERTS if mixture else ())):
+    sizes = (("--seq-length", str(assumed_seq(model))), ("--micro-batch-size", "1"))
+    for flag, value in (*sizes, *(_OF_EXPERTS if mixture else ())):
         if flag not in words:
             words += [flag, value]
             told.append(f"{flag.removeprefix('--')} {value}")
     notes = [f"not overridden, so the recipe decides; assumed here: {', '.join(told)}"] if told else []
-    spread = bool(facts and facts.experts) and dict(pairwise(words)).get("--expert-model-parallel-size", "1") != "1"
+    spread = experts and dict(pairwise(words)).get("--expert-model-parallel-size", "1") != "1"
     if spread and _EXPERTS_TP not in words:
         alone = given.framework is Framework.BRIDGE and version_key(given.version) >= _ALONE_SINCE
         words += [_EXPERTS_TP, "1"] if alone else []
@@ -81,7 +86,7 @@ def _with_batch(words: Sequence[str], world: int) -> tuple[list[str], list[str]]
         return told, []
     size = dict(pairwise(told))
     tp, pp, cp, micro = (
-        int(value) if (value := size.get(flag, "1")).isdecimal() and 0 < int(value) <= world else 1
+        number if 0 < (number := whole(size.get(flag, "1")) or 0) <= world else 1
         for flag in (
             "--tensor-model-parallel-size",
             "--pipeline-model-parallel-size",

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Final
 
 from hardware.errors import InputError
+from planner.ingest.options import whole
 from planner.ingest.shell_conditions import Branch, Case, condition, whole_number
 from planner.ingest.shell_functions import Functions, Statement
 from planner.ingest.shell_words import ARM_END, Pieces, closing_bracket, literal, statements
@@ -32,7 +33,7 @@ MOST_OPERAND: Final = 40
 _NAME: Final = re.compile(r"[A-Za-z_]\w*")
 _ASSIGNED: Final = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 _DEFAULTED: Final = re.compile(r"([A-Za-z_]\w*|\d+)(?:\[[@*]\])?(?:(:?)([-=?+])(.*))?", re.DOTALL)
-_ALL_ARGUMENTS: Final = re.compile(r"([@*])(?::\s*(\d+)(?::\s*(\d+))?)?")
+_ALL_ARGUMENTS: Final = re.compile(r"([@*])(?::\s*(\d{1,9})(?::\s*(\d{1,9}))?)?")
 _WHOLE: Final = re.compile(r"\$@|\$\{@.*\}|\$\{\w+\[@\]\}")
 _REDIRECTION: Final = re.compile(r"\d*(<<<|>>|[<>])\|?")
 _PLACEHOLDER: Final = re.compile(r"<[^<>]+>")
@@ -177,10 +178,16 @@ def _read(stream: Iterable[Statement], state: _State, where: str) -> list[ShellC
         if name in state.functions.bodies:
             commands += _call(name, given, state, where)
         elif name == "shift" and state.arguments is not None:
-            state.arguments = state.arguments[int(given[0]) if given and given[0].isdecimal() else 1 :]
+            state.arguments = _shifted(state.arguments, given)
         else:
             commands.append(found)
     return commands
+
+
+def _shifted(arguments: tuple[str, ...], given: Sequence[str]) -> tuple[str, ...]:
+    """Arguments after ``shift``: one fewer, or as many as it says; more than there are takes none, as in bash."""
+    count = (whole(given[0]) if given[0].isdecimal() else 1) if given else 1
+    return arguments if count is None or count > len(arguments) else arguments[count:]
 
 
 def _call(name: str, given: Sequence[str], state: _State, where: str) -> list[ShellCommand]:
@@ -423,9 +430,9 @@ def _value(text: str, index: int, state: _State) -> tuple[tuple[str, ...], int]:
     return _parameter(name[0], state), name.end()
 
 
-def _any_values(whole: str, state: _State) -> bool:
+def _any_values(expression: str, state: _State) -> bool:
     """Whether all arguments, or the elements of an array, are any at all; those that are not known are."""
-    name = whole.strip("${}")
+    name = expression.strip("${}")
     values = _arguments(name, state) if name.startswith("@") else state.values.get(name.removesuffix("[@]"))
     return values is None or len(values) > 0
 
@@ -436,8 +443,9 @@ def _arguments(name: str, state: _State) -> tuple[str, ...] | None:
         return None
     if name in ("#", "#@", "#*"):
         return (str(len(state.arguments)),)
-    if name.isdecimal() and name != "0":
-        return state.arguments[int(name) - 1 : int(name)] or ("",)
+    number = whole(name)
+    if number:
+        return state.arguments[number - 1 : number] or ("",)
     found = _ALL_ARGUMENTS.fullmatch(name)
     if found is None:
         return None
@@ -457,8 +465,8 @@ def _parameter(body: str, state: _State) -> tuple[str, ...]:
     if operator == "+":
         return ("",)
     if values is not None:
-        whole = "[@]" in body or "[*]" in body or _ALL_ARGUMENTS.fullmatch(name)
-        return values if whole else values[:1] or ("",)
+        every = "[@]" in body or "[*]" in body or _ALL_ARGUMENTS.fullmatch(name)
+        return values if every else values[:1] or ("",)
     braced = name.startswith(("@", "*", "#")) and len(name) > 1
     return (_not_known(f"${{{name}}}" if (name.isdigit() and len(name) > 1) or braced else f"${name}", state),)
 

@@ -33,10 +33,10 @@ _SCHEDULES: Final = MappingProxyType(
         "zbvzerobubble": Schedule.ZBV,
     }
 )
-_UNPRICED: Final = ("loopedbfs", "interleavedzerobubble", "dualpipev")
-"""Other schedules of PyTorch; none is simulated here."""
 _PRICED: Final = "1F1B, GPipe, Interleaved1F1B, ZBVZeroBubble"
-_OTHERS: Final = "LoopedBFS, InterleavedZeroBubble, DualPipeV"
+_OTHERS: Final = ("LoopedBFS", "InterleavedZeroBubble", "DualPipeV")
+"""Other schedules of PyTorch; none is simulated here."""
+_UNPRICED: Final = tuple(name.lower() for name in _OTHERS)
 _TWO_A_STAGE: Final = ("zbvzerobubble", "dualpipev")
 _WHOLE_ROUNDS: Final = ("interleaved1f1b", "interleavedzerobubble")
 _FILLED: Final = ("1f1b", "dualpipev")
@@ -424,7 +424,7 @@ def _split(read: Arguments, model: ModelFacts, pp: int) -> list[tuple[int, ...]]
     name = _schedule_name(read)
     if name not in _SCHEDULES and name not in _UNPRICED:
         told = read.text(_P + "pipeline_parallel_schedule")
-        raise InputError(f"schedule {told} is unknown", allowed=f"{_PRICED}; without a price: {_OTHERS}")
+        raise InputError(f"schedule {told} is unknown", allowed=f"{_PRICED}; without a price: {', '.join(_OTHERS)}")
     schedule = _SCHEDULES.get(name, Schedule.INTERLEAVED)
     counts = _positions(read, model, pp, looped=schedule in (Schedule.INTERLEAVED, Schedule.ZBV))
     vpp = len(counts) // pp

@@ -77,7 +77,7 @@ def restated(near: Neighbour, given: LaunchInput) -> LaunchInput | None:
 def _settings(near: Neighbour) -> list[Setting]:
     """Flags of Megatron-LM that say the changes; those of a split all anew where it is."""
     proposal, changed = near.proposal, {name for name, _, _ in near.changes}
-    values = {**{name: getattr(proposal, name) for name in _FLAGS if name != "microbatch_group"}}
+    values = {name: getattr(proposal, name) for name in _FLAGS if name != "microbatch_group"}
     values["microbatch_group"] = proposal.switches.microbatch_group
     settings: list[Setting] = [(flag, str(values[name])) for name, flag in _FLAGS.items() if name in changed]
     if "sequence_parallel" in changed or "tp" in changed:

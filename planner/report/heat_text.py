@@ -79,13 +79,13 @@ def _worth(change: MicroBatchChange) -> Iterator[str]:
         return
     pace = f"{seconds(abs(change.step_s))} ({percent(abs(saved))}) {'faster' if saved > 0.0 else 'slower'}"
     peaks = f"peaks {abs(change.peak_w):.0f} W {'lower' if least > 0.0 else 'higher'}"
-    verdict = {
+    use = {
         (True, False): ": where supplies and cooling bear them",
         (False, True): ": where supplies or cooling are short",
         (False, False): ": nothing speaks for it",
     }.get((saved > 0.0, least > 0.0), "")
     memory = f", {change.verdict.value} in memory" if change.verdict is not Verdict.FITS else ""
-    yield f"micro-batch {change.micro_batch}: {pace}, {peaks}{memory}{verdict}"
+    yield f"micro-batch {change.micro_batch}: {pace}, {peaks}{memory}{use}"
 
 
 def _signed(value_s: float) -> str:

@@ -14,10 +14,8 @@ from planner.rules.layout_string import parse_layout_string, parse_positions
 from planner.rules.proposal import Proposal, Split
 
 EMPTY_MIDDLE: Final = "ends-empty"  # middle stages without layers: later versions refuse them, earlier ones build them
-_COUNTED: Final = (
-    EMPTY_MIDDLE,
-    "layout-mtp",
-)  # problems of some versions alone, which leave the layers of stages as stated
+_COUNTED: Final = (EMPTY_MIDDLE, "layout-mtp")
+"""Problems of some versions alone, which leave the layers of stages as stated."""
 
 Problems = dict[str, dict[str, int | str]]
 Layers = tuple[tuple[int, ...], ...]
