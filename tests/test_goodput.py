@@ -100,6 +100,15 @@ def test_more_devices_fail_more_often_and_slow_storage_costs() -> None:
     assert many.storage_assumed
 
 
+def test_a_restart_reads_what_was_written() -> None:
+    """2 bytes of weights and 12 of fp32 states a parameter, through a storage of 10 GB/s, after ten minutes."""
+    model, job = presets.model("llama3_70b"), asked().job
+    machine = replace(catalog.cluster("dgx-h100:8"), storage_bytes_per_s=10e9)
+    found = goodput(model, job, machine, 64)
+    assert found.write_s == pytest.approx(14.0 * 70.55e9 / 10e9, rel=1e-3)
+    assert found.restart_s == pytest.approx(600.0 + found.write_s)
+
+
 def test_young_is_the_limit_of_rare_failures() -> None:
     assert optimal_interval_s(10.0, 1e9) == pytest.approx(math.sqrt(2.0 * 10.0 * 1e9), rel=1e-3)
 

@@ -25,7 +25,7 @@ from costmodels.power.accelerator import (
 )
 from costmodels.power.node import capped_island, gpu_share_w, node_w
 from hardware.catalog import accelerator, accelerator_names, cluster
-from hardware.cluster import Cluster
+from hardware.cluster import Cluster, CoolingKind
 from hardware.errors import InputError
 from planner.question import Question, request_of
 
@@ -217,6 +217,18 @@ def test_caps_of_node_rack_and_cluster_are_shared(caps: dict[str, float]) -> Non
     assert 500.0 < share_w < 700.0
     assert node_w(island.node, 8 * share_w) == pytest.approx(8000.0)
     assert gpu_share_w(island.node, 8000.0) == pytest.approx(share_w)
+
+
+def test_what_a_node_draws_beside_its_accelerators() -> None:
+    """Adapters of 20 W and the larger of rest and load of the processors; fans take 15 % of all of it in air alone."""
+    node = cluster("dgx-h100:4").islands[0].node
+    for idle_w, cpu_w in ((300.0, 900.0), (900.0, 300.0)):
+        hosted = replace(node, host=replace(node.host, idle_w=idle_w, cpu_w=cpu_w))
+        inside_w = 5000.0 + 900.0 + 20.0 * node.nics.count
+        assert node_w(hosted, 5000.0) == pytest.approx(1.15 * inside_w)
+        cooled = replace(hosted, cooling=replace(node.cooling, kind=CoolingKind.LIQUID))
+        assert node_w(cooled, 5000.0) == pytest.approx(inside_w)
+        assert gpu_share_w(cooled, inside_w) == pytest.approx(5000.0 / 8)
 
 
 def test_the_lowest_cap_counts_and_high_ones_do_not() -> None:

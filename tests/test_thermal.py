@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +20,7 @@ from costmodels.power.thermal import (
 )
 from costmodels.table import Floats
 from hardware.catalog import node_type
+from hardware.cluster import CoolingKind
 
 NODE = node_type("dgx-h100")
 POWER = power_model(NODE.accelerator)
@@ -72,6 +74,28 @@ def test_front_and_rear_rows_of_h100() -> None:
     watts = np.array([698.1, 698.8, 699.8, 675.9, 699.3, 691.8, 696.6, 699.0])
     measured = np.array([63.0, 73.75, 65.0, 75.0, 65.5, 74.5, 75.0, 68.0])
     np.testing.assert_allclose(temperatures_c(AIR, watts), measured, atol=3.5)
+
+
+def test_liquid_cooling_has_constants_of_its_own() -> None:
+    """Eight MI355X under load, coolant taken as 30 C (OCI guide of BM.GPU.MI355X)."""
+    node = node_type("mi355x-8")
+    node = replace(node, cooling=replace(node.cooling, kind=CoolingKind.LIQUID, inlet_c=30.0))
+    watts = np.array([1224.0, 1231.0, 1219.0, 1249.0, 1275.0, 1267.0, 1273.0, 1317.0])
+    measured = np.array([54.0, 54.0, 55.0, 56.0, 52.0, 56.0, 54.0, 54.0])
+    np.testing.assert_allclose(temperatures_c(thermal_model(node), watts), measured, atol=3.5)
+
+
+def test_what_a_node_states_of_its_cooling_counts() -> None:
+    """T + P R_ja + P^2 R_jc and the heat of the row before, of a node that states all of them."""
+    stated = replace(
+        NODE.cooling, inlet_c=22.0, resistance_c_per_w=0.03, coupling_c_per_w=0.01, quadratic_c_per_w2=5e-5
+    )
+    model = thermal_model(replace(NODE, cooling=stated))
+    front, rear = NODE.cooling.rows[0][0], NODE.cooling.rows[1][0]
+    found = temperatures_c(model, np.full(8, 600.0))
+    own_c = 22.0 + 600.0 * 0.03 + 600.0**2 * 5e-5
+    assert (found[front], found[rear]) == (pytest.approx(own_c), pytest.approx(own_c + 6.0))
+    assert model.characterised
 
 
 def balance(

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from small_requests import small
 
 from costmodels.collectives import send_receive_s
 from costmodels.compute import op_times
@@ -16,12 +17,14 @@ from costmodels.overlap import exposed_s
 from costmodels.part_ops import part_names, part_ops
 from costmodels.precision import precision
 from costmodels.pricing import Pricing
-from costmodels.reliability import expected_maximum
+from costmodels.reliability import STEP_JITTER_CV, expected_maximum, jitter_s
 from costmodels.table import Floats, StrategyTable, table_of
 from costmodels.workload import presets
 from costmodels.workload.op import OpKind
 from costmodels.works import Work
 from hardware.catalog import cluster_of_run
+from planner.layouts.explicit import ExplicitLayout, layout_of
+from planner.planning import estimate
 
 
 def pricing(model: str = "llama3_8b", *, seq: int = 4096, gpus: int = 8, **software: object) -> Pricing:
@@ -95,6 +98,17 @@ def test_host_and_device_meet_where_tokens_are_counted_and_a_pass_takes_the_root
 def test_the_slowest_of_some_ranks_is_the_largest_of_as_many_normals(ranks: int, expected: float, error: float) -> None:
     """Harter, Expected Values of Normal Order Statistics, Biometrika 48 (1961)."""
     assert float(expected_maximum(np.array(ranks))) == pytest.approx(expected, rel=error)
+
+
+def test_the_wait_for_the_slowest_rank_is_that_of_a_simulation() -> None:
+    """Steps of 64 ranks whose times scatter by the constant's share: what the slowest takes more than the mean."""
+    times = np.random.default_rng(5).normal(2.0, 2.0 * STEP_JITTER_CV, (20_000, 64))
+    simulated = float((times.max(axis=1) - 2.0).mean())
+    assert float(jitter_s(np.array([2.0]), np.array([64]))[0]) == pytest.approx(simulated, rel=0.02)
+    asked = small("llama32_1b", (4,), 4)
+    steps = [estimate(asked, layout_of(asked, ExplicitLayout(tp=1, dp=ranks))).cost.step for ranks in (1, 4)]
+    waits = [step.sync_s / (step.total_s - step.sync_s) for step in steps]
+    assert waits == [0.0, pytest.approx(STEP_JITTER_CV * float(expected_maximum(4)))]
 
 
 def test_an_empty_message_between_nodes_takes_the_hop_between_nodes() -> None:
