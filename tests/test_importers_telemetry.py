@@ -162,8 +162,9 @@ def test_devices_have_the_names_of_their_makers(device: str, name: str) -> None:
 
 
 def test_a_long_series_leaves_out_its_warm_up(tmp_path: Path) -> None:
-    rows = "".join(f"0, {50 if step < 20 else 80}, 100 %\n" for step in range(100))
-    assert only(read(tmp_path, f"index, temperature.gpu, utilization.gpu [%]\n{rows}"), 0).temperature_c == 80.0
+    degrees = [50] * 20 + [70] * 35 + [90] * 45  # the median of all is 70, of those after the first fifth 90
+    rows = "".join(f"0, {one}, 100 %\n" for one in degrees)
+    assert only(read(tmp_path, f"index, temperature.gpu, utilization.gpu [%]\n{rows}"), 0).temperature_c == 90.0
 
 
 @pytest.mark.parametrize(
