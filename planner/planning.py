@@ -98,7 +98,8 @@ def plan(request: PlanRequest, constants: Constants | None = None) -> PlanReport
     deadline = started + request.time_limit_s
     until_s = started + PLACED_SHARE * request.time_limit_s
     wanted = _shown(request) * (1 if request.objective is Objective.TIME else THRIFTY_AMONG)
-    lean = _without_slow_nodes(request, constants, slow_devices(pricings), started + LEAN_SHARE * request.time_limit_s)
+    lean_until_s = started + LEAN_SHARE * request.time_limit_s
+    lean = _without_slow_nodes(request, constants, slow_devices(pricings), lean_until_s, wanted)
     priced: list[tuple[Layout, LayoutCost]] = []
     cool: dict[Layout, PlacedLayout] = {}
     placed: dict[Layout, PlacedLayout] = {}
@@ -184,9 +185,9 @@ def _covered(
 
 
 def _without_slow_nodes(
-    request: PlanRequest, constants: Constants | None, slow: Sequence[SlowDevice], deadline: float
+    request: PlanRequest, constants: Constants | None, slow: Sequence[SlowDevice], deadline: float, wanted: int
 ) -> list[tuple[Layout, LayoutCost]]:
-    """Layouts that leave the nodes of slow devices idle; nothing where no device is slow."""
+    """Layouts that leave the nodes of slow devices idle, as many as are looked at; nothing where no device is slow."""
     fewer = without_slow_nodes(request.cluster, slow) if slow else None
     if fewer is None:
         return []
@@ -195,7 +196,9 @@ def _without_slow_nodes(
     mixed = request.framework in PER_LAYER
     parts = spans(time.monotonic(), deadline, len(pricings), placed=False, mixed=mixed)
     return [
-        pair for number, part in enumerate(parts) for pair in _island_alone(lean, pricings, number, part, deadline)[1]
+        pair
+        for number, part in enumerate(parts)
+        for pair in _island_alone(lean, pricings, number, part, deadline, wanted)[1]
     ]
 
 
