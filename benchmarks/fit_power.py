@@ -36,6 +36,22 @@ PARTS = MappingProxyType(
     }
 )
 
+PRODUCTS = MappingProxyType({Work.GEMM: 1.0})
+# Parts of measurements that nothing was fitted to: names there, the part whose constants are used, its limit where that
+# is another one [W], and what the measured jobs do.
+UNFITTED = MappingProxyType(
+    {
+        "Zeus, Quadro RTX 6000": (("RTX6000",), "titan-rtx", 260.0, TRAINING_MIX),
+        "rtx6kpro, RTX PRO 6000 workstation": (
+            ("RTX-PRO-6000-WS #3", "RTX-PRO-6000-WS #14"), "rtx-pro-6000", 0.0, PRODUCTS,
+        ),
+        "rtx6kpro, RTX PRO 6000 server": (
+            ("RTX-PRO-6000-Server #5", "RTX-PRO-6000-Server #8"), "rtx-pro-6000", 0.0, PRODUCTS,
+        ),
+        "ai-server, V100 SXM2": (("V100-SXM2 (adapter)",), "v100-sxm2-32gb", 0.0, TRAINING_MIX),
+    }
+)  # fmt: skip
+
 
 def model_of(gpu: str) -> PowerModel:
     """Shipped constants of an accelerator."""
@@ -163,6 +179,25 @@ def against_published_fits(rows: Iterable[dict[str, str]]) -> None:
         )
 
 
+def without_fits(rows: Iterable[dict[str, str]]) -> None:
+    """Print throughput under limits, over that at the highest one, of sources that nothing was fitted to."""
+    known = [(row, (row["gpu"], row["workload"])) for row in rows if row["power_limit_w"] and row["rel_throughput"]]
+    for source, (gpus, part, default_w, mix) in UNFITTED.items():
+        model = power_model(replace(accelerator(part), **({"tdp_w": default_w} if default_w else {})))
+        chosen = [(row, job) for row, job in known if row["gpu"] in gpus]
+        limit, rate = (
+            np.array([float(row[name]) for row, _ in chosen]) for name in ("power_limit_w", "rel_throughput")
+        )
+        highest: dict[tuple[str, str], float] = defaultdict(float)
+        for watts, (_, job) in zip(limit, chosen, strict=True):
+            highest[job] = max(highest[job], float(watts))
+        top = np.array([highest[job] for _, job in chosen])
+        found = step_power(model, mix, limit_w=top).slowdown / step_power(model, mix, limit_w=limit).slowdown
+        below = limit < top
+        error = (found - rate)[below]
+        print(f"{source}, {below.sum()} points: {np.abs(error).mean():.1%} (points), bias {error.mean():+.1%}")
+
+
 def main(caps: str, utilisation: str, fits: str) -> None:
     """Print every fit."""
     rows = read_rows(caps)
@@ -170,6 +205,7 @@ def main(caps: str, utilisation: str, fits: str) -> None:
         fit_locked(rows, gpu)
     for gpu in ("V100-PCIe", "A40"):
         fit_limits(rows, gpu)
+    without_fits(rows)
     activity_of_memory(read_rows(utilisation))
     products_by_utilisation(read_rows(utilisation))
     against_published_fits(read_rows(fits))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from costmodels.layout import FULL_RECOMPUTE, Strategy
-from costmodels.results import StepTime, Verdict
+from costmodels.results import SlotState, StepTime, Verdict
 from planner.advice.explain import differences, named_parts, waterfall
 from planner.advice.heat import HeatAdvice, MicroBatchChange, heat_advice
 from planner.advice.neighbours import neighbours
@@ -216,6 +216,37 @@ def test_what_another_micro_batch_is_good_for(step_s: float, peak_w: float, verd
     text = console.file.getvalue()
     assert words in text
     assert bool(words) == ("micro-batch 2:" in text)
+
+
+def test_the_table_names_what_limits_each_accelerator() -> None:
+    """One row for each: place, stage, mean and peak draw, clock, mean and highest temperature, limit."""
+    hot = SlotState(
+        island=0, node=1, gpu=2, stage=3, mean_w=611.4, busy_w=702.0, peak_w=905.6, clock_hz=1.6004e9,
+        temperature_c=84.4, peak_c=89.6, limited_by="heat",
+    )  # fmt: skip
+    cool = replace(hot, gpu=0, peak_c=71.2, temperature_c=66.3, clock_hz=1.7506e9, limited_by="power")
+    free = replace(cool, gpu=1, limited_by="none")
+    console = Console(width=120, file=io.StringIO())
+    console.print(*heat_sections(HeatAdvice(slots=(free, hot, cool), micro_batches=())))
+    rows = [line.split() for line in console.file.getvalue().splitlines() if line.split()[:1] == ["1"]]
+    assert rows == [
+        ["1", "0", "3", "611", "906", "1,751", "66", "71", "power"],
+        ["1", "1", "3", "611", "906", "1,751", "66", "71"],
+        ["1", "2", "3", "611", "906", "1,600", "84", "90", "heat"],
+    ]
+
+
+def test_another_micro_batch_names_bubble_peak_and_temperature() -> None:
+    changes = (
+        MicroBatchChange(
+            micro_batch=4, before_s=10.0, before_w=800.0, step_s=0.25, bubble_s=0.5, peak_w=31.4, hottest_c=0.83,
+            verdict=Verdict.RISKY,
+        ),
+    )  # fmt: skip
+    console = Console(width=120, file=io.StringIO())
+    console.print(*heat_sections(HeatAdvice(slots=(), micro_batches=changes)))
+    (row,) = [line.split() for line in console.file.getvalue().splitlines() if line.split()[:1] == ["4"]]
+    assert row == ["4", "+0.250", "s", "+0.500", "s", "+31", "W", "+0.8", "C", "risky"]
 
 
 def test_larger_micro_batches_of_a_deep_pipeline_only_throttle_more() -> None:
