@@ -36,8 +36,8 @@ OPTIONS = {
     "estimate": {
         "--global-batch", "--seq", "--precision", "--framework", "--tp", "--pp", "--cp", "--vpp", "--ep", "--etp",
         "--dp", "--zero", "--micro-batch", "--layers-per-stage", "--sequence-parallel", "--no-sequence-parallel",
-        "--schedule", "--recompute", "--offload", "--power-cap", "--thermal", "--launcher", "--placement", "--profile",
-        "--json",
+        "--rank-order", "--schedule", "--recompute", "--offload", "--power-cap", "--thermal", "--launcher",
+        "--placement", "--profile", "--json",
     },
     "fewest": {
         "--global-batch", "--seq", "--precision", "--framework", "--recompute", "--fix", "--time-limit", "--json",

@@ -20,6 +20,7 @@ from costmodels.table import table_of
 from hardware import catalog
 from hardware.cluster import FabricTier, Island
 from hardware.cluster_file import parse_cluster
+from hardware.errors import InputError
 from hardware.tiers import island_tiers, tiers_of_blocks
 from planner import Question, plan, request_of
 from planner.advice.neighbours import neighbours
@@ -281,3 +282,15 @@ def test_reports_say_the_order_and_read_it_back(tmp_path: Path) -> None:
     console = Console(width=200, record=True)
     console.print(facts("Best", report.layouts[0], report.request))
     assert "ranks in the order tp-cp-ep-pp-dp" in console.export_text()
+
+
+def test_an_explicit_layout_is_priced_in_the_order_that_is_asked():
+    request = request_of(Question(model="llama3_8b", cluster="dgx-h100:4", global_batch=64, seq=4096))
+    found = {}
+    for order in (None, *RankOrder):
+        layout = layout_of(request, ExplicitLayout(tp=2, pp=4, rank_order=order))
+        assert layout.rank_order is (order or RankOrder.DP_INSIDE)
+        found[order] = estimate(request, layout).cost.step.total_s
+    assert found[None] == found[RankOrder.DP_INSIDE] != found[RankOrder.PP_INSIDE]
+    with pytest.raises(InputError, match="--rank-order 'tp-dp' is not known; allowed: tp-cp-ep-dp-pp, tp-cp-ep-pp-dp"):
+        layout_of(request, ExplicitLayout(tp=2, pp=4, rank_order="tp-dp"))

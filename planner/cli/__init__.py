@@ -38,6 +38,7 @@ from planner.cli.options import (
     PrecisionName,
     ProfileFile,
     Rank,
+    RankOrderName,
     Replicas,
     Report,
     ScheduleName,
@@ -107,6 +108,7 @@ def estimate(  # noqa: PLR0913, PLR0917 - the flags are the command line's contr
     layers_per_stage: LayersPerStage = None,
     sequence_parallel: SequenceParallel = None,
     schedule: ScheduleName = None,
+    rank_order: RankOrderName = None,
     recompute: SomeRecompute = "none",
     offload: OffloadName = choices.Offload.NONE,
     power_cap: PowerCap = 0.0,
@@ -141,6 +143,7 @@ def estimate(  # noqa: PLR0913, PLR0917 - the flags are the command line's contr
         sequence_parallel=sequence_parallel,
         schedule=schedule,
         recompute=recompute,
+        rank_order=rank_order,
     )
     return commands.estimate(question, explicit, commands.Outputs(json=json_out), placement)
 

@@ -121,6 +121,9 @@ SequenceParallel = Annotated[
     bool | None, typer.Option("--sequence-parallel/--no-sequence-parallel", help="Default: on when tp > 1.")
 ]
 ScheduleName = Annotated[str | None, typer.Option("--schedule", help="1f1b, interleaved, gpipe, zb-h1, zb-2p, zbv.")]
+RankOrderName = Annotated[
+    str | None, typer.Option("--rank-order", help="tp-cp-ep-dp-pp (default) or tp-cp-ep-pp-dp, fastest axis first.")
+]
 SomeRecompute = Annotated[
     str,
     typer.Option("--recompute", help="none, selective[:module+module], full, full:K (first K layers of a chunk)."),

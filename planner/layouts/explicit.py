@@ -2,9 +2,9 @@
 
 import re
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, TypeVar
 
-from costmodels.layout import NO_RECOMPUTE, Layout, Recompute, Stage, Strategy, StrategyRun
+from costmodels.layout import NO_RECOMPUTE, Layout, RankOrder, Recompute, Stage, Strategy, StrategyRun
 from costmodels.pipeline.schedules import Schedule
 from costmodels.pricing import Constants, Pricing
 from hardware.errors import InputError
@@ -14,6 +14,8 @@ from planner.layouts.recompute_words import parse_recompute_words
 from planner.layouts.splits import even_chunks
 from planner.nearest import nearest
 from planner.request import PlanRequest
+
+_Choice = TypeVar("_Choice", RankOrder, Schedule)
 
 MOST_POSITIONS: Final = 10_000
 _ITEM: Final = re.compile(r"(?P<counts>\d+(?:/\d+)*)(?:x(?P<times>\d+))?")
@@ -44,6 +46,7 @@ class ExplicitLayout:
     sequence_parallel: bool | None = None
     schedule: str | None = None
     recompute: str = "none"
+    rank_order: str | None = None
 
 
 def layout_of(request: PlanRequest, wanted: ExplicitLayout) -> Layout:
@@ -87,6 +90,7 @@ def layout_of(request: PlanRequest, wanted: ExplicitLayout) -> Layout:
         micro_batch=wanted.micro_batch,
         num_microbatches=_num_microbatches(request, strategy.dp, wanted.micro_batch),
         schedule=schedule,
+        rank_order=_rank_order(wanted.rank_order),
     )
 
 
@@ -143,10 +147,18 @@ def _pipeline(wanted: ExplicitLayout, chunks: tuple[tuple[int, ...], ...] | None
 
 
 def _schedule(text: str) -> Schedule:
-    known = {member.value: member for member in Schedule}
+    return _member(Schedule, text, "--schedule")
+
+
+def _rank_order(text: str | None) -> RankOrder:
+    return RankOrder.DP_INSIDE if text is None else _member(RankOrder, text, "--rank-order")
+
+
+def _member(kind: type[_Choice], text: str, option: str) -> _Choice:
+    known = {member.value: member for member in kind}
     found = known.get(text.strip().lower())
     if found is None:
-        raise InputError(f"--schedule {text!r} is not known{nearest(text, known)}", allowed=", ".join(known))
+        raise InputError(f"{option} {text!r} is not known{nearest(text, known)}", allowed=", ".join(known))
     return found
 
 
