@@ -4,6 +4,7 @@ Collective costs need no more of the topology than this: for each tier, how many
 and what one accelerator can send and at what latency when a transfer has to cross to the next domain of the tier below.
 """
 
+import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import gcd
@@ -38,7 +39,8 @@ class Tier:
     ``gpus`` is the number of accelerators in one domain of this tier; ``bytes_per_s`` the share of one accelerator
     (per direction) when all accelerators of the domain cross this tier together; ``pair_bytes_per_s`` what one
     accelerator reaches alone; ``adapter_bytes_per_s`` its share of the node's adapters, whatever is behind them, 0.0
-    inside of a node. ``links`` and ``axes`` are those of :class:`hardware.cluster.ScaleUp`. ``adapters`` are those of
+    inside of a node. ``nic_bytes_per_s`` is what one adapter carries, and ``way_bytes_per_s`` what one accelerator can send
+    towards its adapters. ``links`` and ``axes`` are those of :class:`hardware.cluster.ScaleUp`. ``adapters`` are those of
     each accelerator of a node, where some have less than an even share. Ranks fill domains
     in order, unless ``domain_of`` lists the domain of each ``block`` of consecutive ranks; ``gpus`` is the largest
     then. ``speeds`` of the outermost tier lists paces where flows on the topology graph go at another
@@ -53,6 +55,8 @@ class Tier:
     pair_bytes_per_s: float
     latency_s: float
     adapter_bytes_per_s: float = 0.0
+    nic_bytes_per_s: float = 0.0
+    way_bytes_per_s: float = math.inf
     in_network_reduction: bool = False
     links: tuple[tuple[int, int, int], ...] = ()
     axes: tuple[int, ...] = ()
@@ -199,16 +203,40 @@ def reachable_nic_bytes_per_s(node: NodeType) -> float:
     The rule gives 6.2 GB/s for one 100 Gb/s adapter below a PCIe 3.0 x16 switch (12.3 GB/s usable); measured without
     GPUDirect: 6 GB/s (NVIDIA/nccl issue 465, where NCCL's author states the same rule).
     """
+    return min(_adapters_and_ways(node))
+
+
+def adapter_bytes_per_s(node: NodeType) -> float:
+    """Return what one adapter that accelerators use carries while all of these do, one direction.
+
+    Parameters
+    ----------
+    node : NodeType
+        The server.
+
+    Returns
+    -------
+    float
+        Bytes per second, however little the accelerators behind it can send: that is a limit of their own, and more
+        adapters do not lower what each carries. 0.0 for a node without adapters.
+    """
+    used = len(used_adapters(node))
+    return _adapters_and_ways(node)[0] / used if used else 0.0
+
+
+def _adapters_and_ways(node: NodeType) -> tuple[float, float]:
+    """What a node's adapters carry together, and what its accelerators' own ways to them do (inf: no limit)."""
     nics = node.nics
     used = used_adapters(node)
-    limits = [nics.bytes_per_s * len(used)]
-    if nics.gpu_bytes_per_s > 0.0:
-        limits.append(node.gpus * nics.gpu_bytes_per_s)
+    carried, way = nics.bytes_per_s * len(used), nics.gpu_bytes_per_s or math.inf
     uplink = node.host.pcie_bytes_per_s_per_gpu
     if not nics.gpudirect and uplink > 0.0:
         shared, alone = _ways_to_memory(node, used)
-        limits.append((shared / 2.0 + alone) * uplink if shared else node.gpus * uplink)
-    return min(limits)
+        if shared:
+            carried = min(carried, (shared / 2.0 + alone) * uplink)
+        else:
+            way = min(way, uplink)
+    return carried, node.gpus * way
 
 
 def _ways_to_memory(node: NodeType, used: tuple[int, ...]) -> tuple[int, int]:
@@ -240,18 +268,18 @@ def _network_tier(node: NodeType, name: str, gpus: int, bytes_per_s: float, extr
     """Tier of the scale-out network; alone, an accelerator has its own share of the adapters or one adapter whole."""
     nics = node.nics
     reachable = reachable_nic_bytes_per_s(node)
-    used = len(used_adapters(node))
-    per_nic = reachable / used if used else 0.0
-    if nics.gpu_bytes_per_s > 0.0:
-        per_nic = min(per_nic, nics.gpu_bytes_per_s)
+    way = _adapters_and_ways(node)[1] / node.gpus
+    per_nic = adapter_bytes_per_s(node)
     return Tier(
         name=name,
         kind=nics.kind,
         shape=FabricShape.SWITCH,
         gpus=gpus,
         bytes_per_s=bytes_per_s,
-        pair_bytes_per_s=max(reachable / node.gpus, per_nic),
+        pair_bytes_per_s=max(reachable / node.gpus, min(per_nic, way)),
         adapter_bytes_per_s=reachable / node.gpus,
+        nic_bytes_per_s=per_nic,
+        way_bytes_per_s=way,
         latency_s=nics.latency_s + extra_latency_s,
         in_network_reduction=nics.in_network_reduction,
         adapters=_uneven(adapters_of(node)),

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from hardware.adapters import used_adapters
 from hardware.cluster import Cluster, FabricShape, FabricTier, Island, NodeType, ScaleUp
 from hardware.errors import InputError
-from hardware.tiers import reachable_nic_bytes_per_s
+from hardware.tiers import adapter_bytes_per_s, reachable_nic_bytes_per_s
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -196,8 +196,7 @@ def _island_edges(number: int, island: Island) -> Iterator[Edge]:
         yield from _fabric_edges(number, "bridge", gpus, node.node_fabric)
     template = list(_node_edges(node))
     used = used_adapters(node)  # libraries leave those aside that are nearest to no accelerator
-    rate = reachable_nic_bytes_per_s(node) / max(len(used), 1)
-    link = _link(node.nics.kind, rate, node.nics.latency_s / 2.0)  # one adapter at either end
+    link = _link(node.nics.kind, adapter_bytes_per_s(node), node.nics.latency_s / 2.0)  # one adapter at either end
     leaf = _levels(island)[0]
     rails = min(leaf.rails, len(used))
     for place in range(island.nodes):

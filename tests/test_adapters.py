@@ -1,7 +1,7 @@
 """Adapters of a node: which an accelerator takes, what it has of them, and what that does to collectives."""
 
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 
 import networkx as nx
 import numpy as np
@@ -131,3 +131,21 @@ def test_nearest_adapters_are_kept_in_files_and_checked():
     for wrong in ("[[2, 3], [2, 3], [0, 1]]", "[[2, 3], [2, 4], [0, 1], [0, 1]]", "[[2, 2], [2, 3], [0, 1], [0, 1]]"):
         with pytest.raises(InputError, match="nearest_nics"):
             parse_cluster(text.replace("[[2, 3], [2, 3], [0, 1], [0, 1]]", wrong), "file", "two")
+
+
+COUNTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
+
+
+@pytest.mark.parametrize("gpus", range(1, 9))
+def test_more_adapters_are_never_slower(gpus):
+    """Whatever few accelerators share them: their own ways bind what they send, not what each adapter carries."""
+    base = with_gpus(catalog.node_type("dgx-h200"), gpus)
+    network, message = default_network(), np.array([1e9])
+    for name, stride in product(COLLECTIVE_S, range(1, gpus + 1)):
+        found = []
+        for count in COUNTS:
+            tiers = island_tiers(Island(node=replace(base, nics=replace(base.nics, count=count)), nodes=8))
+            size = 8 * gpus // stride
+            group = place(Group(size=np.array([size]), stride=np.array([stride]), ranks=np.array([8 * gpus])), tiers)
+            found.append(float(COLLECTIVE_S[name](message, group, tiers, network)[0]))
+        assert all(b <= a * (1.0 + 1e-9) for a, b in pairwise(found)), (name, stride, found)

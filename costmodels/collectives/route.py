@@ -53,20 +53,25 @@ class Route:
     crossings: tuple[Crossing, ...]
 
 
-def _shares(adapters: tuple[tuple[int, ...], ...], stride: Ints) -> Floats:
+def _share(tier: Tier, stride: int) -> float:
+    """What the worst-off accelerator has of an even share, in groups of a stride; its own way may bind before that."""
+    used = len({nic for own in tier.adapters for nic in own})
+    least_bytes_per_s = least_share(tier.adapters, stride) * used / len(tier.adapters) * tier.nic_bytes_per_s
+    return min(1.0, least_bytes_per_s / tier.adapter_bytes_per_s)
+
+
+def _shares(tier: Tier, stride: Ints) -> Floats:
     """Least share of the adapters over an even one for groups of each stride, shape (S,)."""
     strides, index = np.unique(stride, return_inverse=True)
-    found: Floats = np.array([least_share(adapters, int(step)) for step in strides])[index.reshape(-1)]
+    found: Floats = np.array([_share(tier, int(step)) for step in strides])[index.reshape(-1)]
     return found
 
 
 def _of_senders(tier: Tier, stride: Ints) -> Floats:
     """Rate of the slowest of a node's last ``stride`` accelerators towards the next node, shape (S,)."""
-    gpus = len(tier.adapters)
-    used = len({nic for own in tier.adapters for nic in own})
-    strides, index = np.unique(np.minimum(stride, gpus), return_inverse=True)
+    strides, index = np.unique(np.minimum(stride, len(tier.adapters)), return_inverse=True)
     paces = np.array([least_of_senders(tier.adapters, int(step)) for step in strides])
-    found: Floats = paces[index.reshape(-1)] * (tier.adapter_bytes_per_s * gpus / used)
+    found: Floats = np.minimum(paces[index.reshape(-1)] * tier.nic_bytes_per_s, tier.way_bytes_per_s)
     return found
 
 
@@ -120,7 +125,7 @@ def _crossings(group: PlacedGroup, tiers: tuple[Tier, ...], constants: NetworkCo
             senders = np.maximum(tiers[index - 1].gpus / inside, 1.0)
             own = np.maximum(max(tier.bytes_per_s, tier.adapter_bytes_per_s), tier.pair_bytes_per_s / senders)
             if tier.adapters:
-                even, alone = _shares(tier.adapters, group.stride), least_share(tier.adapters, len(tier.adapters))
+                even, alone = _shares(tier, group.stride), _share(tier, len(tier.adapters))
                 own = _of_senders(tier, group.stride)
         ring = inside * tier.bytes_per_s * even * (link.ring * speeds[0])
         yield Crossing(
