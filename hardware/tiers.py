@@ -39,11 +39,11 @@ class Tier:
     ``gpus`` is the number of accelerators in one domain of this tier; ``bytes_per_s`` the share of one accelerator
     (per direction) when all accelerators of the domain cross this tier together; ``pair_bytes_per_s`` what one
     accelerator reaches alone; ``adapter_bytes_per_s`` its share of the node's adapters, whatever is behind them, 0.0
-    inside of a node. ``nic_bytes_per_s`` is what one adapter carries, and ``way_bytes_per_s`` what one accelerator can send
-    towards its adapters. ``links`` and ``axes`` are those of :class:`hardware.cluster.ScaleUp`. ``adapters`` are those of
-    each accelerator of a node, where some have less than an even share. Ranks fill domains
-    in order, unless ``domain_of`` lists the domain of each ``block`` of consecutive ranks; ``gpus`` is the largest
-    then. ``speeds`` of the outermost tier lists paces where flows on the topology graph go at another
+    inside of a node; ``nic_bytes_per_s`` what one adapter carries, and ``way_bytes_per_s`` what one accelerator can
+    send towards its adapters. ``links`` and ``axes`` are those of :class:`hardware.cluster.ScaleUp`. ``adapters`` are
+    those of each accelerator of a node, where some have less than an even share. Ranks fill domains in order, unless
+    ``domain_of`` lists the domain of each ``block`` of consecutive ranks; ``gpus`` is the largest then. ``speeds`` of
+    the outermost tier lists paces where flows on the topology graph go at another
     pace than their shares of tiers say.
     """
 

@@ -248,6 +248,17 @@ def test_estimate_says_what_a_framework_would_refuse():
     assert "Estimate, not legal for megatron: " in result.stderr
 
 
+@pytest.mark.parametrize("command", ["explain", "traffic"])
+def test_a_saved_layout_that_its_framework_refuses_is_said_to_be_so(tmp_path, command):
+    report = str(tmp_path / "ill.json")
+    question = ("--global-batch", "8", "--seq", "4097", "--tp", "2", "--json", report)
+    run("estimate", "llama3_8b", "dgx-h100:1", *question)
+    said = run(command, report).stdout
+    assert "Rank 1, not legal for megatron: TP2 PP1 DP4, fits" in said
+    assert "megatron does not run this layout" in said
+    assert "(seq-tp)" in said
+
+
 def test_nothing_feasible_ends_with_three(tmp_path):
     question = ("search", "llama31_405b", "dgx-h100:1", "--global-batch", "8", "--seq", "4096")
     result = run(*question, "--json", str(tmp_path / "none.json"))

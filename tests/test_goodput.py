@@ -121,7 +121,7 @@ def test_a_report_says_it(capsys: pytest.CaptureFixture[str]) -> None:
     found = goodput(request.model, request.job, request.cluster, 16)
     assert told["share"] == found.share
     assert told["tokens_per_s"] == pytest.approx(found.share * layout.cost.tokens_per_s)
-    print_estimate(text_console(), request, layout, ())
+    print_estimate(text_console(), request, layout)
     shown = capsys.readouterr().out
     assert "of the time is useful" in " ".join(shown.split())
     assert "assumed" in shown

@@ -91,3 +91,26 @@ def test_sizes_that_are_not_stated_are_told():
 
 def test_routers_of_deepseek_v3_score_by_sigmoid_where_the_class_has_no_word_for_it():
     assert build({"model_type": "deepseek_v3"}).known_details.router_score == "sigmoid"
+
+
+PARTS = {
+    "M": {"ssm_state_size", "mamba_num_heads", "n_groups"},
+    "*": {"num_attention_heads", "num_key_value_heads"},
+    "-": {"intermediate_size"},
+    "E": {"n_routed_experts", "num_experts_per_tok", "moe_intermediate_size"},
+}
+
+
+@pytest.mark.parametrize("pattern", ["M-M*-", "M-M-", "*-*-", "MEM*E", "M*"])
+def test_defaults_of_parts_that_a_model_lacks_are_not_told(pattern):
+    built = from_config({"model_type": "nemotron_h", "hybrid_override_pattern": pattern}, name="x", where="config.json")
+    told = {item.split()[0] for item in built.notes[-1].partition("nemotron_h: ")[2].split(", ")}
+    assert told == {"vocab_size", "hidden_size"}.union(*(PARTS[letter] for letter in pattern))
+
+
+def test_a_dense_width_that_no_layer_has_is_not_told():
+    built = from_config({"model_type": "qwen3_moe"}, name="x", where="config.json")
+    assert " intermediate_size" not in built.notes[-1]
+    assert "moe_intermediate_size 768" in built.notes[-1]
+    dense = from_config({"model_type": "qwen3_moe", "mlp_only_layers": [0]}, name="x", where="config.json")
+    assert " intermediate_size 6144" in dense.notes[-1]

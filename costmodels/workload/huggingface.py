@@ -224,8 +224,7 @@ def from_config(config: Mapping[str, object], *, name: str, where: str) -> Model
         notes = ("the language model of a multi-modal configuration; its other towers are left out",)
     elif towers := [name for name in _TOWERS if fields.has(name)]:
         notes = (f"the language model alone; {' and '.join(towers)} of the configuration: not planned",)
-    fields, defaults = _with_defaults(fields, model_type)
-    notes += defaults
+    fields, left = _with_defaults(fields, model_type)
     for layers in ("num_hidden_layers", "n_layer"):
         if fields.has(layers) and fields.whole(layers) > MAX_LAYERS:
             raise fields.wrong(layers, fields.values[layers], f"1 to {MAX_LAYERS}")
@@ -245,14 +244,31 @@ def from_config(config: Mapping[str, object], *, name: str, where: str) -> Model
             allowed=f"{known}; another model as a TOML file of a transformer or of layers, see docs/models.md",
             where=f"{where}: model_type",
         )
-    facts = FAMILIES[model_type](fields)
+    built = _built(fields, model_type, name, where)
+    if sizes := [f"{word} {value}" for word, value in left.items() if _counts(fields, model_type, word, built)]:
+        notes += (f"not stated, so the defaults of {model_type}: {', '.join(sizes)}",)
+    return replace(built, notes=notes, details=details_of_config(fields.values, where))
+
+
+def _built(fields: Fields, model_type: str, name: str, where: str) -> ModelSpec:
     words = {ours: next((word for word in theirs if fields.has(word)), theirs[0]) for ours, theirs in _WORDS.items()}
-    built = facts.build(name, sources=("Hugging Face config.json",), notes=notes, where=where, words=words)
-    return replace(built, details=details_of_config(fields.values, where))
+    return FAMILIES[model_type](fields).build(name, sources=("Hugging Face config.json",), where=where, words=words)
 
 
-def _with_defaults(fields: Fields, model_type: str) -> tuple[Fields, tuple[str, ...]]:
-    """Fields with the defaults of their class where they are left out, and which sizes these are; null is stated."""
+def _counts(fields: Fields, model_type: str, word: str, built: ModelSpec) -> bool:
+    """Whether a size matters to a model: twice as much of it makes another one, or none at all."""
+    value = fields.values[word]
+    if not isinstance(value, int):
+        return True
+    twice = replace(fields, values={**fields.values, word: 2 * value})
+    try:
+        return _built(twice, model_type, built.name, fields.where) != built
+    except InputError:
+        return True
+
+
+def _with_defaults(fields: Fields, model_type: str) -> tuple[Fields, Mapping[str, object]]:
+    """Fields with the defaults of their class where they are left out, and the sizes among these; null is stated."""
     known = class_defaults().get(model_type, {})
     stated = {word for group in _SAME for word in group if any(other in fields.values for other in group)}
     left = {name: value for name, value in known.items() if name not in fields.values and name not in stated}
@@ -264,9 +280,8 @@ def _with_defaults(fields: Fields, model_type: str) -> tuple[Fields, tuple[str, 
         inner = fields.values.get(name)
         if name in _TABLES and isinstance(value, Mapping) and isinstance(inner, Mapping):
             left[name] = {**value, **inner}
-    sizes = [f"{name} {value}" for name, value in left.items() if name in _SIZES]
     whole = replace(fields, values={**fields.values, **left})
-    return whole, (f"not stated, so the defaults of {model_type}: {', '.join(sizes)}",) if sizes else ()
+    return whole, {name: value for name, value in left.items() if name in _SIZES}
 
 
 @cache

@@ -10,7 +10,7 @@ from planner.devices.stragglers import Stragglers
 from planner.placement.slow_devices import SlowDevice
 from planner.plan_report import RankedLayout
 from planner.report.console import section, show
-from planner.report.layout_text import facts, job_line, labelled
+from planner.report.layout_text import facts, job_line, labelled, refusals
 from planner.report.search_text import saved_lines
 from planner.report.words import digits, duration, layers_words, listed, percent, seconds
 from planner.request import PlanRequest
@@ -56,6 +56,7 @@ def print_rebalance(
         console,
         job_line(request),
         facts("Proposed", found.best, request),
+        *refusals(found.best.layout, request),
         section("The change", _change(running, found)),
         *saved_lines(written),
     )

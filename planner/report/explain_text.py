@@ -17,7 +17,7 @@ from planner.infeasible.refused_savings import Refused
 from planner.plan_report import PlanReport, RankedLayout
 from planner.report.console import NARROW, bars, section, show
 from planner.report.heat_text import heat_sections
-from planner.report.layout_text import bullets, facts, job_line, labelled, stages, strategies
+from planner.report.layout_text import bullets, facts, job_line, labelled, refusals, stages, strategies
 from planner.report.ranking import STYLES, ruled_table
 from planner.report.stage_text import stage_sections
 from planner.report.traffic_text import traffic_sections
@@ -71,6 +71,7 @@ def print_explanation(
         console,
         job_line(report.request),
         facts(f"Rank {rank}", ranked, report.request),
+        *refusals(ranked.layout, report.request),
         section("From peak to the step as it is", _waterfall(ranked, report.request, console)),
         *strategies(ranked),
         *(stage_sections(ranked, report.request) or [section("Stages", stages(ranked))]),

@@ -38,6 +38,7 @@ from planner.report.words import (
     uniform,
 )
 from planner.request import PlanRequest
+from planner.rules import Violation, check_layout
 from planner.search.objective import JOULES_PER_KWH, run_cost
 
 _NEARNESS: Final = MappingProxyType(
@@ -101,7 +102,19 @@ def facts(title: str, ranked: RankedLayout, request: PlanRequest) -> RenderableT
         rows.insert(1, ("GPUs", f"{layout.gpus:,} of {request.cluster.gpus:,}; the others stay idle"))
     if len(request.cluster.islands) > 1:
         rows.insert(1, ("islands", _islands_words(layout, request)))
-    return section(f"{title}: {layout_text(layout)}, {_FITS[cost.heaviest.verdict]}", labelled(rows))
+    legal = "" if not broken_rules(layout, request) else f", not legal for {request.framework}"
+    return section(f"{title}{legal}: {layout_text(layout)}, {_FITS[cost.heaviest.verdict]}", labelled(rows))
+
+
+def broken_rules(layout: Layout, request: PlanRequest) -> tuple[Violation, ...]:
+    """Return what the framework of a request refuses in a layout; a layout that was priced need not be legal."""
+    return check_layout(layout, request.model, request.job, framework=request.framework)
+
+
+def refusals(layout: Layout, request: PlanRequest) -> Sequence[RenderableType]:
+    """Return the section that says why the framework does not run a layout; nothing where it does."""
+    lines = [f"{violation.message} ({violation.rule})" for violation in broken_rules(layout, request)]
+    return (section(f"{request.framework} does not run this layout", bullets(lines)),) if lines else ()
 
 
 def _run_rows(ranked: RankedLayout, request: PlanRequest) -> list[tuple[str, str]]:

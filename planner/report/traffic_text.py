@@ -11,7 +11,7 @@ from rich.text import Text
 from costmodels.network_loads import Pattern
 from planner.plan_report import PlanReport
 from planner.report.console import section, show
-from planner.report.layout_text import facts, job_line, labelled
+from planner.report.layout_text import facts, job_line, labelled, refusals
 from planner.report.ranking import ruled_table
 from planner.report.words import digits, layout_text, percent, seconds
 from planner.traffic import NetworkRanking, ScalePoint, Scaling, Traffic
@@ -70,6 +70,7 @@ def print_traffic(
         console,
         job_line(report.request),
         facts(f"Rank {rank}", ranked, report.request),
+        *refusals(ranked.layout, report.request),
         *traffic_sections(traffic),
         *_networks(report, networks),
         *(_scaling(scaling) if scaling is not None else ()),
