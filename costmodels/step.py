@@ -29,6 +29,7 @@ from costmodels.shared_links import Exchanging, beside
 from costmodels.table import Floats, Ints, StrategyTable
 from costmodels.works import COMPUTE_WORKS, EXCHANGE_WORKS, Work
 
+ROUNDING: Final = 1e-9  # of a makespan; a difference of sums below it is none
 WEIGHT_GRADIENT_SHARE: Final = 0.5
 """Share of the products of a backward pass that make gradients of weights: one of two equal products."""
 
@@ -98,8 +99,9 @@ class StepTimes:
         pipeline_exchange = m * float(works[list(EXCHANGE_WORKS)].sum())
         optimizer, sync = float(self.optimizer_s[row]), float(self.sync_s[row])
         states = float(self.reduce_exposed_s[row] + self.gather_exposed_s[row])
-        # One stage has no bubble; the difference of equal sums may fall below it by a rounding.
-        bubble = max(0.0, float(self.makespan_s[row]) - pipeline_compute - pipeline_exchange)
+        makespan = float(self.makespan_s[row])
+        bubble = makespan - pipeline_compute - pipeline_exchange
+        bubble = bubble if bubble > ROUNDING * makespan else 0.0  # one stage has none: equal sums but for their order
         details = [(work.name.lower(), m * float(works[work])) for work in Work]
         return StepTime(
             compute_s=pipeline_compute + optimizer,

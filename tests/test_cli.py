@@ -259,6 +259,14 @@ def test_a_saved_layout_that_its_framework_refuses_is_said_to_be_so(tmp_path, co
     assert "(seq-tp)" in said
 
 
+def test_a_sequence_of_one_token_is_said_so():
+    question = ("--global-batch", "1", "--seq", "1", "--tp", "2", "--dp", "1")
+    said = run("estimate", "llama32_1b", "dgx-h100:1", *question).stdout
+    assert "batch 1 sequence of 1 token, " in said
+    assert "sequence 1 over cp 1 is 1 a rank, which does not divide by tp 2" in " ".join(said.split())
+    assert "1 tokens" not in said
+
+
 def test_nothing_feasible_ends_with_three(tmp_path):
     question = ("search", "llama31_405b", "dgx-h100:1", "--global-batch", "8", "--seq", "4096")
     result = run(*question, "--json", str(tmp_path / "none.json"))

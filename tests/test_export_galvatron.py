@@ -14,12 +14,14 @@ from costmodels.precision import precision
 from costmodels.software import software
 from costmodels.workload.presets import model
 from hardware.errors import InputError
-from planner.export.folder import export_files
+from planner.export.folder import export_files, write_folder
 from planner.export.galvatron import CONFIG, export_galvatron
 from planner.export.hosts import Site
 from planner.export.launch import Planned
 from planner.ingest.galvatron import layout_of, parse_galvatron
 from planner.ingest.plain_layout import joined, same_launch, uniform_stages
+from planner.launches.check import read_launch
+from planner.question import LaunchQuestion
 from planner.request import Framework
 from planner.rules import check_layout, facts_of
 
@@ -199,3 +201,15 @@ def test_keys_that_are_not_read_are_named():
     assert parse_galvatron(other(chunk=3), world=8).unread == ("chunk (did you mean chunks?)",)
     with pytest.raises(InputError, match="name=value"):
         parse_galvatron(other(), ["fast"], world=8)
+
+
+def test_an_exported_launch_is_judged_with_its_model_and_asks_for_it_without(tmp_path):
+    layout = plan(Strategy(tp=2, dp=4, sequence_parallel=True, zero=2), (32,))
+    folder = tmp_path / "launch"
+    write_folder(folder, export_files(export(DENSE, layout), layout, "test"))
+    asked = LaunchQuestion(framework="galvatron", file=folder / "launch.sh")
+    with pytest.raises(InputError, match=r"names no model.*--model MODEL"):
+        read_launch(asked)
+    judged = read_launch(replace(asked, model=DENSE))
+    assert judged.legal, judged.violations
+    assert judged.layout == layout

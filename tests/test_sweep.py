@@ -19,7 +19,7 @@ from rich.console import Console
 from hardware.errors import InputError
 from planner import commands
 from planner.question import Question
-from planner.report.sweep_text import print_sweep
+from planner.report.sweep_text import print_sweep, short_names
 from planner.sweeps import sweep
 from planner.sweeps.sweep import COLUMNS, run_sweep
 from planner.sweeps.sweep_file import read_sweep
@@ -266,6 +266,29 @@ def test_the_printed_table_numbers_its_reasons(tmp_path):
     assert text.count("error [1]") == 2
     assert text.count("error [2]") == 1
     assert text.count("model 'none_a' is not known") == 1
+
+
+def test_files_of_one_table_can_be_told_apart(tmp_path):
+    folder = "clusters/of/a/project/with/a/rather/long/name/of/its/own/and/then/some/more"
+    asked = [
+        Question(model="none_a", cluster=f"{folder}/{name}.toml", global_batch=8, seq=64) for name in ("two", "four")
+    ]
+    stream = io.StringIO()
+    print_sweep(Console(file=stream, width=80), "Two", run_sweep(asked, tmp_path))
+    assert [line.split()[0] for line in stream.getvalue().splitlines() if "error" in line] == ["two.toml", "four.toml"]
+    both = {"a/x/lab.toml", "b/x/lab.toml", "dgx-h100:2"}
+    assert short_names(both) == {name: name for name in both}
+    assert short_names({"a/x/lab.toml", "a/y/lab.toml"}) == {"a/x/lab.toml": "x/lab.toml", "a/y/lab.toml": "y/lab.toml"}
+
+
+def test_a_long_name_is_broken_not_cut(tmp_path):
+    names = [f"{'machine-' * 14}{end}.toml" for end in ("two", "four")]
+    asked = [Question(model="none_a", cluster=name, global_batch=8, seq=64) for name in names]
+    stream = io.StringIO()
+    print_sweep(Console(file=stream, width=60), "Two", run_sweep(asked, tmp_path))
+    text = stream.getvalue().partition("Why points")[0]
+    assert "…" not in text
+    assert "two.toml" in text.replace("\n", "").replace(" ", "")
 
 
 class _Future:

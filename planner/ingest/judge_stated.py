@@ -176,7 +176,10 @@ def judge_galvatron(given: LaunchInput) -> JudgedLaunch:
     if not given.text.config:
         raise InputError("no Galvatron configuration", allowed="--args-file galvatron_config.json")
     if given.model is None:
-        raise InputError("Galvatron's JSON names no model", allowed="--model MODEL")
+        raise InputError(
+            "a launch of Galvatron names no model: that is in its YAML",
+            allowed="--model MODEL beside the launch: a name of plan catalog models, or a file",
+        )
     launch = galvatron.parse_galvatron(
         given.text.config,
         [word for word in without_unresolved(given.text, any_value) if "=" in word],

@@ -149,7 +149,7 @@ def _price(report: LaunchReport) -> list[RenderableType]:
     if report.ranked is None:
         return [Text(f"Not priced: {report.unpriced}")] if report.unpriced else []
     asked = f"batch {job.global_batch:,}"
-    asked += f" of {job.seq:,} tokens" if report.request.model.hidden else ""
+    asked += f" of {count(job.seq, 'token')}" if report.request.model.hidden else ""
     there = host_bytes_per_node(report.request, report.ranked.layout, report.ranked.cost)
     host = f"; {gib(there):,.0f} GiB of host memory per node for what is offloaded" if there else ""
     return [Text(f"Predicted on {machine}, {asked}: {_priced(report.ranked)}{host}")]

@@ -5,6 +5,7 @@ from html import escape
 from typing import Final
 
 from costmodels.results import StepTime
+from hardware.nouns import count
 from planner.advice.explain import clock_share, waterfall
 from planner.plan_report import PlanReport, RankedLayout
 from planner.report.layout_text import evidence_rows, memory_words, power_rows
@@ -70,8 +71,8 @@ def html_text(report: PlanReport) -> str:
     request = report.request
     title = f"{request.model.name} on {request.cluster.name}"
     asked = (
-        f"{request.job.global_batch:,} sequences of {request.job.seq:,} tokens, {request.job.precision.name}, "
-        f"for {request.framework}, ranked by {request.objective}"
+        f"{count(request.job.global_batch, 'sequence')} of {count(request.job.seq, 'token')}, "
+        f"{request.job.precision.name}, for {request.framework}, ranked by {request.objective}"
     )
     body = [f"<h1>{escape(title)}</h1>", f"<p>{escape(asked)}</p>"]
     if report.layouts:

@@ -73,7 +73,11 @@ def job_line(request: PlanRequest, *, machine: bool = True) -> Text:
     """Say what was asked, in one or two lines, with the machine or without."""
     job, model, cluster = request.job, request.model, request.cluster
     kinds = ", ".join(f"{island.gpus:,} x {island.node.accelerator.name}" for island in cluster.islands)
-    batch = count(job.global_batch, "sequence") + f" of {job.seq:,} tokens" if model.hidden else f"{job.global_batch:,}"
+    batch = (
+        count(job.global_batch, "sequence") + f" of {count(job.seq, 'token')}"
+        if model.hidden
+        else f"{job.global_batch:,}"
+    )
     parameters = f"{parameters_text(parameter_count(model).total)} parameters"
     pinned = "".join(f", {name}={value}" for name, value in request.fixed)
     where = f" on {cluster.name} ({kinds})" if machine else ""

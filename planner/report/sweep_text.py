@@ -1,8 +1,9 @@
 """What plan sweep prints: progress while it works, the table when it is done."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import PurePath
 from typing import Final
 
 from rich.console import Console
@@ -18,6 +19,7 @@ from planner.sweeps.sweep import Row, SweepResult
 
 MOST_ROWS: Final = 40
 _ASKED: Final = ("model", "cluster", "global_batch", "seq", "precision", "framework", "power_cap_w")
+_FILES: Final = (".toml", ".json")
 _LEFT: Final = ("model", "cluster", "precision", "framework", "layout", "status")
 
 
@@ -39,12 +41,13 @@ def print_sweep(console: Console, title: str, result: SweepResult) -> None:
     varied = [name for name in _ASKED if len({row[name] for row in rows}) > 1] or ["model", "cluster"]
     table = ruled_table()
     for name in (*varied, "layout", "step s", "tok/s/GPU", "MFU %", "GiB", "status"):
-        table.add_column(name.replace("_", " "), justify="left" if name in _LEFT else "right")
+        table.add_column(name.replace("_", " "), justify="left" if name in _LEFT else "right", overflow="fold")
     shown = rows[:MOST_ROWS]
     failures = dict.fromkeys(str(row["reason"]) for row in shown if row["reason"])  # alike ones are said once
     reasons = {reason: number for number, reason in enumerate(failures, start=1)}
+    short = {name: short_names({_asked(row[name]) for row in rows}) for name in varied}
     for row in shown:
-        table.add_row(*(_asked(row[name]) for name in varied), *_answer(row, reasons))
+        table.add_row(*(short[name][_asked(row[name])] for name in varied), *_answer(row, reasons))
     failed = sum(row["status"] != "ok" for row in rows)
     words = f"{count(len(rows), 'point')}, {failed:,} without a layout, {result.kept:,} kept from before"
     more = (
@@ -52,6 +55,16 @@ def print_sweep(console: Console, title: str, result: SweepResult) -> None:
     )
     why = [section("Why points have no layout", labelled([(f"[{number}]", text) for text, number in reasons.items()]))]
     show(console, section(title, table), *more, *(why if reasons else []), Text(f"{words}\nWritten: {result.table}"))
+
+
+def short_names(names: Collection[str]) -> dict[str, str]:
+    """Return each name, those of files without the folders that nothing needs to tell them apart."""
+    parts = {name: PurePath(name).parts if PurePath(name).suffix in _FILES else (name,) for name in names}
+    most = max(map(len, parts.values()), default=1)
+    ends = ({name: str(PurePath(*own[-kept:])) for name, own in parts.items()} for kept in range(1, most + 1))
+    return next(
+        (short for short in ends if len(set(short.values())) == len(parts)), dict(zip(names, names, strict=True))
+    )
 
 
 def _asked(value: object) -> str:
