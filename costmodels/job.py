@@ -4,6 +4,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+import numpy as np
+
+from costmodels.table import Bools, Ints
 from costmodels.workload.kernels import Softmax
 
 LATE_FILL: Final = "fill"
@@ -58,6 +61,9 @@ class Software:
     softmax: Softmax = Softmax.FUSED  # of attention that is not fused
     tp_overlap: bool = False  # TP collectives overlap GEMMs (userbuffers)
     grad_overlap: bool = True  # gradient reduction hides behind backward
+    sharded_grad_overlap: bool = (
+        True  # so it does under ZeRO-1; false: there it waits for the end of all backward passes
+    )
     param_overlap: bool = True  # weight all-gather hides behind forward
     p2p_overlap: bool = True  # interleaved sends overlap compute
     expert_overlap: bool = False  # expert all-to-all hides behind compute of another micro-batch
@@ -120,6 +126,10 @@ class Software:
     low_activation_input: bool = False  # what an activation function reads is kept in the width of products' inputs
     dummy_gradients: bool = False  # one dummy gradient per distinct weight shape stays allocated (TE 2.3 and later)
     source: str = ""
+
+    def hides_reduction(self, zero: Ints) -> Bools:
+        """Where the reduction of gradients runs beside the last backward pass, of the shape of the ZeRO stages."""
+        return np.asarray(self.grad_overlap & (self.sharded_grad_overlap | (zero != 1)), dtype=np.bool_)
 
 
 @dataclass(frozen=True, kw_only=True)

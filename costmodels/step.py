@@ -395,11 +395,14 @@ def _state_times(
         last[:, stages] = 1.0 / np.maximum(buckets, 1.0)
     loads = np.minimum(busy_s / np.maximum(states_s[:, None], 1e-30), 0.0 if contents.alone else 1.0)
     software = pricings[0].job.software
-    for number, hides in enumerate((software.grad_overlap, software.param_overlap)):
-        if hides:
+    zero = costs[0].placed.table.zero[contents.rows[:, :1]]
+    hidden = software.hides_reduction(zero), np.full(zero.shape, software.param_overlap)
+    for number, rows in enumerate(hidden):
+        if rows.any():
             window = _window(contents, work, sends, backward=number == 0)
             overlap = pricings[0].constants.overlap
-            states_s[number] = _states_exposed_s(states_s[number], loads[number], window, last, overlap)
+            exposed = _states_exposed_s(states_s[number], loads[number], window, last, overlap)
+            states_s[number] = np.where(rows, exposed, states_s[number])
     return states_s[0], states_s[1], optimizer
 
 

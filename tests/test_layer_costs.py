@@ -181,6 +181,17 @@ def layout_of(*, pp: int, dp: int, zero: int = 0, micro_batch: int = 1) -> Layou
     return Layout(stages=(stage,) * pp, micro_batch=micro_batch, num_microbatches=64 // (dp * micro_batch))
 
 
+@pytest.mark.parametrize("zero", [0, 1])
+def test_gradients_of_shards_wait_for_the_last_backward_pass_where_nothing_starts_them_before(zero: int) -> None:
+    """nanotron: DistributedDataParallel reduces beside the backward pass, without ZeRO alone."""
+    layout = layout_of(pp=1, dp=8, zero=zero)
+    early, late = (price_layout([pricing(sharded_grad_overlap=on)], layout).step for on in (True, False))
+    never = price_layout([pricing(grad_overlap=False)], layout).step
+    reduced = [dict(step.details)["gradient_reduction"] for step in (early, late, never)]
+    assert reduced[0] < reduced[2]
+    assert reduced[1] == reduced[2 * zero]
+
+
 def test_shards_cut_one_by_one_cost_the_host_time_for_each_tensor_and_rank() -> None:
     layout = layout_of(pp=1, dp=8, zero=1)
     whole, sliced = (price_layout([pricing(sliced_states=on)], layout).step for on in (False, True))
