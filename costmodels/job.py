@@ -61,9 +61,7 @@ class Software:
     softmax: Softmax = Softmax.FUSED  # of attention that is not fused
     tp_overlap: bool = False  # TP collectives overlap GEMMs (userbuffers)
     grad_overlap: bool = True  # gradient reduction hides behind backward
-    sharded_grad_overlap: bool = (
-        True  # so it does under ZeRO-1; false: there it waits for the end of all backward passes
-    )
+    sharded_grad_overlap: bool = True  # under ZeRO-1 too; false: there it waits for the end of all backward passes
     param_overlap: bool = True  # weight all-gather hides behind forward
     p2p_overlap: bool = True  # interleaved sends overlap compute
     expert_overlap: bool = False  # expert all-to-all hides behind compute of another micro-batch

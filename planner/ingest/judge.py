@@ -14,8 +14,8 @@ from costmodels.workload import presets
 from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
 from planner.ingest.bridge import launcher_options_off, read_overrides
-from planner.ingest.judge_stated import SOURCES, any_value, judge_deepspeed, judge_galvatron, judge_torchtitan
-from planner.ingest.judged import JudgedLaunch, LaunchInput, unknown_names
+from planner.ingest.judge_stated import any_value, judge_deepspeed, judge_galvatron, judge_torchtitan
+from planner.ingest.judged import SOURCES, JudgedLaunch, LaunchInput, unknown_names
 from planner.ingest.launch_text import LaunchText, without_unresolved
 from planner.ingest.megatron import Launch, LaunchVerdict, judge, layout_built, parse_megatron
 from planner.ingest.megatron_model import model_of

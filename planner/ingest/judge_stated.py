@@ -5,7 +5,6 @@ Each is read into a layout, which the rules judge grid by grid; where a launch s
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Final
 
 from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, TITAN_SELECTIVE
@@ -15,7 +14,15 @@ from hardware.errors import InputError
 from planner.ingest import deepspeed, galvatron, torchtitan
 from planner.ingest.deepspeed_sections import key_table
 from planner.ingest.deepspeed_words import of_neox
-from planner.ingest.judged import JudgedLaunch, LaunchInput, assumed_seq, fault_violations, unknown_names
+from planner.ingest.judged import (
+    SOURCES,
+    JudgedLaunch,
+    LaunchInput,
+    assumed_seq,
+    fault_violations,
+    no_layout_rule,
+    unknown_names,
+)
 from planner.ingest.launch_text import LaunchText, without_unresolved
 from planner.ingest.open_ends import refuse_gaps
 from planner.ingest.options import Fault
@@ -30,17 +37,6 @@ from planner.rules.verdict import Violation, accepted_at_launch, check
 
 _OLD_VERSION: Final = "0.2"
 """Version of torchtitan with words of its own."""
-SOURCES: Final = MappingProxyType(
-    {
-        Framework.MEGATRON: "Megatron-LM arguments.py, parse_args and validate_args",
-        Framework.BRIDGE: "Megatron-Bridge training/utils/omegaconf_utils.py: unknown keys are refused",
-        Framework.NEMO: "NeMo nemo_run command line and MegatronStrategy",
-        Framework.TORCHTITAN: "torchtitan config/configs.py",
-        Framework.DEEPSPEED: "DeepSpeed runtime/config.py",
-        Framework.GALVATRON: "Galvatron core/runtime/hybrid_parallel_config.py",
-    }
-)
-"""Where each framework's own checks are written."""
 
 
 def any_value(name: str) -> bool:
@@ -249,5 +245,9 @@ def _unreadable(error: InputError, framework: Framework, source: str) -> Violati
     message = f"{error.where}: {error.what}" if error.where else error.what
     message += f"; allowed: {error.allowed}" if error.allowed else ""
     return Violation(
-        rule=f"{framework}-launch", message=message, values={"argument": error.where}, found=Found.PARSE, source=source
+        rule=no_layout_rule(framework),
+        message=message,
+        values={"argument": error.where},
+        found=Found.PARSE,
+        source=source,
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from costmodels.layout import Layout
@@ -16,6 +17,17 @@ from planner.rules.verdict import Violation
 
 ASSUMED_SEQ: Final = 4096
 """Tokens of a sequence of a launch that states none, unless its model has fewer positions."""
+SOURCES: Final = MappingProxyType(
+    {
+        Framework.MEGATRON: "Megatron-LM arguments.py, parse_args and validate_args",
+        Framework.BRIDGE: "Megatron-Bridge training/utils/omegaconf_utils.py: unknown keys are refused",
+        Framework.NEMO: "NeMo nemo_run command line and MegatronStrategy",
+        Framework.TORCHTITAN: "torchtitan config/configs.py",
+        Framework.DEEPSPEED: "DeepSpeed runtime/config.py",
+        Framework.GALVATRON: "Galvatron core/runtime/hybrid_parallel_config.py",
+    }
+)
+"""Where each framework's own checks are written."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +122,11 @@ class JudgedLaunch:
     def legal(self) -> bool:
         """Whether no rule is broken."""
         return not self.violations
+
+
+def no_layout_rule(framework: Framework) -> str:
+    """Name of the rule that a launch breaks which states no layout, such as one whose batch does not multiply out."""
+    return f"{framework}-launch"
 
 
 def assumed_seq(model: ModelSpec | None) -> int:

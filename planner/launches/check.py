@@ -17,7 +17,7 @@ from hardware.cluster import Cluster
 from hardware.errors import InputError
 from planner.advice.remedies import Remedy, remedies
 from planner.ingest.judge import judge_launch, stated_world
-from planner.ingest.judged import JudgedLaunch, LaunchInput
+from planner.ingest.judged import JudgedLaunch, LaunchInput, no_layout_rule
 from planner.ingest.launch_text import LaunchText, read_launch_text
 from planner.ingest.other_frameworks import refuse_other_framework
 from planner.launches.near import near_launch
@@ -41,7 +41,7 @@ CHECKED: Final = (
     Framework.GALVATRON,
 )
 FASTEST: Final = 3  # faster layouts that are named
-_OF_WORLD: Final = ("world-grid", "world-expert-grid", "batch", "deepspeed-launch")
+_OF_WORLD: Final = ("world-grid", "world-expert-grid", "batch", no_layout_rule(Framework.DEEPSPEED))
 MOST_STEPS: Final = 3  # changes in a row that are tried
 
 

@@ -7,15 +7,13 @@ from hardware.errors import InputError
 from planner.ingest import deepspeed, torchtitan
 from planner.ingest.judge import judge_launch
 from planner.ingest.judge_stated import deepspeed_text
-from planner.ingest.judged import JudgedLaunch, LaunchInput
+from planner.ingest.judged import JudgedLaunch, LaunchInput, no_layout_rule
 from planner.launches.restated import restated
 from planner.request import Framework
 from planner.rules.nearest import Neighbour, nearest_legal
 from planner.rules.proposal import Proposal
 
 NAMED: Final = 3
-_BATCH_OF_THREE: Final = "deepspeed-launch"
-"""What is said of a configuration of DeepSpeed that states no layout, such as a batch that does not multiply out."""
 _TRIED: Final = 12
 _P: Final = "--parallelism."
 _T: Final = "--training."
@@ -44,7 +42,7 @@ def near_launch(judged: JudgedLaunch, given: LaunchInput) -> tuple[Neighbour, ..
     proposal = judged.proposal
     if proposal is None or judged.legal:
         return ()
-    if any(violation.rule == _BATCH_OF_THREE for violation in judged.violations):
+    if any(violation.rule == no_layout_rule(Framework.DEEPSPEED) for violation in judged.violations):
         mended = _mended_batches(proposal, given)
         if mended:
             return mended
