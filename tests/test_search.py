@@ -16,9 +16,12 @@ from costmodels.price import price_layout
 from costmodels.results import Verdict
 from planner import plan
 from planner.bounds.options import OptionBounds
+from planner.layouts.explicit import ExplicitLayout
+from planner.layouts.explicit import layout_of as explicit_layout
 from planner.layouts.recompute_options import recompute_options
 from planner.layouts.splits import leading_positions
 from planner.plan_report import PlanReport
+from planner.planning import estimate
 from planner.request import DEGREES, PlanRequest
 from planner.search.frontier import Frontier
 from planner.search.refine import layout_of
@@ -240,6 +243,16 @@ def test_more_nodes_behind_a_slow_network_are_left_idle_where_one_is_faster(fram
     assert many.layouts[0].layout.gpus == 8
     assert many.layouts[0].cost.step.total_s == pytest.approx(plan(one).layouts[0].cost.step.total_s, rel=1e-3)
     assert many.search.lower_bound_s <= many.layouts[0].cost.step.total_s
+
+
+def test_a_tiny_step_on_many_nodes_is_as_fast_as_the_best_of_one_node():
+    """A sequence of one token: a hop between nodes costs more than a stage's work."""
+    request = asked("llama32_3b", "dgx-h100:4", global_batch=1, seq=1)
+    by_hand = [
+        estimate(request, explicit_layout(request, ExplicitLayout(pp=pp, dp=1))).cost.step.total_s
+        for pp in (1, 2, 4, 7, 8, 14, 28)
+    ]
+    assert plan(request).layouts[0].cost.step.total_s <= min(by_hand) * (1.0 + 1e-3)
 
 
 def test_a_time_limit_ends_the_search_with_an_honest_gap():
