@@ -24,6 +24,7 @@ import numpy as np
 
 from planner.evidence.measured import MeasuredRun
 from planner.evidence.validate import Prediction, validate
+from planner.report.validation import kind
 
 APART = "ultrascale"
 LEAST_ROWS = 3
@@ -80,11 +81,6 @@ def family(run: MeasuredRun) -> str:
     if re.match(r"R\d", run.id):
         return run.text("framework")
     return run.id.split("-")[0].split("_")[0].rstrip("0123456789")
-
-
-def kind(run: MeasuredRun) -> str:
-    """Tell mixtures of experts from dense models."""
-    return "moe" if (run.number("ep") or 0) > 1 or (run.number("experts") or 0) > 0 else "dense"
 
 
 def errors(name: str, ratios: Iterable[float]) -> Errors:

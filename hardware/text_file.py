@@ -58,7 +58,7 @@ def read_text_file(path: Path, *, allowed: str, most_bytes: int = MOST_BYTES) ->
 
 def _start_of(path: Path, most_bytes: int, allowed: str) -> bytes:
     """First bytes of a file or a pipe; devices, which may never end, and pipes without a writer are refused."""
-    with open(path, "rb", buffering=0, opener=_without_waiting) as stream:
+    with open(path, "rb", buffering=0, opener=without_waiting) as stream:
         kind = os.fstat(stream.fileno()).st_mode
         if stat.S_ISCHR(kind) or stat.S_ISBLK(kind):
             raise InputError("is a device", allowed=allowed, where=str(path))
@@ -75,8 +75,21 @@ def _start_of(path: Path, most_bytes: int, allowed: str) -> bytes:
     return b"".join(parts)
 
 
-def _without_waiting(path: str, flags: int) -> int:
-    """Open a pipe that has no writer at once, where the system can."""
+def without_waiting(path: str, flags: int) -> int:
+    """Open a file as ``open`` does, a pipe at once where the system can: else it waits for its other end without end.
+
+    Parameters
+    ----------
+    path : str
+        File.
+    flags : int
+        Of ``os.open``.
+
+    Returns
+    -------
+    int
+        The descriptor.
+    """
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 

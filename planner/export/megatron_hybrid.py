@@ -15,6 +15,11 @@ _SCRIPT_SINCE: Final = (0, 19)
 _FOLDER: Final = "/path/to/Megatron-LM/"
 
 
+def no_flag(model: ModelSpec, part: str, allowed: str) -> InputError:
+    """Error for a part of a model that Megatron-LM has no flag for."""
+    return InputError(f"model {model.name}: Megatron-LM has no flag for {part}", allowed=allowed)
+
+
 def is_hybrid(model: ModelSpec) -> bool:
     """Whether every layer is one part: a mixer or a feed-forward part."""
     kinds = model.kinds()
@@ -30,14 +35,14 @@ def hybrid_layer(model: ModelSpec, kind: object) -> LayerKind:
         Attention over a window, biases inside a Mamba-2 mixer, or norms beside the one before the part.
     """
     if not isinstance(kind, LayerKind) or kind.norm_count != 1 or kind.side_width:
-        raise _refuse(model, "norms or embeddings of a layer beside the norm before its part", "one norm a layer")
+        raise no_flag(model, "norms or embeddings of a layer beside the norm before its part", "one norm a layer")
     mixer = kind.mixer
     if isinstance(mixer, Attention) and mixer.window:
-        raise _refuse(model, "windows of attention in a hybrid model", "attention to all earlier tokens")
+        raise no_flag(model, "windows of attention in a hybrid model", "attention to all earlier tokens")
     if isinstance(mixer, StateSpace) and (mixer.projection_bias or not mixer.conv_bias):
-        raise _refuse(model, "these biases of a Mamba-2 mixer", "a bias of its convolution alone")
+        raise no_flag(model, "these biases of a Mamba-2 mixer", "a bias of its convolution alone")
     if mixer is not None and not isinstance(mixer, Attention | StateSpace):
-        raise _refuse(model, f"a layer of kind {kind.name}", "Mamba-2, attention, dense and expert layers")
+        raise no_flag(model, f"a layer of kind {kind.name}", "Mamba-2, attention, dense and expert layers")
     return kind
 
 
@@ -53,7 +58,7 @@ def state_arguments(model: ModelSpec, kinds: list[LayerKind]) -> list[str]:
     if not found:
         return []
     if len(found) > 1:
-        raise _refuse(model, f"{len(found)} different kinds of Mamba-2 mixers", "equal ones")
+        raise no_flag(model, f"{len(found)} different kinds of Mamba-2 mixers", "equal ones")
     state = found.pop()
     return [
         *("--mamba-num-heads", str(state.heads), "--mamba-head-dim", str(state.head_dim)),
@@ -112,7 +117,3 @@ def _letter(kind: LayerKind | OpaqueLayer) -> str:
     if kind.mixer is not None:
         return "*" if isinstance(kind.mixer, Attention) else "M"
     return "E" if isinstance(kind.ffn, MoeFfn) else "-"
-
-
-def _refuse(model: ModelSpec, part: str, allowed: str) -> InputError:
-    return InputError(f"model {model.name}: Megatron-LM has no flag for {part}", allowed=allowed)

@@ -14,7 +14,7 @@ from typing import Final
 from costmodels.workload.details import ModelDetails
 from costmodels.workload.model import Attention, AttentionKind, DenseFfn, LayerKind, ModelSpec, MoeFfn
 from hardware.errors import InputError
-from planner.export.megatron_hybrid import hybrid_layer, is_hybrid, state_arguments
+from planner.export.megatron_hybrid import hybrid_layer, is_hybrid, no_flag, state_arguments
 
 _ACTIVATION_FLAGS: Final = MappingProxyType(
     {
@@ -95,23 +95,19 @@ def model_notes(model: ModelSpec) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _refuse(model: ModelSpec, part: str, allowed: str) -> InputError:
-    return InputError(f"model {model.name}: Megatron-LM has no flag for {part}", allowed=allowed)
-
-
 def _block(model: ModelSpec, kind: object) -> LayerKind:
     """One layer as a transformer block, or the reason why it is none."""
     plain = "blocks of attention and a feed-forward part, each behind one norm"
     if not isinstance(kind, LayerKind):
-        raise _refuse(model, "layers known by their totals only", plain)
+        raise no_flag(model, "layers known by their totals only", plain)
     if not isinstance(kind.mixer, Attention) or kind.ffn is None:
-        raise _refuse(model, f"a layer of kind {kind.name} among blocks", plain)
+        raise no_flag(model, f"a layer of kind {kind.name} among blocks", plain)
     if kind.parallel:
-        raise _refuse(model, "attention and feed-forward parts in parallel", plain)
+        raise no_flag(model, "attention and feed-forward parts in parallel", plain)
     if kind.side_width:
-        raise _refuse(model, "embeddings of every layer's own", plain)
+        raise no_flag(model, "embeddings of every layer's own", plain)
     if kind.norm_count != 2:
-        raise _refuse(model, f"{kind.norm_count} norms in a block", plain)
+        raise no_flag(model, f"{kind.norm_count} norms in a block", plain)
     return kind
 
 
@@ -119,30 +115,30 @@ def _attention(model: ModelSpec, kinds: list[LayerKind]) -> Attention:
     """The attention of every layer but for its window."""
     found = {replace(kind.mixer, window=0) for kind in kinds if isinstance(kind.mixer, Attention)}
     if any(attention.index_heads for attention in found):
-        raise _refuse(model, "an indexer that chooses the keys of attention", "attention to all keys or to a window")
+        raise no_flag(model, "an indexer that chooses the keys of attention", "attention to all keys or to a window")
     if not found:
-        raise _refuse(model, "a model without attention", "attention in one layer at least")
+        raise no_flag(model, "a model without attention", "attention in one layer at least")
     if len(found) != 1:
-        raise _refuse(model, f"{len(found)} different kinds of attention", "the same heads in every layer")
+        raise no_flag(model, f"{len(found)} different kinds of attention", "the same heads in every layer")
     attention = found.pop()
     if attention.shared_kv or attention.out_rank or (attention.q_rank and attention.kind is AttentionKind.GROUPED):
-        raise _refuse(model, "low-rank projections of grouped attention", "grouped or latent attention")
+        raise no_flag(model, "low-rank projections of grouped attention", "grouped or latent attention")
     if attention.kind is AttentionKind.GROUPED and attention.v_dim != attention.qk_dim:
-        raise _refuse(model, f"heads of {attention.qk_dim} for keys and {attention.v_dim} for values", "equal sizes")
+        raise no_flag(model, f"heads of {attention.qk_dim} for keys and {attention.v_dim} for values", "equal sizes")
     if not model.causal:
-        raise _refuse(model, "attention to later tokens", "a causal model")
+        raise no_flag(model, "attention to later tokens", "a causal model")
     if model.embedding_norm_parameters:
-        raise _refuse(model, "a norm on the embedding", "no such norm")
+        raise no_flag(model, "a norm on the embedding", "no such norm")
     if model.head_bias:
-        raise _refuse(model, "a bias of the output layer", "no such bias")
+        raise no_flag(model, "a bias of the output layer", "no such bias")
     return attention
 
 
 def _norm(model: ModelSpec, details: ModelDetails) -> list[str]:
     if details.norm_after:
-        raise _refuse(model, "norms after attention and feed-forward part alone", "norms before them")
+        raise no_flag(model, "norms after attention and feed-forward part alone", "norms before them")
     if model.final_norm_parameters not in (model.hidden, 2 * model.hidden):
-        raise _refuse(model, f"a final norm of {model.final_norm_parameters} parameters", "RMSNorm or LayerNorm")
+        raise no_flag(model, f"a final norm of {model.final_norm_parameters} parameters", "RMSNorm or LayerNorm")
     kind = "RMSNorm" if model.final_norm_parameters == model.hidden else "LayerNorm"
     plus_one = ["--apply-layernorm-1p"] if details.norm_plus_one else []
     return ["--normalization", kind, "--norm-epsilon", f"{details.norm_epsilon:g}", *plus_one]
@@ -154,7 +150,7 @@ def _bias(model: ModelSpec, kinds: list[LayerKind], attention: Attention) -> lis
     if attention.out_bias and attention.qkv_bias and inner == {True}:
         return []
     if attention.out_bias or True in inner:
-        raise _refuse(model, "biases on some linear layers only", "all, none, or queries, keys and values alone")
+        raise no_flag(model, "biases on some linear layers only", "all, none, or queries, keys and values alone")
     return ["--disable-bias-linear", *(["--add-qkv-bias"] if attention.qkv_bias else [])]
 
 
@@ -184,7 +180,7 @@ def _attention_arguments(model: ModelSpec, attention: Attention, details: ModelD
 
 def _position_arguments(model: ModelSpec, attention: Attention, details: ModelDetails) -> list[str]:
     if details.alibi:
-        raise _refuse(model, "linear position biases (ALiBi)", "rotary, learned or no positions")
+        raise no_flag(model, "linear position biases (ALiBi)", "rotary, learned or no positions")
     if model.learned_positions:
         return ["--position-embedding-type", "learned_absolute"]
     if not attention.rotary:
@@ -237,10 +233,10 @@ def _feed_forward(model: ModelSpec, kinds: list[LayerKind], details: ModelDetail
     dense = {kind.ffn for kind in kinds if isinstance(kind.ffn, DenseFfn)}
     experts = {kind.ffn for kind in kinds if isinstance(kind.ffn, MoeFfn)}
     if len(dense) > 1 or len(experts) > 1:
-        raise _refuse(model, "feed-forward parts of different widths", "one width for dense layers and one for experts")
+        raise no_flag(model, "feed-forward parts of different widths", "one width for dense layers and one for experts")
     gated = {part.gated for part in dense} | {part.gated for part in experts}
     if len(gated) != 1:
-        raise _refuse(model, "gated and ungated feed-forward parts together", "one form")
+        raise no_flag(model, "gated and ungated feed-forward parts together", "one form")
     width = next(iter(dense)).hidden if dense else next(iter(experts)).hidden
     arguments = ["--ffn-hidden-size", str(width), *_activation(model, gated.pop(), details)]
     if experts:
@@ -255,7 +251,7 @@ def _activation(model: ModelSpec, gated: bool, details: ModelDetails) -> tuple[s
     flags = _ACTIVATION_FLAGS.get((name, gated))
     if flags is None:
         form = "gated" if gated else "ungated"
-        raise _refuse(model, f"the {form} activation {name}", "gated silu, gated quick-gelu, gelu, relu2")
+        raise no_flag(model, f"the {form} activation {name}", "gated silu, gated quick-gelu, gelu, relu2")
     return flags
 
 

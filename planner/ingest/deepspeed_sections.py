@@ -136,7 +136,7 @@ def _allowed(kind: str) -> str:
         "table": "an object",
         "text": "a text",
     }
-    return words.get(kind) or (f"a {kind}" if kind.startswith("number") else f"a whole number{kind[5:]}")
+    return words.get(kind) or f"a {kind.replace('whole', 'whole number')}"  # else "number" or "whole", with its range
 
 
 def _fits(value: object, kind: str) -> bool:

@@ -5,6 +5,7 @@ from typing import Final
 from costmodels.workload import presets
 from costmodels.workload.describe import to_dict
 from hardware import catalog
+from hardware.catalog_schema import canonical
 from hardware.cluster import Accelerator, Cluster, Island, NodeType, ScaleUp
 from hardware.errors import InputError
 from planner.nearest import nearest
@@ -58,13 +59,9 @@ def catalog_list(kind: str) -> Json:
 
 def _with_nodes(name: str) -> str:
     """Take a node type without ``:NODES`` as one node."""
-    keys = {_key(known) for known in catalog.node_type_names()}
-    keys |= {_key(other) for known in catalog.node_type_names() for other in catalog.aliases()[known]}
-    return f"{name}:1" if _key(name) in keys else name
-
-
-def _key(name: str) -> str:
-    return "".join(letter for letter in name.casefold() if letter.isalnum() or letter == "+")
+    keys = {canonical(known) for known in catalog.node_type_names()}
+    keys |= {canonical(other) for known in catalog.node_type_names() for other in catalog.aliases()[known]}
+    return f"{name}:1" if canonical(name) in keys else name
 
 
 def accelerator_to_json(part: Accelerator) -> Json:

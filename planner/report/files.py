@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from hardware.errors import InputError
+from hardware.text_file import without_waiting
 
 _PART: Final = ".part"
 
@@ -113,16 +114,11 @@ def write_whole(path: Path, text: str) -> None:
 
 def _write_through(path: Path, text: str) -> None:
     try:
-        with open(path, "w", encoding="utf-8", opener=_without_waiting) as file:
+        with open(path, "w", encoding="utf-8", opener=without_waiting) as file:
             os.set_blocking(file.fileno(), True)
             file.write(text)
     except OSError as error:
         raise _refused(path, error) from error
-
-
-def _without_waiting(path: str, flags: int) -> int:
-    """Open a pipe only if someone reads it; else the write would wait for a reader without end."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def drop_parts(folder: Path) -> None:
