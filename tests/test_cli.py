@@ -35,9 +35,9 @@ OPTIONS = {
     },
     "estimate": {
         "--global-batch", "--seq", "--precision", "--framework", "--tp", "--pp", "--cp", "--vpp", "--ep", "--etp",
-        "--dp", "--zero", "--micro-batch", "--layers-per-stage", "--sequence-parallel", "--no-sequence-parallel",
-        "--rank-order", "--schedule", "--recompute", "--offload", "--power-cap", "--thermal", "--launcher",
-        "--placement", "--profile", "--json",
+        "--dp", "--zero", "--shard-group", "--micro-batch", "--layers-per-stage", "--sequence-parallel",
+        "--no-sequence-parallel", "--rank-order", "--schedule", "--recompute", "--offload", "--power-cap", "--thermal",
+        "--launcher", "--placement", "--profile", "--json",
     },
     "fewest": {
         "--global-batch", "--seq", "--precision", "--framework", "--recompute", "--fix", "--time-limit", "--json",

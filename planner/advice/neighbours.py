@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import gcd
 from typing import Final
 
 from costmodels.layout import (
@@ -77,6 +78,7 @@ def _all(request: PlanRequest, layout: Layout, cost: LayoutCost) -> Iterator[tup
         return
     yield from _batches(request, layout)
     yield from _zero_stages(request, layout)
+    yield from _shard_groups(request, layout)
     yield from _rank_orders(layout)
     yield from _chunks(request, layout)
     yield from _trades(request, layout)
@@ -167,6 +169,17 @@ def _zero_stages(request: PlanRequest, layout: Layout) -> Iterator[tuple[str, La
         for stage in (first.zero - 1, first.zero + 1):
             if 0 <= stage <= 3:
                 yield f"ZeRO-{stage}" if stage else "no ZeRO", with_strategies(layout, zero=stage)
+
+
+def _shard_groups(request: PlanRequest, layout: Layout) -> Iterator[tuple[str, Layout]]:
+    """ZeRO over the ranks of one scale-up domain, copies of their shards on the others, or over all ranks."""
+    first, domain = layout.first, request.cluster.islands[layout.stages[0].island].node.scale_up.domain_gpus
+    ranks = first.dp * first.cp
+    near = gcd(ranks, domain // first.tp)
+    if first.zero and 1 < near < ranks:
+        yield f"ZeRO over groups of {near} ranks", with_strategies(layout, shard_group=near)
+    if first.shard_group:
+        yield f"ZeRO over all {ranks} ranks", with_strategies(layout, shard_group=0)
 
 
 def _chunks(request: PlanRequest, layout: Layout) -> Iterator[tuple[str, Layout]]:

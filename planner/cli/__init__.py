@@ -44,6 +44,7 @@ from planner.cli.options import (
     ScheduleName,
     Seq,
     SequenceParallel,
+    ShardGroup,
     SomeRecompute,
     Stages,
     TensorDegree,
@@ -104,6 +105,7 @@ def estimate(  # noqa: PLR0913, PLR0917 - the flags are the command line's contr
     etp: ExpertTensor = None,
     dp: Replicas = None,
     zero: Annotated[int, typer.Option("--zero", min=0, max=3, help="ZeRO stage; 3 is FSDP.")] = 1,
+    shard_group: ShardGroup = None,
     micro_batch: MicroBatch = 1,
     layers_per_stage: LayersPerStage = None,
     sequence_parallel: SequenceParallel = None,
@@ -135,9 +137,11 @@ def estimate(  # noqa: PLR0913, PLR0917 - the flags are the command line's contr
         launcher=launcher.value,
         profile=profile,
     )
-    degrees: dict[str, Any] = {"tp": tp, "pp": pp, "cp": cp, "vpp": vpp, "ep": ep, "etp": etp, "dp": dp, "zero": zero}
+    degrees: dict[str, Any] = {"tp": tp, "pp": pp, "cp": cp, "vpp": vpp, "ep": ep, "etp": etp, "dp": dp}
     explicit = commands.ExplicitLayout(
         **degrees,
+        zero=zero,
+        shard_group=shard_group,
         micro_batch=micro_batch,
         layers_per_stage=layers_per_stage,
         sequence_parallel=sequence_parallel,

@@ -121,6 +121,10 @@ SequenceParallel = Annotated[
     bool | None, typer.Option("--sequence-parallel/--no-sequence-parallel", help="Default: on when tp > 1.")
 ]
 ScheduleName = Annotated[str | None, typer.Option("--schedule", help="1f1b, interleaved, gpipe, zb-h1, zb-2p, zbv.")]
+ShardGroup = Annotated[
+    int | None,
+    typer.Option("--shard-group", min=1, help="Ranks that ZeRO shards over, such as those of a node; default: all."),
+]
 RankOrderName = Annotated[
     str | None, typer.Option("--rank-order", help="tp-cp-ep-dp-pp (default) or tp-cp-ep-pp-dp, fastest axis first.")
 ]

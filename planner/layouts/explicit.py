@@ -29,6 +29,8 @@ class ExplicitLayout:
     ----------
     layers_per_stage : str or None
         ``21,21,19,19``; virtual chunks ``11/10,11/10,10/9,10/9``; repeats ``21x2,19x2``.
+    shard_group : int or None
+        Ranks that ZeRO shards over; None: all of dp x cp.
     recompute : str
         As in :func:`planner.layouts.recompute_words.parse_recompute_words`.
     """
@@ -41,6 +43,7 @@ class ExplicitLayout:
     etp: int | None = None
     dp: int | None = None
     zero: int = 1
+    shard_group: int | None = None
     micro_batch: int = 1
     layers_per_stage: str | None = None
     sequence_parallel: bool | None = None
@@ -174,6 +177,13 @@ def _strategy(request: PlanRequest, wanted: ExplicitLayout, pp: int) -> Strategy
     ep, etp = _experts(request, wanted, wanted.tp * wanted.cp * dp)
     if request.job.software.state_offload and wanted.zero != 3:
         raise InputError(f"--offload states with ZeRO-{wanted.zero}", allowed="--zero 3")
+    ranks = dp * wanted.cp
+    group = wanted.shard_group or ranks
+    if group != ranks and (not wanted.zero or ranks % group):
+        raise InputError(
+            f"--shard-group {group} with ZeRO-{wanted.zero} over dp {dp} x cp {wanted.cp}",
+            allowed=f"a divisor of {ranks}, with --zero 1 to 3",
+        )
     return Strategy(
         tp=wanted.tp,
         cp=wanted.cp,
@@ -181,7 +191,8 @@ def _strategy(request: PlanRequest, wanted: ExplicitLayout, pp: int) -> Strategy
         ep=ep,
         etp=etp,
         sequence_parallel=wanted.tp > 1 and wanted.sequence_parallel is not False,
-        zero=wanted.zero if dp * wanted.cp > 1 else 0,
+        zero=wanted.zero if ranks > 1 else 0,
+        shard_group=group if group != ranks else 0,
     )
 
 

@@ -250,7 +250,8 @@ def _grid_words(ranked: RankedLayout, request: PlanRequest) -> str:
     words += [f"ranks in the order {layout.rank_order}"] if layout.rank_order is not RankOrder.DP_INSIDE else []
     words += ["sequence parallel"] if first.sequence_parallel else []
     if first.dp * first.cp > 1:
-        words.append(f"ZeRO-{first.zero}" if first.zero else "no ZeRO")
+        over = f" over groups of {first.shard_group} ranks" if first.shard_group else ""
+        words.append(f"ZeRO-{first.zero}{over}" if first.zero else "no ZeRO")
     if first.ep > 1:
         words.append(f"{request.job.software.dispatcher} dispatcher")
     if not uniform(layout):

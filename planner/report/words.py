@@ -81,7 +81,7 @@ def layout_text(layout: Layout) -> str:
     """Return the degrees of a layout, such as ``TP4 PP8 DP2`` or ``PP4 DP16 EP8 ZeRO3``.
 
     TP, PP and DP always stand; the others where they are not 1. ZeRO stands where it is not 1, the usual sharding of
-    the optimizer. A star marks layers that use further strategies.
+    the optimizer; ``ZeRO3/8`` shards over groups of 8 ranks. A star marks layers that use further strategies.
     """
     first = layout.first
     parts = [f"TP{first.tp}", f"PP{layout.pp}"]
@@ -89,7 +89,7 @@ def layout_text(layout: Layout) -> str:
     parts += [f"DP{first.dp}"]
     parts += [f"EP{first.ep}"] if first.ep > 1 else []
     parts += [f"ETP{first.etp}"] if first.etp > 1 else []
-    parts += [f"ZeRO{first.zero}"] if first.zero != 1 and first.dp * first.cp > 1 else []
+    parts += [_zero(first)] if (first.zero != 1 or first.shard_group) and first.dp * first.cp > 1 else []
     return " ".join(parts) + ("" if uniform(layout) else " *")
 
 
@@ -97,9 +97,13 @@ def strategy_text(strategy: Strategy) -> str:
     """Return the strategy of a layer, such as ``TP2 DP16 ZeRO2, recompute full``."""
     named = (("TP", strategy.tp), ("CP", strategy.cp), ("DP", strategy.dp), ("EP", strategy.ep), ("ETP", strategy.etp))
     degrees = [f"{name}{degree}" for name, degree in named if degree > 1 or name in ("TP", "DP")]
-    degrees += [f"ZeRO{strategy.zero}"] if strategy.dp * strategy.cp > 1 else []
+    degrees += [_zero(strategy)] if strategy.dp * strategy.cp > 1 else []
     plain = strategy.recompute.granularity is Granularity.NONE
     return " ".join(degrees) + ("" if plain else f", recompute {strategy.recompute}")
+
+
+def _zero(strategy: Strategy) -> str:
+    return f"ZeRO{strategy.zero}/{strategy.shard_group}" if strategy.shard_group else f"ZeRO{strategy.zero}"
 
 
 def uniform(layout: Layout) -> bool:

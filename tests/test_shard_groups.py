@@ -1,0 +1,84 @@
+"""ZeRO over groups of ranks: priced, offered, exported and read back; frameworks that cannot do it say so."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from hardware.cluster_file import parse_cluster
+from hardware.errors import InputError
+from planner import Question, request_of
+from planner.advice.neighbours import neighbours
+from planner.cli import app
+from planner.layouts.explicit import ExplicitLayout, layout_of
+from planner.planning import estimate
+from planner.question import request_for
+from planner.report.words import layout_text
+
+RUN = CliRunner()
+SLOW = """
+name = "slow"
+[[island]]
+node = "dgx-h100"
+nodes = 4
+[island.nics]
+count = 1
+gbit_per_s = {rate}
+"""
+FSDP = {"zero": 3, "recompute": "full"}
+
+
+def request(rate: float = 400.0, framework: str = "torchtitan"):
+    question = Question(model="llama3_8b", cluster="dgx-h100:4", global_batch=64, seq=8192, framework=framework)
+    usual = request_of(question)
+    return request_for(question, usual.model, parse_cluster(SLOW.format(rate=rate), "slow.toml", "slow"), usual.job)
+
+
+@pytest.mark.parametrize("rate", [25.0, 100.0])
+def test_groups_of_a_node_save_time_on_slow_networks_and_cost_memory(rate):
+    asked = request(rate)
+    everywhere, grouped = (
+        estimate(asked, layout_of(asked, ExplicitLayout(**FSDP, shard_group=group))).cost for group in (None, 8)
+    )
+    assert grouped.step.total_s < 0.8 * everywhere.step.total_s
+    moments = [dict(cost.heaviest.components)["optimizer"] for cost in (everywhere, grouped)]
+    assert moments[1] == pytest.approx(4.0 * moments[0], rel=0.02)  # 8 ranks hold what 32 held
+
+
+def test_a_group_of_all_ranks_is_none_and_others_divide_them():
+    asked = request()
+    assert layout_of(asked, ExplicitLayout(**FSDP, shard_group=32)) == layout_of(asked, ExplicitLayout(**FSDP))
+    for wrong in ({"zero": 3, "shard_group": 5}, {"zero": 0, "shard_group": 8}):
+        with pytest.raises(InputError, match="--shard-group"):
+            layout_of(asked, ExplicitLayout(**wrong))
+
+
+def test_groups_of_a_node_are_offered_where_the_framework_has_them():
+    for framework, offered in (("torchtitan", True), ("megatron", True), ("galvatron", False)):
+        asked = request(framework=framework)
+        layout = layout_of(asked, ExplicitLayout(**FSDP))
+        changes = {near.change: near.layout for near in neighbours(asked, layout, estimate(asked, layout).cost)}
+        assert ("ZeRO over groups of 8 ranks" in changes) == offered
+        if offered:
+            grouped = changes["ZeRO over groups of 8 ranks"]
+            assert layout_text(grouped) == "TP1 PP1 DP32 ZeRO3/8"
+            back = neighbours(asked, grouped, estimate(asked, grouped).cost)
+            assert layout in [near.layout for near in back if near.change == "ZeRO over all 32 ranks"]
+
+
+def test_from_outside_groups_are_exported_and_read_back(tmp_path):
+    file, out = tmp_path / "plan.json", tmp_path / "launch"
+    words = ["estimate", "llama3_8b", "dgx-h100:2", "--global-batch", "32", "--seq", "8192", "--zero", "3"]
+    words += ["--framework", "torchtitan", "--recompute", "full"]
+    assert RUN.invoke(app, [*words, "--shard-group", "8", "--json", str(file)]).exit_code == 0
+    result = RUN.invoke(app, ["export", str(file), "--to", "torchtitan", "-o", str(out)])
+    assert result.exit_code == 0, result.output
+    arguments = (out / "launch.sh").read_text()
+    assert "data_parallel_replicate_degree 2" in arguments
+    assert "data_parallel_shard_degree 8" in arguments
+    checked = tmp_path / "check.json"
+    words = ["check", "--framework", "torchtitan", "--args-file", str(out / "launch.sh"), "--cluster", "dgx-h100:2"]
+    assert RUN.invoke(app, [*words, "--json", str(checked)]).exit_code == 0
+    priced, read = (json.loads(path.read_text()) for path in (file, checked))
+    assert priced["layout"]["shard_group"] == 8
+    assert read["prediction"]["step_time_s"] == pytest.approx(priced["layout"]["step_time_s"], rel=1e-6)
