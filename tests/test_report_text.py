@@ -20,8 +20,6 @@ from planner.report.explain_text import Surroundings, print_explanation
 from planner.report.layout_text import memory_words
 from planner.report.search_text import print_search, proof_words
 from planner.request import Objective
-from planner.rules import Violation
-from planner.rules.table import Found
 from planner.traffic.sensitivity import Sensitivity
 
 ESCAPE = "\x1b"
@@ -260,15 +258,16 @@ def test_the_last_rank_has_no_next_one():
 
 
 def test_estimate_text_names_broken_rules():
-    found = Violation(
-        rule="heads-tp", message="64 heads do not divide by tp 24", values={}, found=Found.PARSE, source=""
-    )
-    ranked = samples.layouts()[1]
-    text = printed(100, print_estimate, samples.request(), ranked, (found,))
+    ranked, request = samples.layouts()[1], samples.request()
+    odd = replace(request, job=replace(request.job, seq=request.job.seq + 1))
+    text = printed(100, print_estimate, odd, ranked)
+    assert "Estimate, not legal for megatron" in text
     assert "megatron does not run this layout" in text
-    assert "64 heads do not divide by tp 24 (heads-tp)" in text
+    assert f"sequence {odd.job.seq:,}".replace(",", "") in " ".join(text.replace(",", "").split())
     assert re.search(r"^0 +21 +", text, re.MULTILINE)
-    assert "does not run" not in printed(100, print_estimate, samples.request(), ranked, ())
+    legal = printed(100, print_estimate, request, ranked)
+    assert "does not run" not in legal
+    assert "not legal" not in legal
 
 
 def test_layers_that_differ_are_listed():
@@ -279,9 +278,9 @@ def test_layers_that_differ_are_listed():
     )
     stages = (replace(base.layout.stages[0], strategies=runs), *base.layout.stages[1:])
     mixed = replace(base, layout=replace(base.layout, stages=stages))
-    text = " ".join(printed(100, print_estimate, samples.request(), mixed, ()).split())
+    text = " ".join(printed(100, print_estimate, samples.request(), mixed).split())
     assert "stage 0 11 x TP4 DP4 ZeRO1, recompute selective:mlp; 10 x TP4 DP4 ZeRO1, recompute full" in text
-    assert "Layers in order" not in printed(100, print_estimate, samples.request(), base, ())
+    assert "Layers in order" not in printed(100, print_estimate, samples.request(), base)
 
 
 def test_layouts_on_other_islands_are_told_apart():
