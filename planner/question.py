@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, TypeVar
+from typing import Final
 
 from costmodels.job import Software, TrainingJob
 from costmodels.power.node import capped_island
@@ -23,11 +23,9 @@ from planner.choices import Offload
 from planner.devices.telemetry import with_telemetry
 from planner.evidence.profile_use import check_profile
 from planner.layouts.recompute_words import parse_recompute_words
-from planner.nearest import nearest
+from planner.nearest import choice
 from planner.profile import read_profile
 from planner.request import Framework, Launcher, Objective, PlanRequest, parse_fixed
-
-_Choice = TypeVar("_Choice", Framework, Launcher, Objective, Offload)
 
 MOST_SEQUENCES: Final = 1_000_000_000
 MOST_WATTS: Final = 100_000.0  # of one accelerator whose own limit is not known
@@ -189,7 +187,7 @@ def request_of(question: Question) -> PlanRequest:
     if not 1 <= question.global_batch <= MOST_SEQUENCES:
         raise InputError(f"global batch {question.global_batch}", allowed=f"1 to {MOST_SEQUENCES} sequences")
     job = job_of(
-        _member(Framework, question.framework, "framework"),
+        choice(Framework, question.framework, "framework"),
         question.precision,
         global_batch=question.global_batch,
         seq=_seq(model, question.seq),
@@ -219,8 +217,8 @@ def request_for(question: Question, model: ModelSpec, machine: Cluster, job: Tra
         check_profile(profile, machine)
     if question.recompute != "auto":
         parse_recompute_words(question.recompute)
-    framework = _member(Framework, question.framework, "framework")
-    tools = _offloading(job.software, _member(Offload, question.offload, "offload"), framework)
+    framework = choice(Framework, question.framework, "framework")
+    tools = _offloading(job.software, choice(Offload, question.offload, "offload"), framework)
     pinned = list(question.fixed)
     if tools.state_offload and not any(pin.startswith("zero=") for pin in pinned):
         pinned.append("zero=3")  # whole weights lie nowhere else
@@ -229,13 +227,13 @@ def request_for(question: Question, model: ModelSpec, machine: Cluster, job: Tra
         cluster=machine,
         job=replace(job, power_cap_w=question.power_cap_w, software=tools),
         framework=framework,
-        objective=_member(Objective, question.objective, "objective"),
+        objective=choice(Objective, question.objective, "objective"),
         fixed=parse_fixed(pinned),
         recompute=question.recompute,
         top=question.top,
         time_limit_s=question.time_limit_s,
         thermal=question.thermal,
-        launcher=_member(Launcher, question.launcher, "launcher"),
+        launcher=choice(Launcher, question.launcher, "launcher"),
         profile=profile,
         words=words_of(question),
     )
@@ -371,14 +369,6 @@ def question_from(values: Mapping[str, object], where: str) -> Question:
         profile=read.text("profile", default=""),
         telemetry=read.texts("telemetry"),
     )
-
-
-def _member(kind: type[_Choice], text: str, what: str) -> _Choice:
-    known = {member.value: member for member in kind}
-    found = known.get(text.strip().lower())
-    if found is None:
-        raise InputError(f"{what} {text!r} is not known{nearest(text, known)}", allowed=", ".join(known))
-    return found
 
 
 def _software(framework: Framework, gemm: str) -> Software:

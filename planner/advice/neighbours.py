@@ -22,7 +22,7 @@ from planner.layouts.build import uniform_layout, with_strategies
 from planner.layouts.grids import expert_count
 from planner.layouts.splits import even_chunks
 from planner.request import PlanRequest
-from planner.rules import check_layout
+from planner.rules import broken_rules
 
 MODULES: Final = ("layernorm", "mlp", "moe_act", "mla_up_proj", "shared_experts", "moe")
 """Modules whose recompute is offered alone. Core attention is not: fused kernels keep nothing of it."""
@@ -67,7 +67,7 @@ def neighbours(request: PlanRequest, layout: Layout, cost: LayoutCost) -> tuple[
 
 
 def _legal(request: PlanRequest, layout: Layout) -> bool:
-    return not check_layout(layout, request.model, request.job, framework=request.framework)
+    return not broken_rules(layout, request)
 
 
 def _all(request: PlanRequest, layout: Layout, cost: LayoutCost) -> Iterator[tuple[str, Layout]]:

@@ -11,7 +11,7 @@ from planner.question import Question, request_of
 from planner.report.console import text_console, working
 from planner.report.files import check_name, check_places
 from planner.report.json_report import estimate_to_json, report_to_json
-from planner.rules import check_layout
+from planner.rules import broken_rules
 
 
 def search(question: Question, outputs: Outputs) -> int:
@@ -47,7 +47,7 @@ def estimate(question: Question, explicit: ExplicitLayout, outputs: Outputs, pla
     request = request_of(question)
     layout = over_islands(request, layout_of(request, explicit))
     ranked = price(request, layout, placement=given_placement(placement, request, layout))
-    broken = check_layout(ranked.layout, request.model, request.job, framework=request.framework)
+    broken = broken_rules(ranked.layout, request)
     changes = None
     if ranked.cost.heaviest.verdict is Verdict.OOM:
         changes = mended(request, remedies(request, layout, ranked.cost))

@@ -8,7 +8,7 @@ from typing import Any, Final
 from costmodels.layout import FULL_RECOMPUTE, Layout
 from planner.layouts.build import with_strategies
 from planner.request import Framework, PlanRequest
-from planner.rules import check, check_layout
+from planner.rules import broken_rules, check
 from planner.rules.proposal import facts_of, proposals_of
 
 MEGATRON_FAMILY: Final = (Framework.MEGATRON, Framework.BRIDGE, Framework.NEMO)
@@ -52,7 +52,7 @@ def refused_savings(request: PlanRequest, layout: Layout) -> tuple[Refused, ...]
     tuple of Refused
         Offload and overlap of the Megatron family; sharding of gradients and weights, and full recompute, of all.
     """
-    own = {found.rule for found in check_layout(layout, request.model, request.job, framework=request.framework)}
+    own = {found.rule for found in broken_rules(layout, request)}
     found: list[Refused] = []
     for words, switches in SWITCHED.items() if request.framework in MEGATRON_FAMILY else ():
         facts = facts_of(request.model)
@@ -71,10 +71,9 @@ def refused_savings(request: PlanRequest, layout: Layout) -> tuple[Refused, ...]
     if layout.first.dp * layout.first.cp > 1:
         others |= {f"ZeRO-{stage}": with_strategies(layout, zero=stage) for stage in ZERO_STAGES}
     for words, other in others.items():
-        broken_rules = check_layout(other, request.model, request.job, framework=request.framework)
         found += [
             Refused(saving=words, rule=broken.rule, message=broken.message)
-            for broken in broken_rules
+            for broken in broken_rules(other, request)
             if broken.rule not in own
         ]
     return tuple(found)

@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from typing import Final
 
 from costmodels.layout import NO_RECOMPUTE, Layout, RankOrder, Recompute, Stage, Strategy, StrategyRun
 from costmodels.pipeline.schedules import Schedule
@@ -12,10 +12,8 @@ from planner.layouts.grids import expert_count
 from planner.layouts.recompute_options import check_modules
 from planner.layouts.recompute_words import parse_recompute_words
 from planner.layouts.splits import even_chunks
-from planner.nearest import nearest
+from planner.nearest import choice
 from planner.request import PlanRequest
-
-_Choice = TypeVar("_Choice", RankOrder, Schedule)
 
 MOST_POSITIONS: Final = 10_000
 _ITEM: Final = re.compile(r"(?P<counts>\d+(?:/\d+)*)(?:x(?P<times>\d+))?")
@@ -93,7 +91,7 @@ def layout_of(request: PlanRequest, wanted: ExplicitLayout) -> Layout:
         micro_batch=wanted.micro_batch,
         num_microbatches=_num_microbatches(request, strategy.dp, wanted.micro_batch),
         schedule=schedule,
-        rank_order=_rank_order(wanted.rank_order),
+        rank_order=choice(RankOrder, wanted.rank_order or RankOrder.DP_INSIDE, "--rank-order"),
     )
 
 
@@ -135,7 +133,7 @@ def _pipeline(wanted: ExplicitLayout, chunks: tuple[tuple[int, ...], ...] | None
             allowed="equally many chunks on every stage",
         )
     implied = max(written, default=1)
-    schedule = None if wanted.schedule is None else _schedule(wanted.schedule)
+    schedule = None if wanted.schedule is None else choice(Schedule, wanted.schedule, "--schedule")
     fixed = schedule.fixed_vpp if schedule else None
     vpp = wanted.vpp or (implied if implied > 1 else fixed or 1)
     if implied > 1 and implied != vpp:
@@ -147,22 +145,6 @@ def _pipeline(wanted: ExplicitLayout, chunks: tuple[tuple[int, ...], ...] | None
     if pp == 1 and vpp > 1:
         raise InputError(f"--vpp {vpp} with --pp 1", allowed="--pp 2 or more with virtual chunks")
     return schedule, pp, vpp
-
-
-def _schedule(text: str) -> Schedule:
-    return _member(Schedule, text, "--schedule")
-
-
-def _rank_order(text: str | None) -> RankOrder:
-    return RankOrder.DP_INSIDE if text is None else _member(RankOrder, text, "--rank-order")
-
-
-def _member(kind: type[_Choice], text: str, option: str) -> _Choice:
-    known = {member.value: member for member in kind}
-    found = known.get(text.strip().lower())
-    if found is None:
-        raise InputError(f"{option} {text!r} is not known{nearest(text, known)}", allowed=", ".join(known))
-    return found
 
 
 def _strategy(request: PlanRequest, wanted: ExplicitLayout, pp: int) -> Strategy:

@@ -35,7 +35,7 @@ from planner.layouts.build import on_island
 from planner.layouts.expand import splits_freely
 from planner.placement.candidates import Board, board_of, every_placement, first_placements, near
 from planner.request import Objective, PlanRequest
-from planner.rules import check_layout
+from planner.rules import broken_rules
 from planner.search.objective import objective_value, objective_values
 from planner.search.spans import late
 from planner.search.uneven import uneven_layouts
@@ -374,6 +374,6 @@ def _splits(request: PlanRequest, pricings: Sequence[Pricing], priced: _Priced) 
 
 def as_safe(request: PlanRequest, pricings: Sequence[Pricing], split: Layout, verdict: Verdict) -> bool:
     """Whether a split is legal in the framework, and fits or is no riskier than one with this verdict."""
-    if check_layout(split, request.model, request.job, framework=request.framework):
+    if broken_rules(split, request):
         return False
     return heaviest(memory_of(pricings, split)).verdict in (Verdict.FITS, verdict)

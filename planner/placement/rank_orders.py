@@ -5,7 +5,7 @@ from dataclasses import replace
 from costmodels.layout import Layout, RankOrder
 from costmodels.pricing import Pricing
 from planner.request import PlanRequest
-from planner.rules import check_layout
+from planner.rules import broken_rules
 from planner.rules.proposal import grid_of
 
 
@@ -39,5 +39,5 @@ def rank_orders(request: PlanRequest, pricing: Pricing, layout: Layout) -> tuple
     if first.zero > 1 or len({grid_of(strategy) for strategy in strategies}) > 1:
         return ()
     turned = replace(layout, rank_order=RankOrder.PP_INSIDE)
-    broken = check_layout(turned, request.model, request.job, framework=request.framework)
+    broken = broken_rules(turned, request)
     return () if broken else (turned,)

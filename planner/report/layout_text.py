@@ -38,7 +38,7 @@ from planner.report.words import (
     uniform,
 )
 from planner.request import PlanRequest
-from planner.rules import Violation, check_layout
+from planner.rules import broken_rules
 from planner.search.objective import JOULES_PER_KWH, run_cost
 
 _NEARNESS: Final = MappingProxyType(
@@ -108,11 +108,6 @@ def facts(title: str, ranked: RankedLayout, request: PlanRequest) -> RenderableT
         rows.insert(1, ("islands", _islands_words(layout, request)))
     legal = "" if not broken_rules(layout, request) else f", not legal for {request.framework}"
     return section(f"{title}{legal}: {layout_text(layout)}, {_FITS[cost.heaviest.verdict]}", labelled(rows))
-
-
-def broken_rules(layout: Layout, request: PlanRequest) -> tuple[Violation, ...]:
-    """Return what the framework of a request refuses in a layout; a layout that was priced need not be legal."""
-    return check_layout(layout, request.model, request.job, framework=request.framework)
 
 
 def refusals(layout: Layout, request: PlanRequest) -> Sequence[RenderableType]:

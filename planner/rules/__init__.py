@@ -10,7 +10,7 @@ from planner.rules.nearest import Neighbour, nearest_legal
 from planner.rules.proposal import ModelFacts, Proposal, Split, Switches, facts_of, proposals_of
 from planner.rules.split import layers_built, virtual_degree
 from planner.rules.table import Found, Rule, all_rules, rules_for
-from planner.rules.verdict import Violation, accepted_at_launch, check, check_layout
+from planner.rules.verdict import Violation, accepted_at_launch, broken_rules, check, check_layout
 
 __all__ = [
     "Found",
@@ -24,6 +24,7 @@ __all__ = [
     "Violation",
     "accepted_at_launch",
     "all_rules",
+    "broken_rules",
     "check",
     "check_layout",
     "facts_of",

@@ -9,7 +9,7 @@ from costmodels.job import TrainingJob
 from costmodels.layout import Layout
 from costmodels.table import Bools
 from costmodels.workload.model import ModelSpec
-from planner.request import Framework
+from planner.request import Framework, PlanRequest
 from planner.rules.checks import CHECKS
 from planner.rules.columns import Columns, proposal_columns
 from planner.rules.conditions import value_of
@@ -165,3 +165,8 @@ def check_layout(
     )
     found = [violation for proposal in proposals for violation in check(proposal, framework, version)]
     return tuple({(v.rule, v.message): v for v in found}.values())
+
+
+def broken_rules(layout: Layout, request: PlanRequest) -> tuple[Violation, ...]:
+    """Return what the framework of a request refuses in a layout; a layout that was priced need not be legal."""
+    return check_layout(layout, request.model, request.job, framework=request.framework)

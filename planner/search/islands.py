@@ -28,7 +28,7 @@ from planner.layouts.expand import expand, pinned_virtual
 from planner.layouts.grids import Grids, divisors, enumerate_grids
 from planner.layouts.recompute_options import recompute_options
 from planner.request import PlanRequest
-from planner.rules import check_layout, legal_mask
+from planner.rules import broken_rules, legal_mask
 from planner.search.island_rows import IslandRows
 from planner.search.spans import late
 from planner.search.stage_table import StagePlace, chunk_ends, layer_runs, span_costs_s
@@ -176,7 +176,7 @@ class IslandSearch:
             if chunks is None or entry.rows.step_s(entry.row, hosts, chunks) > limit_s:
                 continue
             layout = self._layout(entry, chunks)
-            if check_layout(layout, self.request.model, self.request.job, framework=self.request.framework):
+            if broken_rules(layout, self.request):
                 continue
             cost = price_layout(self.pricings, layout)
             if all(use.verdict is Verdict.FITS for use in cost.memory):

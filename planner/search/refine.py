@@ -10,7 +10,7 @@ from costmodels.results import LayoutCost, Verdict
 from planner.layouts.build import uniform_layout
 from planner.layouts.expand import splits_freely
 from planner.request import PlanRequest
-from planner.rules import check_layout
+from planner.rules import broken_rules
 from planner.search.spans import SPLITS_CUT, late
 from planner.search.tally import Candidate, Key, Tally
 from planner.search.uneven import uneven_layouts
@@ -93,5 +93,5 @@ def _splits(request: PlanRequest, pricing: Pricing, layout: Layout, end_s: float
     for other in uneven_layouts(pricing, layout):
         if late(end_s):
             return
-        if not check_layout(other, request.model, request.job, framework=request.framework):
+        if not broken_rules(other, request):
             yield other, price_layout([pricing], other)

@@ -17,7 +17,7 @@ from planner.layouts.grids import Grids, enumerate_grids
 from planner.layouts.recompute_options import recompute_options
 from planner.layouts.splits import even_chunks
 from planner.request import PlanRequest
-from planner.rules import check_layout, legal_mask
+from planner.rules import broken_rules, legal_mask
 
 WEIGHED: Final = 24  # layouts whose memory is computed exactly, those of least bound first
 
@@ -92,7 +92,7 @@ def _weighed(request: PlanRequest, pricing: Pricing, grids: Grids, chosen: tuple
         micro_batch=int(grids.table.micro_batch[row]),
         num_microbatches=int(grids.num_microbatches[row]),
     )
-    if check_layout(layout, request.model, request.job, framework=request.framework):
+    if broken_rules(layout, request):
         return None
     uses = stage_memory(layout, request.model, request.job, pricing.accelerator, pricing.constants.memory)
     return Smallest(layout=layout, use=max(uses, key=lambda use: (use.total_bytes, -use.stage)))
