@@ -5,7 +5,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, Final
@@ -74,12 +74,12 @@ class Rule:
     when: tuple[str, ...] = ()
     versions: tuple[tuple[Framework, str], ...] = ()
 
-    @property
+    @cached_property
     def needs_options(self) -> bool:
         """Whether the rule can be broken by a command line alone, because it asks for an option that is given."""
         return any(is_condition(name) and not name.startswith("!") for name in self.when)
 
-    @property
+    @cached_property
     def conditions(self) -> tuple[str, ...]:
         """Conditions on options that the rule asks about, without a leading ``!``."""
         return tuple(name.removeprefix("!") for name in (*self.arguments, *self.when) if is_condition(name))
@@ -157,6 +157,12 @@ def newer_notes(framework: Framework, version: str | None) -> tuple[str, ...]:
     )
 
 
+@lru_cache(maxsize=len(_FILES))
+def _content(name: str) -> Mapping[str, Any]:
+    """A table of rules as its file has it; read once, for its rules and for its defaults."""
+    return MappingProxyType(tomllib.loads(files("planner.rules").joinpath(name).read_text(encoding="utf-8")))
+
+
 @lru_cache(maxsize=1)
 def all_rules() -> tuple[Rule, ...]:
     """Every rule, in file order.
@@ -168,8 +174,7 @@ def all_rules() -> tuple[Rule, ...]:
     """
     rules = []
     for name in _FILES:
-        text = files("planner.rules").joinpath(name).read_text(encoding="utf-8")
-        rules += [_rule(entry, name) for entry in tomllib.loads(text)["rule"]]
+        rules += [_rule(entry, name) for entry in _content(name)["rule"]]
     doubled = {rule.id for rule in rules if sum(other.id == rule.id for other in rules) > 1}
     if doubled:
         raise ValueError(f"rule ids used twice: {sorted(doubled)}")
@@ -181,8 +186,7 @@ def option_defaults() -> Mapping[str, str]:
     """Values of options that are not given, for the rules that ask for a value."""
     found: dict[str, str] = {}
     for name in _OPTION_FILES:
-        table = tomllib.loads(files("planner.rules").joinpath(name).read_text(encoding="utf-8"))
-        found |= table.get("defaults", {})
+        found |= _content(name).get("defaults", {})
     return MappingProxyType(found)
 
 
