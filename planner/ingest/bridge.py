@@ -34,7 +34,6 @@ _SHARDED: Final = "--use-distributed-optimizer"
 LAYOUT: Final = "--pipeline-model-parallel-layout"
 STAGES: Final = "--pipeline-model-parallel-size"
 VIRTUAL: Final = "--num-virtual-stages-per-pipeline-rank"
-"""Of a number of stages."""
 _NEAR_MISS: Final = 0.75
 """Likeness from which on an unknown name is taken for a known one misspelt."""
 _NOTHING: Final = ("null", "none", "")

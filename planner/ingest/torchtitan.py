@@ -18,7 +18,15 @@ from hardware.errors import InputError
 from planner.ingest.options import Arguments, Fault, Option, read_arguments
 from planner.ingest.plain_layout import StatedLayout, UnpricedError, has_replicas, refuse_illegal, uniform_stages
 from planner.ingest.torchtitan_models import defaults_of, entry_of
-from planner.ingest.torchtitan_words import last_switches, of_any_version, opposite, option_table
+from planner.ingest.torchtitan_words import (
+    CHECKPOINT,
+    OVERRIDE,
+    SECTIONS,
+    last_switches,
+    of_any_version,
+    opposite,
+    option_table,
+)
 from planner.layouts.splits import even_chunks
 from planner.request import Framework
 from planner.rules.proposal import ModelFacts, Proposal, Split, Switches
@@ -41,12 +49,9 @@ _TWO_A_STAGE: Final = ("zbvzerobubble", "dualpipev")
 _WHOLE_ROUNDS: Final = ("interleaved1f1b", "interleavedzerobubble")
 _FILLED: Final = ("1f1b", "dualpipev")
 """Schedules with as many micro-batches as positions at least."""
-_CHECKPOINT: Final = "activation-checkpoint:"
 _SELECTIVE: Final = "selective"
 _MODES: Final = ("full", "none", _SELECTIVE, "memory-budget", "memory_budget")
 _RECOMPUTE: Final = MappingProxyType({"full": FULL_RECOMPUTE, "none": NO_RECOMPUTE})
-_SECTIONS: Final = ("training", "parallelism", "compile")
-_OVERRIDE: Final = "override"
 _OWN_PLACES: Final = ("--hf_assets_path", "--dump_folder")
 COMPILED: Final = "--compile.enable"
 _ASYNC: Final = "--compile.enable_async_tensor_parallel"
@@ -88,7 +93,7 @@ class TitanLaunch:
 @lru_cache(maxsize=2)
 def _options(*, old: bool) -> Mapping[str, Option]:
     found = {name: Option(name=name, values="1", kind="str") for name in _OWN}
-    for section in _SECTIONS:
+    for section in SECTIONS:
         before = option_table().get(f"{section}_before_0_3", {}) if old else {}
         for field, entry in {**option_table()[section], **before}.items():
             kind = str(entry["kind"])
@@ -129,8 +134,8 @@ def parse_torchtitan(arguments: Sequence[str], *, world: int, old: bool = False)
     TitanLaunch
         Also when arguments are wrong: what is wrong stands in ``arguments.faults``.
     """
-    words = [word for word in arguments if not word.startswith(_CHECKPOINT)]
-    chosen = [word.removeprefix(_CHECKPOINT) for word in arguments if word.startswith(_CHECKPOINT)]
+    words = [word for word in arguments if not word.startswith(CHECKPOINT)]
+    chosen = [word.removeprefix(CHECKPOINT) for word in arguments if word.startswith(CHECKPOINT)]
     judged: list[str] = []
     unjudged: list[str] = []
     target = judged
@@ -164,7 +169,7 @@ def _says_nothing(name: str, *, old: bool) -> bool:
     """Whether an option is known to say nothing about a layout."""
     table, (section, _, field) = option_table(), name[2:].partition(".")
     field = field.removeprefix("no_").partition(".")[0]
-    if section == _OVERRIDE or old:
+    if section == OVERRIDE or old:
         return section in table["other_sections"] or f"{section}.{field}" in table["old_options"]
     return name in _OWN_PLACES or field in table["other_sections"].get(section, ())
 
@@ -329,7 +334,7 @@ def switch_violations(launch: TitanLaunch, checkpoint: str, model: ModelFacts) -
         name
         for name, asked in (
             (_ASYNC, read.has(_ASYNC)),
-            ("activation-checkpoint:memory-budget", checkpoint == "memory-budget"),
+            (f"{CHECKPOINT}memory-budget", checkpoint == "memory-budget"),
         )
         if asked and not compiles(launch)
     ]
@@ -371,7 +376,7 @@ def _strategy(launch: TitanLaunch, model: ModelFacts) -> Strategy:
     if launch.checkpoint not in _RECOMPUTE:
         raise InputError(
             f"activation checkpointing {launch.checkpoint or 'that is not named'} has no counterpart in a layout",
-            allowed="activation-checkpoint:full or activation-checkpoint:none",
+            allowed=f"{CHECKPOINT}full or {CHECKPOINT}none",
         )
     reshard = read.text(_P + "fsdp_reshard_after_forward", "default")
     sharded = {"always": 3, "never": 2}.get(reshard, 2 if pp > 1 else 3)

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from costmodels.workload import presets
 from costmodels.workload.model import ModelSpec
+from planner.ingest.torchtitan_words import SECTIONS
 from planner.rules.proposal import ModelFacts, facts_of
 
 SIZES: Final = ("layers", "hidden", "heads", "kv_heads", "ffn", "experts", "vocab")
@@ -36,7 +37,7 @@ def defaults_of(config: str) -> Mapping[str, tuple[str, ...]]:
     """
     entry = entry_of(config)
     found: dict[str, tuple[str, ...]] = {}
-    for section in ("training", "parallelism", "compile"):
+    for section in SECTIONS:
         for field, value in entry.get(section, {}).items():
             if isinstance(value, bool):
                 found[f"--{section}.{field}" if value else f"--{section}.no_{field}"] = ()

@@ -8,7 +8,13 @@ from types import MappingProxyType
 from typing import Any, Final
 
 _MODEL: Final = ("name", "flavor")
-_OVERRIDE: Final = "--override."
+SECTIONS: Final = ("training", "parallelism", "compile")
+"""Sections whose options are judged."""
+CHECKPOINT: Final = "activation-checkpoint:"
+"""What the subcommand of activation checkpointing begins with."""
+OVERRIDE: Final = "override"
+"""Section that stands for those which only 0.2 has."""
+_OVERRIDE: Final = f"--{OVERRIDE}."
 
 
 @lru_cache(maxsize=1)
@@ -49,7 +55,7 @@ def of_any_version(arguments: Sequence[str]) -> tuple[list[str], bool]:
         words = [_new_name(word) for word in words]
         words += ["--module", told["name"]]
         words += ["--config", _config(told["name"], told["flavor"])] if told["flavor"] else []
-    return [*words, *([f"activation-checkpoint:{told['mode']}"] if told["mode"] else [])], bool(told["name"])
+    return [*words, *([f"{CHECKPOINT}{told['mode']}"] if told["mode"] else [])], bool(told["name"])
 
 
 def _told_by(section: str, field: str) -> str:
