@@ -1,5 +1,6 @@
 """Models by name: presets, Hugging Face configurations and TOML files behind one function."""
 
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -143,6 +144,23 @@ def find(name: str) -> ModelSpec | None:
         return wide_resnet(entry.name, *SIZES[entry.name])
     facts = Architecture(**entry.facts)  # type: ignore[arg-type]
     return facts.build(entry.name, sources=(entry.source,), notes=entry.notes)
+
+
+def beginning(name: str) -> ModelSpec | None:
+    """Return the preset that a longer name begins with, such as ``llama3_8b`` of ``llama3_8b_pretrain_config``.
+
+    Parameters
+    ----------
+    name : str
+        Words joined by dashes or underscores.
+
+    Returns
+    -------
+    ModelSpec or None
+        The preset of the most words; None when no preset has the first ones.
+    """
+    words = re.split(r"[_-]", name)
+    return next((found for end in range(len(words), 0, -1) if (found := find("_".join(words[:end])))), None)
 
 
 def model(name_or_path: str) -> ModelSpec:

@@ -4,7 +4,6 @@ Each reader keeps its own words; what they share is the answer: which rule is br
 layout would run, and which arguments nobody knows.
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -240,12 +239,7 @@ def model_of_recipe(recipe: str) -> ModelSpec | None:
     ModelSpec or None
         The preset with the longest name; None when no preset has one.
     """
-    parts = re.split(r"[_\-]", recipe.rpartition(".")[2])
-    for end in range(len(parts), 0, -1):
-        found = presets.find("_".join(parts[:end]))
-        if found is not None:
-            return found
-    return None
+    return presets.beginning(recipe.rpartition(".")[2])
 
 
 def _missing_words(faults: Sequence[Fault]) -> tuple[Fault, ...]:

@@ -9,7 +9,6 @@ said: a micro-batch of 1, a global batch of 16, bf16, the distributed optimizer,
 all-to-all dispatcher; CUDA_DEVICE_MAX_CONNECTIONS is set to 1.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -93,5 +92,4 @@ def _told(words: Sequence[str]) -> dict[str, str]:
 
 def _preset(path: str) -> ModelSpec | None:
     """The preset that the last part of a path begins with, such as ``qwen25_14b`` of ``Qwen/Qwen2.5-14B-mcore``."""
-    parts = re.split(r"[_-]", path.rstrip("/").rpartition("/")[2])
-    return next((found for end in range(len(parts), 0, -1) if (found := presets.find("_".join(parts[:end])))), None)
+    return presets.beginning(path.rstrip("/").rpartition("/")[2])
