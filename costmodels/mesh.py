@@ -113,7 +113,7 @@ def group_of(axis: Axis, table: StrategyTable) -> Group:
     ranks of the group (as PyTorch's hybrid sharding and Megatron's optimizer instances place them).
     """
     one = np.ones_like(table.tp)
-    stage = table.tp * table.cp * table.dp
+    stage = table.gpus
     shard = table.zero_group
     experts = table.etp * table.ep
     expert_shard = _expert_shard(table)

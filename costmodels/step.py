@@ -196,7 +196,7 @@ def _with_turns(work: StageWork, costs: Sequence[PartCosts], contents: Contents)
         counts = contents.distinct_counts[:, place[stages]]
         turns_s[:, :, stages] = added_up(counts, costs[island].turns_s.transpose(2, 0, 1)[contents.rows])
     placed = costs[contents.islands[0]].placed
-    ranks = (placed.table.tp * placed.table.cp * placed.table.dp)[rows] * spec.pp
+    ranks = placed.table.gpus[rows] * spec.pp
     apart = (ranks > placed.tiers[0].gpus) & (spec.pp > 1)
     passes = []
     for works_s, turn_s in zip((work.forward_s, work.backward_s), turns_s, strict=True):
@@ -266,7 +266,7 @@ def price_steps(
     gather_s = np.maximum(gather + _sliced_s(pricings[0], table, contents, work) - time.start_s, 0.0).max(axis=1)
     optimizer_s = optimizer.max(axis=1)
     steady = pipeline_s + reduce_s + gather_s + optimizer_s
-    sync = jitter_s(steady, table.tp[first] * table.cp[first] * table.dp[first] * spec.pp)
+    sync = jitter_s(steady, table.gpus[first] * spec.pp)
     return StepTimes(
         total_s=steady + sync,
         makespan_s=pipeline_s,

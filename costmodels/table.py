@@ -44,9 +44,14 @@ class StrategyTable:
         return len(self.tp)
 
     @property
+    def gpus(self) -> Ints:
+        """GPUs of one pipeline stage, shape (S,)."""
+        return self.tp * self.cp * self.dp
+
+    @property
     def edp(self) -> Ints:
         """Data-parallel degree of the experts, shape (S,)."""
-        return self.tp * self.cp * self.dp // (self.ep * self.etp)
+        return self.gpus // (self.ep * self.etp)
 
     @property
     def zero_group(self) -> Ints:

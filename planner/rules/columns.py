@@ -74,7 +74,7 @@ def table_columns(table: StrategyTable, model: ModelFacts, job: TrainingJob, *, 
     columns["layout_mtp"] = columns["last_alone"] = np.zeros(size, dtype=np.int64)
     columns["sequence_parallel"] = table.sequence_parallel.astype(np.int64)
     columns["vpp"] = np.broadcast_to(np.asarray(vpp, dtype=np.int64), (size,))
-    columns["world"] = table.tp * table.cp * table.dp * table.pp
+    columns["world"] = table.gpus * table.pp
     columns["distributed_optimizer"] = (table.zero > 0).astype(np.int64)
     for name in ("megatron_fsdp", "checkpoint_fsdp_dtensor"):
         columns[name] = (table.zero > 1).astype(np.int64)
