@@ -132,7 +132,7 @@ def question_of(run: MeasuredRun) -> PricedRun:
         adapter_modules=MLPERF_ADAPTERS if adapted and "mlcommons" in run.text("source").lower() else (),
     )
     cluster = _cluster(run)
-    layout = placed_on_islands(_layout(run, grid, model, software), cluster)
+    layout = placed_on_islands(_layout(run, grid, model, job), cluster)
     return PricedRun(model=model, cluster=cluster, job=job, layout=layout)
 
 
@@ -236,7 +236,8 @@ def omni_path_share(grid: RunGrid, node_gpus: int, adapters: float) -> float:
     return min(OMNI_PATH_SHARE * used, OMNI_PATH_NODE_SHARE)
 
 
-def _layout(run: MeasuredRun, grid: RunGrid, model: ModelSpec, software: Software) -> Layout:
+def _layout(run: MeasuredRun, grid: RunGrid, model: ModelSpec, job: TrainingJob) -> Layout:
+    software = job.software
     words = f"{run.text('schedule_kind')} {run.text('schedule')}".lower()
     schedule = next((known for word, known in _SCHEDULES if word in words), Schedule.ONE_F_ONE_B)
     vpp = _virtual_stages(run, grid, model, software)
@@ -250,9 +251,9 @@ def _layout(run: MeasuredRun, grid: RunGrid, model: ModelSpec, software: Softwar
         ep=grid.ep,
         etp=(grid.etp or (1 if grid.ep > 1 else grid.tp)) if expert_count(model) else 1,
         sequence_parallel=grid.tp > 1 and _sequence_parallel(run, software),
-        zero=zero_stage(run, software, _precision(run, software)),
+        zero=zero_stage(run, software, job.precision),
         shard_group=shard_group(run, grid),
-        recompute=_recompute(run, software),
+        recompute=_recompute(run, job),
     )
     if grid.tp * grid.cp * grid.dp % (strategy.ep * strategy.etp):
         raise InputError(f"expert grid {strategy.etp} x {strategy.ep} does not divide {strategy.gpus} GPUs of a stage")
@@ -374,7 +375,7 @@ def _full_or_none(full: int, layers: int) -> Mix:
     return (full, FULL_RECOMPUTE), (layers - full, NO_RECOMPUTE)
 
 
-def _recompute(run: MeasuredRun, software: Software) -> Recompute:
+def _recompute(run: MeasuredRun, job: TrainingJob) -> Recompute:
     """Return what a run recomputes; "selective" means other modules in torchtitan than in Megatron-LM."""
     per_layer = "layer" in run.text("recompute").lower()
     selective = run.recompute.granularity is Granularity.SELECTIVE and not per_layer
@@ -382,8 +383,8 @@ def _recompute(run: MeasuredRun, software: Software) -> Recompute:
     stated = tuple(module for words, module in STATED_MODULES if remark and words in remark.group(1).lower())
     if selective and stated:
         return Recompute(granularity=Granularity.SELECTIVE, modules=stated)
-    if selective and software.framework == "torchtitan":
-        return TITAN_SELECTIVE_FP8 if _precision(run, software).gemm == "fp8" else TITAN_SELECTIVE
+    if selective and job.software.framework == "torchtitan":
+        return TITAN_SELECTIVE_FP8 if job.precision.gemm == "fp8" else TITAN_SELECTIVE
     return run.recompute
 
 
