@@ -14,6 +14,7 @@ import numpy as np
 
 from costmodels.exchange import Boundaries, PlacedTable
 from costmodels.host_waits import BESIDE, IN_TURN, MEETING
+from costmodels.job import Software
 from costmodels.layout import Recompute
 from costmodels.one_part import Part
 from costmodels.part_ops import part_names, part_ops
@@ -72,14 +73,14 @@ class PartCosts:
     @cached_property
     def host_exponent(self) -> Floats:
         """How host and device share the passes of a layer, as in :mod:`costmodels.host_waits`, shape (S,)."""
-        if self.boundaries.job.software.blocking_launches:
+        if self.software.blocking_launches:
             return np.full(len(self.placed.table), IN_TURN)
         return np.where(self.placed.table.tp > 1, MEETING, BESIDE)
 
     @property
-    def hosts_in_turn(self) -> bool:
-        """Whether hosts take turns in pipelines over several nodes."""
-        return self.boundaries.job.software.hosts_in_turn
+    def software(self) -> Software:
+        """What the job runs."""
+        return self.boundaries.job.software
 
     @property
     def placed(self) -> PlacedTable:

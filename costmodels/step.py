@@ -181,7 +181,7 @@ def stage_work(costs: Sequence[PartCosts], contents: Contents) -> StageWork:
         backward_links_s=links[1],
         host_exponent=host_exponent,
     )
-    return _with_turns(work, costs, contents) if costs[contents.islands[0]].hosts_in_turn else work
+    return _with_turns(work, costs, contents) if costs[contents.islands[0]].software.hosts_in_turn else work
 
 
 def _with_turns(work: StageWork, costs: Sequence[PartCosts], contents: Contents) -> StageWork:
@@ -320,7 +320,7 @@ def _sends(costs: Sequence[PartCosts], contents: Contents) -> _Sends:
         loads[: len(found.load), :, at] = found.load[:, rows, None]
         if whole:
             break
-    buffered = costs[contents.islands[0]].boundaries.job.software.buffered_sends
+    buffered = costs[contents.islands[0]].software.buffered_sends
     return _Sends(seconds=send, loads=loads, transfers=default_transfers(contents.spec, buffered=buffered))
 
 
