@@ -42,6 +42,14 @@ def test_the_first_command_prints_what_the_page_shows():
     assert {headings.match(line)[0] for line in shown if headings.match(line)} >= {"Best", "How sure"}
 
 
+def test_the_test_command_of_the_page_is_the_one_that_continuous_integration_runs():
+    steps = re.search(r"^Tests[^`]*`([^`]*)`", README, re.MULTILINE)
+    assert steps is not None
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8").replace("--quiet ", "")
+    for step in steps[1].split(" && "):
+        assert step.replace("python3 -m", '"$python" -m') in script
+
+
 def test_commands_on_the_page_exist():
     names = set(re.findall(r"(?:`|/|^)plan ([a-z]+)", README, re.MULTILINE))
     assert names >= {"search", "estimate", "explain", "export", "check", "sweep", "validate", "catalog"}

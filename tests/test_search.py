@@ -224,7 +224,7 @@ print([(r.layout, r.cost.step.total_s, r.why) for r in report.layouts], report.s
 
 def test_the_plan_does_not_depend_on_the_seed_of_hashes():
     answers = set()
-    for seed in ("0", "1", "4242"):
+    for seed in ("0", "4242"):
         environment = {**os.environ, "PYTHONHASHSEED": seed}
         found = subprocess.run(
             [sys.executable, "-c", PRINT_PLAN], env=environment, capture_output=True, text=True, check=True, timeout=120
