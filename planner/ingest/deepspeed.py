@@ -35,7 +35,7 @@ from planner.ingest.options import MOST_RANKS, Arguments, Option, near_key, read
 from planner.ingest.plain_layout import StatedLayout, UnpricedError, refuse_illegal, uniform_stages
 from planner.layouts.splits import leading_positions
 from planner.request import Framework
-from planner.rules.proposal import ModelFacts, Proposal, Split
+from planner.rules.proposal import ModelFacts, Proposal, Split, replicas_of
 
 _BATCH: Final = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 _BALANCED: Final = "type:transformer"
@@ -200,7 +200,7 @@ def degrees_of(launch: DeepSpeedLaunch, model: ModelFacts) -> Proposal:
     stages = section.get("stages", 1) if isinstance(section, dict) else 1
     pp = read.number("--pipeline-model-parallel-size", stages if isinstance(stages, int) else 1)
     tp, cp = _degrees(launch)
-    dp = max(1, launch.world // max(1, tp * cp * pp))
+    dp = replicas_of(launch.world, tp, cp, pp)
     micro, batch = (config.get(name) for name in (_BATCH[1], _BATCH[0]))
     micro = micro if isinstance(micro, int) and micro > 0 else 1
     return Proposal(

@@ -19,7 +19,7 @@ from planner.ingest.options import near_key, whole
 from planner.ingest.plain_layout import StatedLayout, UnpricedError, joined, refuse_illegal
 from planner.layouts.splits import even_chunks
 from planner.request import Framework
-from planner.rules.proposal import ModelFacts, Proposal, Split
+from planner.rules.proposal import ModelFacts, Proposal, Split, replicas_of
 
 _LISTS: Final = (
     "tp_sizes_enc",
@@ -188,7 +188,7 @@ def degrees_of(launch: GalvatronLaunch, model: ModelFacts) -> Proposal:
         return 1 if number is None else number
 
     tp, cp, pp = first("tp_sizes_enc"), first("cp_sizes_enc"), first("pp_deg")
-    dp = max(1, launch.world // max(1, tp * cp * pp))
+    dp = replicas_of(launch.world, tp, cp, pp)
     batch, chunks = first("global_bsz"), first("chunks")
     micro, rest = divmod(batch, max(1, chunks * dp))
     return Proposal(

@@ -23,7 +23,7 @@ from planner.ingest.megatron_switches import LATER, switches_of
 from planner.ingest.option_facts import batches_of, option_facts
 from planner.ingest.options import Arguments, Fault, megatron_options, read_arguments
 from planner.request import Framework
-from planner.rules.proposal import ModelFacts, Proposal, Split, Switches, group_of, rank_order_of
+from planner.rules.proposal import ModelFacts, Proposal, Split, Switches, group_of, rank_order_of, replicas_of
 from planner.rules.split import Layers, layers_built, virtual_degree
 from planner.rules.table import SPLIT_CHECK, Found, all_rules, resolve_version, version_key
 from planner.rules.verdict import Violation, accepted_at_launch, check
@@ -258,7 +258,7 @@ def _proposal(
         segments=segments,
     )
     micro_batch = read.number("--micro-batch-size", 1)
-    replicas = max(1, world // max(1, tp * pp * cp * gtp))
+    replicas = replicas_of(world, tp, pp, cp, gtp)
     first, last = batches_of(read, micro_batch * replicas, ramps=ramps)
     return Proposal(
         world=world,

@@ -9,7 +9,7 @@ from hardware.nouns import count
 from planner.ingest.judged import LaunchInput, assumed_seq
 from planner.ingest.options import whole
 from planner.request import Framework
-from planner.rules.proposal import facts_of
+from planner.rules.proposal import facts_of, replicas_of
 from planner.rules.table import version_key
 
 _ASSUMED: Final = (
@@ -94,7 +94,7 @@ def _with_batch(words: Sequence[str], world: int) -> tuple[list[str], list[str]]
             "--micro-batch-size",
         )
     )
-    batch = micro * pp * max(1, world // (tp * pp * cp))
+    batch = micro * pp * replicas_of(world, tp, pp, cp)
     filled = count(pp, "micro-batch", "micro-batches")
     note = f"the global batch is not overridden: {batch} is assumed, {filled} a replica"
     return [*told, "--global-batch-size", str(batch)], [note]

@@ -29,7 +29,7 @@ from planner.ingest.torchtitan_words import (
 )
 from planner.layouts.splits import even_chunks
 from planner.request import Framework
-from planner.rules.proposal import ModelFacts, Proposal, Split, Switches
+from planner.rules.proposal import ModelFacts, Proposal, Split, Switches, replicas_of
 from planner.rules.table import Found
 from planner.rules.verdict import Violation
 
@@ -279,8 +279,7 @@ def degrees_of(launch: TitanLaunch, model: ModelFacts) -> Proposal:
     shard = read.number(_P + "data_parallel_shard_degree", -1)
     local = read.number(_T + "local_batch_size", 8)
     micro = read.number(_P + "pipeline_parallel_microbatch_size", 1) if pp > 1 else local
-    rest = launch.world // max(1, tp * cp * pp)
-    dp = max(1, replicas) * shard if shard > 0 else max(1, rest)
+    dp = max(1, replicas) * shard if shard > 0 else replicas_of(launch.world, tp, cp, pp)
     name = _schedule_name(read)
     vpp = 2 if pp > 1 and (name in _UNPRICED or _SCHEDULES.get(name) in (Schedule.INTERLEAVED, Schedule.ZBV)) else 1
     return Proposal(
@@ -372,7 +371,7 @@ def _strategy(launch: TitanLaunch, model: ModelFacts) -> Strategy:
     shard = read.number(_P + "data_parallel_shard_degree", -1)
     if min(tp, cp, pp, ep, replicas) < 1 or shard == 0:
         raise InputError("a degree is below 1", allowed="integers from 1")
-    shard = shard if shard > 0 else max(1, launch.world // (replicas * cp * tp * pp))
+    shard = shard if shard > 0 else replicas_of(launch.world, replicas, cp, tp, pp)
     if launch.checkpoint not in _RECOMPUTE:
         raise InputError(
             f"activation checkpointing {launch.checkpoint or 'that is not named'} has no counterpart in a layout",

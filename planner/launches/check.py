@@ -28,7 +28,7 @@ from planner.planning import estimate, over_islands
 from planner.question import LaunchQuestion, job_of
 from planner.request import Framework, PlanRequest
 from planner.rules.nearest import Neighbour, spread
-from planner.rules.proposal import Proposal, group_of, rank_order_of
+from planner.rules.proposal import Proposal, group_of, rank_order_of, replicas_of
 from planner.rules.split import layers_built
 from planner.rules.table import newer_notes, resolve_version
 
@@ -257,8 +257,7 @@ def layout_of_proposal(proposal: Proposal) -> Layout:
     InputError
         Its degrees do not cover its GPUs or its batch.
     """
-    model_gpus = proposal.tp * proposal.cp * proposal.pp * proposal.gtp
-    dp = proposal.dp or max(1, proposal.world // model_gpus)
+    dp = proposal.dp or replicas_of(proposal.world, proposal.tp, proposal.cp, proposal.pp, proposal.gtp)
     strategy = Strategy(
         tp=proposal.tp,
         cp=proposal.cp,

@@ -11,7 +11,7 @@ from planner.ingest.judged import JudgedLaunch, LaunchInput, no_layout_rule
 from planner.launches.restated import restated
 from planner.request import Framework
 from planner.rules.nearest import Neighbour, nearest_legal
-from planner.rules.proposal import Proposal
+from planner.rules.proposal import Proposal, replicas_of
 
 NAMED: Final = 3
 _TRIED: Final = 12
@@ -84,7 +84,7 @@ def _legal_as_written(judged: JudgedLaunch, given: LaunchInput) -> tuple[Neighbo
 def _mended_batches(proposal: Proposal, given: LaunchInput) -> tuple[Neighbour, ...]:
     """The launch of DeepSpeed with one of the numbers of its batch changed so that the three multiply out."""
     launch = deepspeed.parse_deepspeed(deepspeed_text(given).config, given.text.arguments, world=given.world)
-    dp = max(1, given.world // max(1, proposal.tp * proposal.cp * proposal.pp))
+    dp = replicas_of(given.world, proposal.tp, proposal.cp, proposal.pp)
     return tuple(
         Neighbour(proposal=proposal, changes=(change,), layers_per_stage=(), split=False)
         for change in deepspeed.mended_batches(launch, dp)

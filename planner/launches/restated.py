@@ -12,7 +12,7 @@ from planner.ingest.judged import LaunchInput
 from planner.request import Framework
 from planner.rules.layout_string import layout_string
 from planner.rules.nearest import Neighbour
-from planner.rules.proposal import Proposal
+from planner.rules.proposal import Proposal, replicas_of
 
 _FLAGS: Final = MappingProxyType(
     {
@@ -149,7 +149,7 @@ def _galvatron(near: Neighbour, given: LaunchInput) -> LaunchInput | None:
     columns = {"tp_sizes_enc": wanted.tp, "cp_sizes_enc": wanted.cp}
     if wanted.model.experts:
         columns |= {"ep_sizes_enc": wanted.ep, "tp_of_ep_sizes_enc": wanted.etp}
-    dp = max(1, wanted.world // max(1, wanted.tp * wanted.cp * wanted.pp))
+    dp = replicas_of(wanted.world, wanted.tp, wanted.cp, wanted.pp)
     changed: Mapping[str, Any] = {
         **{name: ",".join([str(degree)] * layers) for name, degree in columns.items()},
         "use_sp": ",".join(["0"] * layers),

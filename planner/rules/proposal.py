@@ -7,7 +7,7 @@ do not know which. It may be wrong in every way: judging is the rules' work, so 
 import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from math import gcd
+from math import gcd, prod
 from typing import Any, Final
 
 from costmodels.layout import Granularity, Layout, RankOrder, Recompute, Strategy
@@ -173,6 +173,11 @@ class Proposal:
     split: Split = field(default_factory=Split)
     switches: Switches = field(default_factory=Switches)
     options: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+def replicas_of(world: int, *degrees: int) -> int:
+    """Data-parallel degree that is left of ``world`` GPUs; 1 where the other degrees ask for more than there are."""
+    return max(1, world // max(1, prod(degrees)))
 
 
 def _common(sizes: list[int]) -> int:
