@@ -120,8 +120,19 @@ class Part:
     def _host_s(self, start_s: Floats) -> Floats:
         """Hosts vary, and ranks that meet in every layer wait for the slowest of their group."""
         efficiency = self.pricing.constants.efficiency
-        host = efficiency.generation(self.pricing.accelerator).host
+        host = efficiency.generation(self.pricing.accelerator).host * self._pieces_host
         return np.asarray(start_s * host * (1.0 + efficiency.shared.host_jitter * expected_maximum(self.table.tp)))
+
+    @cached_property
+    def _pieces_host(self) -> Floats:
+        """Host's seconds over those of whole layers, shape (S,).
+
+        More than 1 where the exchange of experts runs beside another micro-batch: each layer is started in pieces, with a
+        graph of gradients and events of its own for every piece.
+        """
+        cut = self.pricing.job.software.expert_overlap and any(op.kind is OpKind.GROUPED_GEMM for op in self.ops)
+        factor = self.pricing.constants.efficiency.shared.overlapped_host if cut else 1.0
+        return np.where(self.table.ep > 1, factor, 1.0)
 
     @cached_property
     def exchange(self) -> LayerExchange:
