@@ -114,6 +114,9 @@ class Software:
     stage_outputs_kept: bool = False  # a stage keeps what it sent on until the backward pass
     shard_gradient_bytes: float = 0.0  # per parameter of the rank's optimizer shard: its own copy of the gradient
     step_gradient_bytes: float = 0.0  # the same copy where it lives during the optimizer's step alone
+    step_flat_bytes: float = 0.0  # with that copy, per parameter: the shard's gradients laid out flat before it is made
+    step_parameters: float = 0.0  # under ZeRO-3, of a rank, that the optimizer steps over at once; 0.0: all
+    step_moment_copies: float = 0.0  # temporaries of Adam's step, each as large as one of its moments
     bucket_bytes: float = 0.0  # communication buckets that stay allocated under ZeRO
     gather_parameters: float = 0.0  # ZeRO-3 gathers about as many at once, but never less than a product; 0.0: a layer
     gather_copy_bytes: float = 0.0  # per parameter, under ZeRO: updated weights gathered into one flat tensor

@@ -315,7 +315,27 @@ def test_optimizer_step_may_be_the_peak():
     of = replace(job(seq=128), precision=replace(precision("bf16"), step_bytes=4.0))
     (use,) = stage_memory(plan([[16]], Strategy()), LLAMA, of, BIG)
     assert parts(use)["activations"] == 0.0
-    assert parts(use)["working"] == pytest.approx(2 * parts(use)["weights"])
+    assert parts(use)["step"] == pytest.approx(2 * parts(use)["weights"])
+
+
+def test_adam_that_takes_all_parameters_at_once_holds_a_temporary_of_a_moment():
+    """NVIDIA-NeMo/Automodel pull request 2546: the first step fails in ``_foreach_sqrt``, not the passes before it."""
+    of = replace(job(replace(NOW, step_moment_copies=1.0), seq=128), optimizer_bytes=4.0)
+    (use,) = stage_memory(plan([[16]], Strategy()), LLAMA, of, BIG)
+    assert parts(use)["step"] == pytest.approx(parts(use)["weights"])  # both of two bytes
+    short = replace(BIG, memory_bytes=use.total_bytes - 0.5 * parts(use)["step"], allocatable_bytes=0.0)
+    assert stage_memory(plan([[16]], Strategy()), LLAMA, of, short)[0].moment is Moment.FIRST_STEP
+
+
+def test_zero_3_steps_over_a_part_of_the_parameters():
+    """DeepSpeed's ``sub_group_size``; stages 1 and 2 take a partition whole."""
+    software = replace(NOW, step_gradient_bytes=4.0, step_flat_bytes=2.0, step_parameters=4e8)
+    step = [
+        parts(stage_memory(plan([[16]], Strategy(dp=2, zero=zero)), LLAMA, job(software, seq=8), BIG)[0])["step"]
+        for zero in (2, 3)
+    ]
+    assert step[1] == pytest.approx(2.4e9)
+    assert step[0] == pytest.approx(3.0 * parts(stage_memory(plan([[16]], Strategy()), LLAMA, job(), BIG)[0])["weights"] / 2)
 
 
 # In units of the bf16 weights: gradients bring states to 3, master weights to 5, Adam's states to 9.

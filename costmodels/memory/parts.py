@@ -17,6 +17,7 @@ from costmodels.memory.layer import (
     mtp_memory,
     table_memory,
 )
+from costmodels.memory.states import most_step_bytes
 from costmodels.memory.tokens import token_shares
 from costmodels.table import Floats, StrategyTable
 from costmodels.workload.model import ModelSpec
@@ -46,6 +47,8 @@ class ModelMemory:
         Resident buckets of the sharded optimizer's exchanges [B], shape (S,); 0 without ZeRO.
     groups : ndarray
         Communicators of a rank that have more than one rank, shape (S,).
+    step_most : ndarray
+        What the optimizer's step alone holds at most [B], shape (S,).
     layers_ahead : float
         Layers that the host queues before the device runs them.
     """
@@ -56,6 +59,7 @@ class ModelMemory:
     boundary: Floats
     buckets: Floats
     groups: Floats
+    step_most: Floats
     layers_ahead: float
 
     @cached_property
@@ -116,6 +120,7 @@ def model_memory(
         boundary=np.where(table.pp > 1, hidden_input, 0.0),
         buckets=np.where(table.zero >= 1, job.software.bucket_bytes, 0.0),
         groups=communicators(table),
+        step_most=most_step_bytes(job, table),
         layers_ahead=constants.layers_ahead,
     )
 

@@ -86,20 +86,20 @@ def components(sums: StageSums, usable_bytes: float, constants: MemoryConstants)
     -------
     mapping of str to ndarray
         Bytes in the shape of ``sums``: ``weights``, ``gradients``, ``optimizer``; ``activations`` of the micro-batches
-        in flight; ``working`` (gradients of activations, tensors computed again), ``gathered`` (ZeRO-3) and ``logits``,
-        those that belong to the moment of the peak, others 0; ``buffers``, ``communicators``, ``context``, ``reserve``.
+        in flight; ``working`` (gradients of activations, tensors computed again), ``gathered`` (ZeRO-3), ``logits`` and
+        ``step`` (the optimizer's), those that belong to the moment of the peak, others 0; ``buffers``, ``communicators``, ``context``, ``reserve``.
     """
     nothing = np.zeros_like(sums.weights)
     ending = sums.activations - sums.one_microbatch
-    # (activations, working, gathered, logits) of each moment
+    # (activations, working, gathered, logits, step) of each moment
     choices = (
-        (sums.activations, sums.working, sums.gathered, nothing),
-        (sums.activations, nothing, nothing, sums.loss),
-        (ending, sums.embedding_gradient + sums.passing, nothing, nothing),
-        (nothing, sums.step, nothing, nothing),
+        (sums.activations, sums.working, sums.gathered, nothing, nothing),
+        (sums.activations, nothing, nothing, sums.loss, nothing),
+        (ending, sums.embedding_gradient + sums.passing, nothing, nothing, nothing),
+        (nothing, nothing, nothing, nothing, sums.step),
     )
     at = np.argmax([sum(choice, nothing) for choice in choices], axis=0)
-    activations, working, gathered, logits = (np.choose(at, parts) for parts in zip(*choices, strict=True))
+    activations, working, gathered, logits, step = (np.choose(at, parts) for parts in zip(*choices, strict=True))
     named = {
         "weights": sums.weights,
         "gradients": sums.gradients,
@@ -108,12 +108,13 @@ def components(sums: StageSums, usable_bytes: float, constants: MemoryConstants)
         "working": working,
         "gathered": gathered,
         "logits": logits,
+        "step": step,
         "buffers": sums.buffers + constants.workspace_bytes,
         "communicators": sums.groups * constants.group_bytes,
         "context": np.full_like(sums.weights, constants.context_bytes),
     }
     live = sum(named.values(), nothing)
-    moving = activations + working + gathered + logits
+    moving = activations + working + gathered + logits + step
     # the allocator gives cached blocks back before it fails: the reserve shrinks when memory runs short
     least = constants.least_reserve_share * moving
     # no cached block is as large as the table's gradient: it gets memory of its own
@@ -158,12 +159,13 @@ def moments(named: Mapping[str, Floats], job: TrainingJob, usable_bytes: float) 
     backward = named["working"] + named["gathered"] + named["reserve"]
     created = states + share * named["optimizer"]
     whole = states + named["optimizer"]
+    stepping = named["buffers"] + named["step"]
     order = (
         (Moment.LOAD, states),
         (Moment.OPTIMIZER, created),
         (Moment.FORWARD, created + running),
         (Moment.BACKWARD, created + running + backward),
-        (Moment.FIRST_STEP, whole + named["buffers"]),
+        (Moment.FIRST_STEP, whole + stepping),
         (Moment.FORWARD, whole + running),
         (Moment.BACKWARD, whole + running + backward),
     )

@@ -52,7 +52,7 @@ def stage_sums(model: ModelSpec, job: TrainingJob, memory: ModelMemory, contents
         activations=held.activations(kept),
         one_microbatch=kept[:, :, 0],
         working=working + np.where(held.offloaded > 0, of_layer, 0.0),  # activations of one layer on their way
-        step=added["step"],
+        step=np.minimum(added["step"], held.of_stage(memory.step_most)),
         passing=added["passing"],
         late=added["late"] * held.share_ahead(memory.layers_ahead),
         gathered=gathered,

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from costmodels.workload.op import Op, Split
 
 EXPERT_SPLITS = frozenset({Split.EXPERT_COLUMN, Split.EXPERT_ROW, Split.EXPERT_TENSOR, Split.EXPERT_TOKENS})
 _TENSOR_SPLITS = frozenset({Split.COLUMN, Split.ROW, Split.HEADS, Split.TENSOR})
+_MOMENTS: Final = 2.0  # of Adam
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -103,10 +105,25 @@ def largest_parameters(ops: Sequence[Op], table: StrategyTable) -> Floats:
 
 
 def _step_bytes(job: TrainingJob) -> float:
-    """Bytes per parameter of the optimizer's shard that exist while it steps alone; none where it steps in the host."""
+    """Bytes per parameter of the optimizer's shard that exist while it steps alone; none where it steps in the host.
+
+    The largest of the recipe's, of the copy of the gradient with what it is made from, and of Adam's temporaries.
+    """
     software = job.software
-    in_host = software.optimizer_offload or software.state_offload
-    return 0.0 if in_host else max(job.precision.step_bytes, software.step_gradient_bytes)
+    if software.optimizer_offload or software.state_offload:
+        return 0.0
+    temporaries = software.step_moment_copies * job.optimizer_bytes / _MOMENTS
+    return max(job.precision.step_bytes, software.step_gradient_bytes + software.step_flat_bytes, temporaries)
+
+
+def most_step_bytes(job: TrainingJob, table: StrategyTable) -> Floats:
+    """What a step over a part of a rank's parameters holds at most [B], shape (S,); infinite where it takes them at once.
+
+    DeepSpeed's ZeRO-3 steps over ``sub_group_size`` parameters at a time. Arguments as of :func:`state_bytes`.
+    """
+    most = job.software.step_parameters
+    in_parts = (table.zero == 3) & (most > 0.0)
+    return np.where(in_parts, _step_bytes(job) * most, np.inf)
 
 
 def state_bytes(parameters: LocalParameters, job: TrainingJob, table: StrategyTable) -> StateBytes:

@@ -21,7 +21,7 @@ _COLUMNS: Final = (
     ("weights", ("weights",)),
     ("gradients", ("gradients",)),
     ("optimizer", ("optimizer",)),
-    ("activations", ("activations", "working", "gathered")),
+    ("activations", ("activations", "working", "gathered", "step")),
     ("logits", ("logits",)),
     ("buffers", ("buffers", "communicators", "context")),
     ("reserve", ("reserve",)),
