@@ -127,8 +127,8 @@ class Part:
     def _pieces_host(self) -> Floats:
         """Host's seconds over those of whole layers, shape (S,).
 
-        More than 1 where the exchange of experts runs beside another micro-batch: each layer is started in pieces, with a
-        graph of gradients and events of its own for every piece.
+        More than 1 where the exchange of experts runs beside another micro-batch: each layer is started in pieces,
+        with a graph of gradients and events of its own for every piece.
         """
         cut = self.pricing.job.software.expert_overlap and any(op.kind is OpKind.GROUPED_GEMM for op in self.ops)
         factor = self.pricing.constants.efficiency.shared.overlapped_host if cut else 1.0

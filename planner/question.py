@@ -3,7 +3,7 @@
 A :class:`Question` is what the command line, a sweep file and a saved report have in common.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -13,6 +13,7 @@ from costmodels.job import Software, TrainingJob
 from costmodels.power.node import capped_island
 from costmodels.precision import precision
 from costmodels.software import software
+from costmodels.software_words import stated_job
 from costmodels.workload import presets
 from costmodels.workload.fields import Fields
 from costmodels.workload.model import ModelSpec
@@ -87,6 +88,8 @@ class Question:
         Path of a machine profile; empty for none.
     telemetry : tuple of str
         Paths of series of monitoring tools, taken on this cluster while a job trained.
+    software : tuple of str
+        What the run has unlike its framework of today: a preset, or switches such as ``compiled=off``.
     """
 
     model: str
@@ -106,6 +109,7 @@ class Question:
     launcher: str = "torchrun"
     profile: str = ""
     telemetry: tuple[str, ...] = ()
+    software: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,6 +195,7 @@ def request_of(question: Question) -> PlanRequest:
         question.precision,
         global_batch=question.global_batch,
         seq=_seq(model, question.seq),
+        stated=question.software,
     )
     return request_for(question, model, machine, job)
 
@@ -239,8 +244,10 @@ def request_for(question: Question, model: ModelSpec, machine: Cluster, job: Tra
     )
 
 
-def job_of(framework: Framework, recipe: str, *, global_batch: int, seq: int) -> TrainingJob:
-    """Return the job of a framework as it is priced today.
+def job_of(
+    framework: Framework, recipe: str, *, global_batch: int, seq: int, stated: Sequence[str] = ()
+) -> TrainingJob:
+    """Return the job of a framework as it is priced today, with what is stated of its software over it.
 
     Parameters
     ----------
@@ -250,29 +257,33 @@ def job_of(framework: Framework, recipe: str, *, global_batch: int, seq: int) ->
         Training recipe, such as ``bf16``.
     global_batch, seq : int
         Samples a step; tokens a sample.
+    stated : sequence of str
+        As :attr:`Question.software`.
 
     Raises
     ------
     InputError
-        The recipe is not known.
+        The recipe is not known, or what is stated is not.
     """
     found = precision(recipe, framework=software(_SOFTWARE[framework]).framework)
     if max(found.master_bytes, found.weight_bytes) < _WIDE_BYTES and framework not in _WITHOUT_MASTERS:
         raise InputError(f"precision {found.name} with framework {framework}", allowed=f"{', '.join(_WITHOUT_MASTERS)}")
-    return TrainingJob(
+    job = TrainingJob(
         global_batch=global_batch,
         seq=seq,
         precision=found,
         software=_software(framework, found.gemm),
         optimizer_bytes=found.moment_bytes,
     )
+    return stated_job(job, stated, recipe, any_framework=framework is Framework.NONE)
 
 
 def words_of(question: Question) -> tuple[tuple[str, str], ...]:
     """What the user typed, by name; files keep the path as typed."""
     names = ("model", "cluster", "precision", "profile")
     one = [(name, str(getattr(question, name))) for name in names if getattr(question, name)]
-    return (*one, *(("telemetry", path) for path in question.telemetry))
+    several = {"telemetry": question.telemetry, "software": question.software}
+    return (*one, *((name, value) for name, values in several.items() for value in values))
 
 
 def question_of(request: PlanRequest) -> Question:
@@ -307,6 +318,7 @@ def question_of(request: PlanRequest) -> Question:
         launcher=request.launcher.value,
         profile=typed.get("profile", ""),
         telemetry=tuple(path for name, path in request.words if name == "telemetry"),
+        software=tuple(told for name, told in request.words if name == "software"),
     )
 
 
@@ -368,6 +380,7 @@ def question_from(values: Mapping[str, object], where: str) -> Question:
         launcher=read.text("launcher", default="torchrun"),
         profile=read.text("profile", default=""),
         telemetry=read.texts("telemetry"),
+        software=read.texts("software"),
     )
 
 

@@ -31,20 +31,21 @@ OPTIONS = {
     "search": {
         "--global-batch", "--seq", "--precision", "--framework", "--objective", "--micro-batch", "--recompute", "--fix",
         "--top", "--time-limit", "--offload", "--power-cap", "--thermal", "--launcher", "--profile", "--json", "--html",
-        "--trace", "--telemetry", "--from", "--rank",
+        "--trace", "--telemetry", "--from", "--rank", "--software",
     },
     "estimate": {
         "--global-batch", "--seq", "--precision", "--framework", "--tp", "--pp", "--cp", "--vpp", "--ep", "--etp",
         "--dp", "--zero", "--shard-group", "--micro-batch", "--layers-per-stage", "--sequence-parallel",
         "--no-sequence-parallel", "--rank-order", "--schedule", "--recompute", "--offload", "--power-cap", "--thermal",
-        "--launcher", "--placement", "--profile", "--json",
+        "--launcher", "--placement", "--profile", "--json", "--software",
     },
     "fewest": {
         "--global-batch", "--seq", "--precision", "--framework", "--recompute", "--fix", "--time-limit", "--json",
+        "--software",
     },
     "compare": {
         "--by", "--global-batch", "--seq", "--precision", "--framework", "--micro-batch", "--recompute", "--fix",
-        "--time-limit", "--json",
+        "--time-limit", "--json", "--software",
     },
     "explain": {"--rank", "--measured-s", "--measured", "--row"},
     "traffic": {"--rank", "--scaling", "--json"},

@@ -335,7 +335,8 @@ def test_zero_3_steps_over_a_part_of_the_parameters():
         for zero in (2, 3)
     ]
     assert step[1] == pytest.approx(2.4e9)
-    assert step[0] == pytest.approx(3.0 * parts(stage_memory(plan([[16]], Strategy()), LLAMA, job(), BIG)[0])["weights"] / 2)
+    weights = parts(stage_memory(plan([[16]], Strategy()), LLAMA, job(), BIG)[0])["weights"]
+    assert step[0] == pytest.approx(3.0 * weights / 2)
 
 
 # In units of the bf16 weights: gradients bring states to 3, master weights to 5, Adam's states to 9.

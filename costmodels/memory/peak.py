@@ -87,7 +87,8 @@ def components(sums: StageSums, usable_bytes: float, constants: MemoryConstants)
     mapping of str to ndarray
         Bytes in the shape of ``sums``: ``weights``, ``gradients``, ``optimizer``; ``activations`` of the micro-batches
         in flight; ``working`` (gradients of activations, tensors computed again), ``gathered`` (ZeRO-3), ``logits`` and
-        ``step`` (the optimizer's), those that belong to the moment of the peak, others 0; ``buffers``, ``communicators``, ``context``, ``reserve``.
+        ``step`` (the optimizer's), those that belong to the moment of the peak, others 0; ``buffers``,
+        ``communicators``, ``context``, ``reserve``.
     """
     nothing = np.zeros_like(sums.weights)
     ending = sums.activations - sums.one_microbatch

@@ -117,9 +117,14 @@ def _step_bytes(job: TrainingJob) -> float:
 
 
 def most_step_bytes(job: TrainingJob, table: StrategyTable) -> Floats:
-    """What a step over a part of a rank's parameters holds at most [B], shape (S,); infinite where it takes them at once.
+    """Return what the optimizer's step alone holds at most, where it takes a part of the parameters at a time.
 
-    DeepSpeed's ZeRO-3 steps over ``sub_group_size`` parameters at a time. Arguments as of :func:`state_bytes`.
+    DeepSpeed's ZeRO-3 steps over ``sub_group_size`` parameters. Arguments as of :func:`state_bytes`.
+
+    Returns
+    -------
+    ndarray
+        Bytes, shape (S,); infinite where a rank's parameters are taken at once.
     """
     most = job.software.step_parameters
     in_parts = (table.zero == 3) & (most > 0.0)

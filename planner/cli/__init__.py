@@ -45,6 +45,7 @@ from planner.cli.options import (
     Seq,
     SequenceParallel,
     ShardGroup,
+    SoftwareStated,
     SomeRecompute,
     Stages,
     TensorDegree,
@@ -112,6 +113,7 @@ def estimate(  # noqa: PLR0913, PLR0917 - the flags are the command line's contr
     schedule: ScheduleName = None,
     rank_order: RankOrderName = None,
     recompute: SomeRecompute = "none",
+    software: SoftwareStated = None,
     offload: OffloadName = choices.Offload.NONE,
     power_cap: PowerCap = 0.0,
     thermal: Thermal = False,
@@ -123,14 +125,13 @@ def estimate(  # noqa: PLR0913, PLR0917 - the flags are the command line's contr
     """Price one explicit layout."""
     from planner import commands  # noqa: PLC0415
 
+    asked: dict[str, Any] = {"model": model, "cluster": cluster, "global_batch": global_batch, "seq": seq or 0}
     question = commands.Question(
-        model=model,
-        cluster=cluster,
-        global_batch=global_batch,
-        seq=seq or 0,
+        **asked,
         precision=precision,
         framework=framework.value,
         recompute=recompute,
+        software=tuple(software or ()),
         offload=offload.value,
         power_cap_w=power_cap,
         thermal=thermal,

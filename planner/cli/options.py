@@ -86,6 +86,12 @@ OffloadName = Annotated[
     choices.Offload,
     typer.Option("--offload", help="In host memory: nothing, the optimizer's states, or all states (needs ZeRO-3)."),
 ]
+SoftwareStated = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--software", help="What the run has unlike today's release: a preset, or compiled=off and such; repeatable."
+    ),
+]
 Thermal = Annotated[bool, typer.Option("--thermal", help="Price heat and place ranks by coolness.")]
 LauncherName = Annotated[
     choices.Launcher,

@@ -7,6 +7,7 @@ from costmodels.job import TrainingJob
 from costmodels.layout import Layout
 from costmodels.precision import precision as find_precision
 from costmodels.results import MemoryUse, Verdict
+from costmodels.software_words import stated_job
 from costmodels.workload import presets
 from costmodels.workload.model import ModelSpec
 from hardware.cluster import Cluster
@@ -185,6 +186,7 @@ def _request(recipe: Recipe, asked: Question, machine: Cluster) -> PlanRequest:
     job = recipe.job
     if job is None or precision != recipe.precision:
         job = job_of(recipe.framework, precision, global_batch=batch, seq=seq)
+    job = stated_job(job, asked.software, precision, any_framework=recipe.framework is Framework.NONE)
     asked = replace(
         asked,
         model=recipe.model.name,

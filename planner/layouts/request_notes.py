@@ -19,8 +19,14 @@ def request_notes(request: PlanRequest) -> tuple[str, ...]:
         A remark each.
     """
     return (
+        *_stated(request),
         *request.model.notes,
         *shape_notes(request.model),
         *position_notes(request.model, request.job.seq),
         *platform_notes(request.framework, request.cluster),
     )
+
+
+def _stated(request: PlanRequest) -> tuple[str, ...]:
+    told = [word for name, word in request.words if name == "software"]
+    return (f"software as stated: {', '.join(told)}",) if told else ()

@@ -32,7 +32,7 @@ HZ_PER_MHZ: Final = 1e6
 TRILLION: Final = 1e12
 SECONDS_PER_DAY: Final = 86400.0
 
-_WHERE_SET: Final = ("fixed", "profile", "telemetry")  # written in a form of their own
+_WHERE_SET: Final = ("fixed", "profile", "telemetry", "software")  # written in a form of their own
 
 Json = dict[str, object]
 
@@ -91,6 +91,8 @@ def request_to_json(request: PlanRequest) -> Json:
     out["fixed"] = dict(request.fixed)
     if question.telemetry:
         out["telemetry"] = list(question.telemetry)
+    if question.software:
+        out["software"] = list(question.software)
     if question.profile:
         out["profile"] = question.profile
     out["resolved"] = {

@@ -1,0 +1,129 @@
+"""What a user states of the software of a job, in words: an older release, and switches such as ``compiled=off``."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Final
+
+from costmodels.job import Dispatcher, Software, TrainingJob
+from costmodels.precision import precision
+from costmodels.software import names, software
+from hardware.errors import InputError
+
+_ON: Final = MappingProxyType({"on": True, "off": False, "true": True, "false": False})
+_SWITCHES: Final = (
+    "flash_attention",
+    "tp_overlap",
+    "grad_overlap",
+    "param_overlap",
+    "p2p_overlap",
+    "expert_overlap",
+    "cuda_graphs",
+    "fused_loss",
+    "grouped_gemm",
+    "compiled",
+)
+_CHOICES: Final[Mapping[str, Sequence[str]]] = MappingProxyType(
+    {
+        "dispatcher": tuple(Dispatcher),
+        "attention_kernel": ("cudnn", "fa2", "fa1"),
+        "cp_comm": ("p2p", "a2a", "allgather"),
+    }
+)
+_NUMBERS: Final = MappingProxyType(
+    {
+        "gradient_bytes": (1.0, 8.0),
+        "reduce_bytes": (1.0, 4.0),
+        "optimizer_bytes": (0.0, 16.0),
+        "capacity_factor": (0.0, 16.0),
+        "routing_imbalance": (1.0, 64.0),
+    }
+)
+"""Least and most. ``optimizer_bytes`` is the job's: the optimizer's states per parameter beside master weights."""
+STATED: Final = (*_SWITCHES, *_CHOICES, *_NUMBERS)
+"""Fields of :class:`Software` that a user may state, and ``optimizer_bytes`` of the job."""
+_EAGER: Final = MappingProxyType({"fused_kernels": False, "fused_norms": False, "scripted": True})
+"""What goes with ``compiled=off`` where the preset is compiled: PyTorch's own kernels, started one by one."""
+
+
+def stated_job(job: TrainingJob, words: Sequence[str], recipe: str, *, any_framework: bool = False) -> TrainingJob:
+    """Return a job with the software that a user states over it.
+
+    Parameters
+    ----------
+    job : TrainingJob
+        As its framework is priced today.
+    words : sequence of str
+        Names of presets (``megatron-2023``) and switches (``compiled=off``, ``dispatcher=deepep``,
+        ``gradient_bytes=4``), later ones over earlier ones. ``-`` and ``_`` are one.
+    recipe : str
+        The training recipe as typed; software that keeps other states has its own variant.
+    any_framework : bool
+        Presets of other frameworks are taken too.
+
+    Raises
+    ------
+    InputError
+        A word is not understood, or names another framework's software.
+    """
+    for word in words:
+        name, sep, value = word.partition("=")
+        if not sep:
+            tools = _preset(name, job.software, any_framework=any_framework)
+            job = replace(job, software=tools, precision=precision(recipe, framework=tools.framework))
+            continue
+        field = name.strip().lower().replace("-", "_")
+        if field not in STATED:
+            raise InputError(
+                f"--software {word!r}: {name.strip()} is not known",
+                allowed=f"a preset, or a switch of {', '.join(STATED)} with its value, such as compiled=off",
+            )
+        told = _value(word, field, value.strip().lower())
+        if field == "optimizer_bytes":
+            job = replace(job, optimizer_bytes=float(told))
+        else:
+            job = replace(job, software=_with(job.software, field, told))
+    return job
+
+
+def _preset(name: str, base: Software, *, any_framework: bool) -> Software:
+    mine = [known for known in names() if any_framework or software(known).framework == base.framework]
+    try:
+        found = software(name.strip())
+    except InputError:
+        found = None
+    if found is None or found.name not in mine:
+        owner = "" if found is None else f" is of {found.framework}, not of {base.framework}:"
+        raise InputError(
+            f"--software {name.strip()!r}{owner or ' is not known'}".rstrip(":"),
+            allowed=f"{', '.join(mine)}, or a switch such as compiled=off",
+        )
+    return found
+
+
+def _value(word: str, field: str, value: str) -> Any:
+    """The value of a switch as its field holds it."""
+    if field in _SWITCHES and value in _ON:
+        return _ON[value]
+    if field in _CHOICES and value in _CHOICES[field]:
+        return Dispatcher(value) if field == "dispatcher" else value
+    if field in _NUMBERS:
+        least, most = _NUMBERS[field]
+        try:
+            number = float(value)
+        except ValueError:
+            number = least - 1.0
+        if least <= number <= most:
+            return number
+        allowed = f"a number from {least:g} to {most:g}"
+    else:
+        allowed = ", ".join(_CHOICES.get(field, ("on", "off")))
+    raise InputError(f"--software {word!r}", allowed=f"{field}= with {allowed}")
+
+
+def _with(tools: Software, field: str, value: Any) -> Software:
+    """Software with a field stated; what a compiler fused is PyTorch's own without it."""
+    changes: dict[str, Any] = {field: value}
+    if field == "compiled":
+        changes |= {"scripted": False} if value else (dict(_EAGER) if tools.compiled else {})
+    return replace(tools, **changes)
