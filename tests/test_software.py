@@ -113,6 +113,8 @@ def test_unknown_frameworks_fall_back_and_say_so() -> None:
             False,
         ),
         (RunText(framework="Megatron-DeepSpeed", source="tr11-176B-ml", gpus="384"), "blocking_launches", True),
+        (RunText(framework="Megatron-LM@8aa4619"), "scatter_gather", False),
+        (RunText(framework="Megatron-LM Jan 2021 (before interleaving)"), "scatter_gather", False),
     ],
 )
 def test_a_runs_remarks_go_over_the_preset(run: RunText, field: str, value: object) -> None:
@@ -142,6 +144,7 @@ def test_facts_of_eras() -> None:
     assert not software("internevo").param_overlap
     assert software("internevo").grad_overlap
     assert software("paddle").scripted  # dynamic graphs
+    assert software_for(RunText(framework="Megatron-LM@e156d2f")).software.scatter_gather  # since April 2021
     assert software("megatron-2021").dropout
     assert not software("megatron-bridge").dropout
     assert precision("bf16", framework=software("torchtitan").framework).name == "bf16-fsdp"
