@@ -8,6 +8,7 @@ import pytest
 from costmodels.price import price_layout
 from costmodels.pricing import Pricing
 from costmodels.software import RunText, software_for
+from hardware.errors import InputError
 from planner.evidence.measured import parse_run
 from planner.evidence.runs import question_of as run_question
 from planner.evidence.validate import predict
@@ -15,6 +16,7 @@ from planner.export.deepspeed import CONFIG, export_deepspeed
 from planner.export.launch import Planned, Site
 from planner.ingest.deepspeed import in_host, parse_deepspeed
 from planner.ingest.deepspeed_sections import key_table
+from planner.ingest.deepspeed_text import read_config
 from planner.ingest.deepspeed_words import spelled
 from planner.launches.check import check_launch, read_launch, request_of_launch
 from planner.layouts.explicit import ExplicitLayout, layout_of
@@ -67,6 +69,33 @@ def test_auto_is_what_the_trainer_is_told(tmp_path):
     assert (judged.layout.micro_batch, judged.layout.num_microbatches, judged.proposal.global_batch) == (2, 3, 24)
     assert (judged.proposal.seq, judged.precision, str(judged.layout.first.recompute)) == (1024, "bf16", "full")
     assert judged.unjudged == ("--learning_rate",)
+
+
+@pytest.mark.parametrize(
+    "sections", [{"bfloat16": {"enabled": "auto"}}, {"bf16": None, "bfloat16": {"enabled": "auto"}}]
+)
+def test_auto_stands_in_a_section_by_its_older_name_too(tmp_path, sections):
+    """``get_bfloat16_config`` of DeepSpeed's ``precision_config.py``: the older name where the new one has no value."""
+    assert launch(tmp_path, {**AUTO, **sections}, *TRAINER).precision == "bf16"
+    without = tuple(word for word in TRAINER if word != "--bf16")
+    assert launch(tmp_path, {**AUTO, **sections}, *without).precision == "fp32"
+
+
+def test_a_configuration_may_have_comments(tmp_path):
+    """DeepSpeed reads Hjson; the Trainer reads JSON alone, and no reader takes a key twice."""
+    plain = '{"train_batch_size": 8, "zero_optimization": {"stage": 3}, "comms": "// no, }"}'
+    told = """{ # of a run, }
+      "train_batch_size": 8, // sequences
+      "zero_optimization": {"stage": 3,}, /* as before,
+      } */ "comms": "// no, }",
+    }"""
+    assert read_config(told) == json.loads(plain) == read_config(plain)
+    judged = launch(tmp_path, told)
+    assert judged.legal
+    assert [note for note in judged.notes if "comments" in note]
+    assert not [note for note in launch(tmp_path, plain).notes if "comments" in note]
+    with pytest.raises(InputError, match="stage stated twice"):
+        launch(tmp_path, '{"train_batch_size": 8, "zero_optimization": {"stage": 3, "stage": 2}}')
 
 
 @pytest.mark.parametrize(

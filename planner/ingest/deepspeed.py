@@ -9,7 +9,6 @@ DeepSpeed 0.19: ``runtime/config.py`` (batch triple, pipeline section), ``runtim
 ``runtime/utils.py`` (partition of layers). Megatron-DeepSpeed ``megatron/arguments.py``.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -23,12 +22,14 @@ from planner.ingest.deepspeed_sections import (
     MOST_STAGE,
     ZERO,
     config_faults,
+    given_section,
     key_table,
     offloaded,
     section_of,
     stage_of,
     switched,
 )
+from planner.ingest.deepspeed_text import plain_json, read_config
 from planner.ingest.deepspeed_words import spelled
 from planner.ingest.megatron_model import GPT2_VOCAB
 from planner.ingest.options import MOST_RANKS, Arguments, Option, near_key, read_arguments
@@ -63,6 +64,8 @@ class DeepSpeedLaunch:
         Options that say nothing about a layout, or that are not known.
     unread : tuple of str
         Top-level keys that DeepSpeed ignores, each with the nearest key that it reads.
+    commented : bool
+        The configuration has comments, or commas behind last values.
     """
 
     world: int
@@ -70,6 +73,7 @@ class DeepSpeedLaunch:
     arguments: Arguments
     unjudged: tuple[str, ...]
     unread: tuple[str, ...]
+    commented: bool = False
 
 
 def balanced_layers(layers: int, stages: int) -> tuple[int, ...]:
@@ -97,7 +101,7 @@ def parse_deepspeed(text: str, arguments: Sequence[str] = (), *, world: int) -> 
     Parameters
     ----------
     text : str
-        JSON, as in ``ds_config.json``.
+        As in ``ds_config.json``; comments as DeepSpeed takes them.
     arguments : sequence of str
         Of the program; those that state no degree are kept aside.
     world : int
@@ -106,14 +110,9 @@ def parse_deepspeed(text: str, arguments: Sequence[str] = (), *, world: int) -> 
     Raises
     ------
     InputError
-        The text is no JSON object.
+        The text is no JSON object, or states a key twice.
     """
-    try:
-        config = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"not JSON: {error}", allowed="a DeepSpeed configuration") from None
-    if not isinstance(config, dict):
-        raise InputError(f"{type(config).__name__} instead of an object", allowed="a DeepSpeed configuration")
+    config = read_config(text)
     known = key_table()
     options = {name: Option(name=name, values=values, kind="str") for name, values in known["options"].items()}
     arguments = spelled(arguments, known["spellings"], known["options"])
@@ -133,6 +132,7 @@ def parse_deepspeed(text: str, arguments: Sequence[str] = (), *, world: int) -> 
         arguments=replace(read, faults=(*read.faults, *config_faults(config))),
         unjudged=tuple(unjudged),
         unread=unread,
+        commented=plain_json(text) != text,
     )
 
 
@@ -220,7 +220,7 @@ def degrees_of(launch: DeepSpeedLaunch, model: ModelFacts) -> Proposal:
 
 def enabled(launch: DeepSpeedLaunch, name: str) -> bool:
     """Whether a section such as ``bf16`` is switched on; ``auto`` is as the program's arguments say."""
-    told = launch.config.get(name)
+    told = given_section(launch.config, name)
     if isinstance(told, dict) and told.get("enabled") == "auto":
         return launch.arguments.has(f"--{name}")
     return switched(section_of(launch.config, name), "enabled")
@@ -252,6 +252,8 @@ def assumptions(launch: DeepSpeedLaunch) -> tuple[str, ...]:
         notes.append("pipeline: DeepSpeed does not read stages; they are taken as what the program cuts its model into")
     if offloaded(launch.config, "param") and not in_host(launch)[1]:
         notes.append("offload_param without ZeRO-3 and offload_optimizer has no price here: it is priced on the GPUs")
+    if launch.commented:
+        notes.append("the configuration has comments: DeepSpeed reads them, the Hugging Face Trainer's reader does not")
     unpriced = [key for key in _UNPRICED if zero.get(key) not in (None, False, 0, 1)]
     unpriced += [key for key in _QUANTIZED if switched(zero, key)]
     return (*notes, *(f"zero_optimization: {key} has no price here, it is priced without" for key in unpriced))

@@ -45,15 +45,17 @@ def section_of(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
     ``zero_optimization: true``, an old form, is stage 1; ``bf16`` has an older name.
     """
-    value = _given(config, name)
+    value = given_section(config, name)
     if name == ZERO and isinstance(value, bool):
         return {"stage": int(value)}
     return {key: held for key, held in value.items() if held != _AUTO} if isinstance(value, dict) else {}
 
 
-def _given(config: Mapping[str, Any], name: str) -> Any:
+def given_section(config: Mapping[str, Any], name: str) -> Any:
     """What stands in the place of a section, under its name or its older one."""
-    return config.get(name, config.get(_OLDER.get(name, ""), {}))
+    if config.get(name) is None and name in _OLDER:
+        return config.get(_OLDER[name], {})
+    return config.get(name, {})
 
 
 def switched(section: Mapping[str, Any], name: str) -> bool:
@@ -104,7 +106,7 @@ def _fault(argument: str, message: str, kind: str = "value") -> Fault:
 
 
 def _section_faults(config: Mapping[str, Any], name: str) -> Iterator[Fault]:
-    given = _given(config, name)
+    given = given_section(config, name)
     if isinstance(given, dict):
         yield from _value_faults(given, name, name)
     elif not (name == ZERO and isinstance(given, bool)):

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from hardware.errors import InputError
+from planner.ingest.deepspeed_text import read_config
 from planner.ingest.launch_text import LaunchText
 
 NEOX_SIGNS: Final = ("pipe_parallel_size", "model_parallel_size")
@@ -85,10 +87,9 @@ def _settings(text: LaunchText) -> dict[str, Any]:
     """Settings of a configuration, nested as in its file: JSON, or ``a.b=value`` words, as YAML is written out."""
     if text.config:
         try:
-            found = json.loads(text.config)
-        except (ValueError, RecursionError):
+            return read_config(text.config)
+        except InputError:
             return {}
-        return found if isinstance(found, dict) else {}
     nested: dict[str, Any] = {}
     for word in text.arguments:
         path, sign, value = word.partition("=")

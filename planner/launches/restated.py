@@ -6,7 +6,9 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
+from hardware.errors import InputError
 from planner.ingest.bridge import LAYOUT, STAGES, VIRTUAL, override_keys
+from planner.ingest.deepspeed_text import read_config
 from planner.ingest.judge_stated import deepspeed_text
 from planner.ingest.judged import LaunchInput
 from planner.request import Framework
@@ -127,8 +129,9 @@ def _as_keys(settings: Sequence[Setting], given: LaunchInput, chunks: int) -> tu
 def _deepspeed(wanted: Proposal, given: LaunchInput) -> LaunchInput | None:
     """A configuration with its batch, and the program's degrees."""
     text = deepspeed_text(given)
-    config = _object(text.config)
-    if config is None:
+    try:
+        config = read_config(text.config)
+    except InputError:
         return None
     config.pop("gradient_accumulation_steps", None)
     config |= {"train_batch_size": wanted.global_batch, "train_micro_batch_size_per_gpu": wanted.micro_batch}
