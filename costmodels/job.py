@@ -8,6 +8,7 @@ import numpy as np
 
 from costmodels.table import Bools, Ints
 from costmodels.workload.kernels import Softmax
+from costmodels.workload.linear_loss import LinearLoss
 
 LATE_FILL: Final = "fill"
 """Of ``Software.late_frees``: the host queues the forward passes that fill a pipeline without waiting for any."""
@@ -70,6 +71,7 @@ class Software:
         True  # captured graphs hold the experts too (whole iterations), not attention and router alone
     )
     fused_loss: bool = False  # cross-entropy without a second copy of the logits
+    linear_loss: LinearLoss | None = None  # the loss and the product with the output matrix, part by part
     loss_bytes_per_logit: float = 0.0  # at the peak of a loss of separate kernels; 0.0: the memory model's usual
     split_loss_bytes_per_logit: float = 0.0  # the same where tp ranks hold a part of the columns each; 0.0: no other
     grouped_gemm: bool = True

@@ -54,7 +54,8 @@ def _ops_of(pricing: Pricing, *, fused: bool) -> tuple[tuple[Op, ...], ...]:
     if model.hidden:
         ops.append(embedding_ops(model, fused_kernels=fused))
         vocab = padded_vocab(model, 1)
-        ops.append(head_ops(model, vocab=vocab, fused_loss=software.fused_loss, fused_kernels=fused))
+        fused_loss, linear = software.fused_loss, software.linear_loss
+        ops.append(head_ops(model, vocab=vocab, fused_loss=fused_loss, linear_loss=linear, fused_kernels=fused))
     if model.mtp_layers:
-        ops.append(mtp_ops(model, fused_loss=software.fused_loss, **kernels))
+        ops.append(mtp_ops(model, fused_loss=software.fused_loss, linear_loss=software.linear_loss, **kernels))
     return tuple(ops)

@@ -12,14 +12,15 @@ from typing import Any, Final
 
 from costmodels.job import Dispatcher, Software
 from costmodels.workload.kernels import Softmax
+from costmodels.workload.linear_loss import linear_loss
 from hardware.errors import InputError
 
 _FILE = Path(__file__).with_name("software.toml")
 FALLBACK = "generic"
 _CHOICES: Final[Mapping[str, Callable[[Any], object]]] = MappingProxyType(
-    {"dispatcher": Dispatcher, "softmax": Softmax}
+    {"dispatcher": Dispatcher, "softmax": Softmax, "linear_loss": linear_loss}
 )
-"""Fields that are enumerations."""
+"""Fields that are enumerations or names."""
 
 
 @dataclass(frozen=True, kw_only=True)

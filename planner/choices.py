@@ -31,6 +31,18 @@ class Offload(StrEnum):
     STATES = "states"  # weights, gradients and the optimizer's
 
 
+class Loss(StrEnum):
+    """How the cross-entropy is computed."""
+
+    DEFAULT = "default"  # as plans of the framework are priced
+    WHOLE = "whole"  # on all logits of a micro-batch, by kernels of their own
+    FUSED = "fused"  # on all of them, by one kernel
+    CHUNKED = "chunked"  # with the output matrix, in chunks of the sequence
+    LIGER = "liger"  # with the output matrix, in chunks, by Liger's kernels
+    LINEAR = "linear"  # with the output matrix, in blocks of columns, by Megatron-core's development branch
+    CUT = "cut"  # with the output matrix, by cut cross-entropy
+
+
 class Launcher(StrEnum):
     """What starts the processes of a job: which ranks can be on one node."""
 

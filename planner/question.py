@@ -20,10 +20,11 @@ from costmodels.workload.model import ModelSpec
 from hardware.catalog import cluster
 from hardware.cluster import Cluster
 from hardware.errors import InputError
-from planner.choices import Offload
+from planner.choices import Loss, Offload
 from planner.devices.telemetry import with_telemetry
 from planner.evidence.profile_use import check_profile
 from planner.layouts.recompute_words import parse_recompute_words
+from planner.losses import loss_of, said_loss, with_loss, with_todays_loss
 from planner.nearest import choice
 from planner.profile import read_profile
 from planner.request import Framework, Launcher, Objective, PlanRequest, parse_fixed
@@ -82,6 +83,8 @@ class Question:
         Items such as ``tp=4``.
     offload : str
         What lies in host memory: ``none``, ``optimizer``, ``states``.
+    loss : str
+        How the cross-entropy is computed, see :class:`planner.choices.Loss`.
     power_cap_w : float
         Limit of each GPU; 0.0: the part's own.
     profile : str
@@ -104,6 +107,7 @@ class Question:
     top: int = 10
     time_limit_s: float = 60.0
     offload: str = "none"
+    loss: str = "default"
     power_cap_w: float = 0.0
     thermal: bool = False
     launcher: str = "torchrun"
@@ -224,6 +228,7 @@ def request_for(question: Question, model: ModelSpec, machine: Cluster, job: Tra
         parse_recompute_words(question.recompute)
     framework = choice(Framework, question.framework, "framework")
     tools = _offloading(job.software, choice(Offload, question.offload, "offload"), framework)
+    tools = with_loss(tools, loss_of(question.loss, framework))
     pinned = list(question.fixed)
     if tools.state_offload and not any(pin.startswith("zero=") for pin in pinned):
         pinned.append("zero=3")  # whole weights lie nowhere else
@@ -272,7 +277,7 @@ def job_of(
         global_batch=global_batch,
         seq=seq,
         precision=found,
-        software=_software(framework, found.gemm),
+        software=with_todays_loss(_software(framework, found.gemm), framework),
         optimizer_bytes=found.moment_bytes,
     )
     return stated_job(job, stated, recipe, any_framework=framework is Framework.NONE)
@@ -313,6 +318,7 @@ def question_of(request: PlanRequest) -> Question:
         top=request.top,
         time_limit_s=request.time_limit_s,
         offload=_offload_of(request.job.software).value,
+        loss=_loss_word(request),
         power_cap_w=request.job.power_cap_w,
         thermal=request.thermal,
         launcher=request.launcher.value,
@@ -375,6 +381,7 @@ def question_from(values: Mapping[str, object], where: str) -> Question:
         top=read.whole("top", default=10, least=1),
         time_limit_s=read.number("time_limit_s", default=60.0),
         offload=read.text("offload", default="none"),
+        loss=read.text("loss", default="default"),
         power_cap_w=read.number("power_cap_w", default=0.0),
         thermal=read.flag("thermal", default=False),
         launcher=read.text("launcher", default="torchrun"),
@@ -411,6 +418,13 @@ def _offload_of(tools: Software) -> Offload:
     if tools.state_offload:
         return Offload.STATES
     return Offload.OPTIMIZER if tools.optimizer_offload else Offload.NONE
+
+
+def _loss_word(request: PlanRequest) -> str:
+    """The loss in the words of a question: ``default`` where it is that of plans of its framework."""
+    tools = request.job.software
+    usual = with_todays_loss(_software(request.framework, request.job.precision.gemm), request.framework)
+    return (Loss.DEFAULT if said_loss(tools) is said_loss(usual) else said_loss(tools)).value
 
 
 def _check_power(machine: Cluster, cap_w: float) -> None:

@@ -7,7 +7,8 @@ from costmodels.software import RunText, software_for
 from hardware.errors import InputError
 from planner.export.launch import Planned, Site
 from planner.export.torchtitan import export_torchtitan
-from planner.ingest.torchtitan import priced_as, read_torchtitan
+from planner.ingest.torchtitan import read_torchtitan
+from planner.ingest.torchtitan_switches import priced_as
 from planner.launches.check import check_launch, read_launch
 from planner.layouts.explicit import ExplicitLayout, layout_of
 from planner.planning import estimate

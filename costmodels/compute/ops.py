@@ -8,13 +8,14 @@ from typing import Final
 import numpy as np
 
 from costmodels.compute.attention import AttentionShape, flash_attention_s, matrix_attention_s
-from costmodels.compute.gemm import gemm_s
+from costmodels.compute.gemm import GemmShape, gemm_s
 from costmodels.compute.local import ROUTED, Grid, attention_shape, feature_split, gemm_shape, grid_of, rank_tokens
 from costmodels.compute.machine import ELEMENT_BYTES, LOW_PRECISION, Machine, machine_of
 from costmodels.compute.traffic import quantise_s, scan_s, traffic_s
 from costmodels.efficiency import Efficiency
 from costmodels.job import Dispatcher, TrainingJob
 from costmodels.table import Floats, StrategyTable
+from costmodels.workload.ends import LOGITS
 from costmodels.workload.feedforward import DISPATCH
 from costmodels.workload.kernels import SCORE_ELEMENTS, Softmax
 from costmodels.workload.op import Op, OpKind, Split
@@ -138,6 +139,8 @@ def _gemm(op: Op, grid: Grid, job: TrainingJob, machine: Machine) -> _Priced:
     accumulate_bytes = 2.0 * (job.software.gradient_bytes or job.precision.gradient_bytes)
     if job.software.separate_accumulation:
         accumulate_bytes = job.precision.activation_bytes
+    if op.name == LOGITS and job.software.linear_loss is not None:
+        return _head_in_parts(replace(shape, output_bytes=accumulate_bytes), job, machine, number_format)
     input_gradient = replace(shape, n=shape.k, k=shape.n)
     weight_gradient = replace(shape, m=shape.k, k=shape.m, output_bytes=accumulate_bytes)
     rows = shape.m * shape.groups * calls
@@ -156,6 +159,37 @@ def _gemm(op: Op, grid: Grid, job: TrainingJob, machine: Machine) -> _Priced:
         backward_s=backward_s + quantise_s(rows * shape.n, machine, number_format),
         forward_kernels=launches * (1.0 + casts),
         backward_kernels=launches * (2.0 + casts),
+    )
+
+
+def _head_in_parts(shape: GemmShape, job: TrainingJob, machine: Machine, number_format: str) -> _Priced:
+    """Product with the output matrix, made with the loss part by part, and both of its gradients.
+
+    ``shape`` is the whole product; its ``output_bytes`` are what adding to the sum of the weight's gradients moves.
+    """
+    loss = job.software.linear_loss
+    if loss is None:
+        raise ValueError("no loss in parts")
+    written = job.precision.activation_bytes
+    rows = loss.token_parts(np.asarray(shape.m), shape.n, int(np.max(shape.k)))
+    columns = loss.column_parts(shape.n)
+    parameters = shape.k * shape.n
+    product = replace(shape, m=shape.m / rows, output_bytes=0.0 if loss.on_chip else written)
+    forward_s = rows * gemm_s(product, machine, number_format)
+    part = replace(shape, m=shape.m / rows, n=shape.n / columns)
+    hidden = replace(part, n=part.k, k=part.n, output_bytes=loss.hidden_pass_bytes or written)
+    backward_s = rows * columns * gemm_s(hidden, machine, number_format)
+    if job.trained_share == 1.0:
+        weight = replace(part, m=part.k, k=part.m, output_bytes=written + loss.weight_pass_bytes)
+        backward_s = backward_s + rows * columns * gemm_s(weight, machine, number_format)
+        backward_s = backward_s + traffic_s(shape.output_bytes * parameters, machine)
+    if loss.recomputed:
+        backward_s = backward_s + forward_s
+    return _Priced(
+        forward_s=forward_s,
+        backward_s=backward_s,
+        forward_kernels=rows,
+        backward_kernels=(2.0 * columns + loss.recomputed) * rows,
     )
 
 

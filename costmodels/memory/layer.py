@@ -256,7 +256,9 @@ def head_memory(
     Parameters and result are as in :func:`layer_memory`; a model without a vocabulary has none.
     """
     scope = Scope(model=model, job=job, table=table, constants=constants or default_memory())
-    ops = scope.ops(lambda fused: head_ops(model, fused_loss=job.software.fused_loss, fused_kernels=fused))
+    software = job.software
+    kernels = partial(head_ops, model, fused_loss=software.fused_loss, linear_loss=software.linear_loss)
+    ops = scope.ops(lambda fused: kernels(fused_kernels=fused))
     shares = token_shares(job, table)
     parameters = local_parameters(ops, table)
     if model.vocab and not model.tied_embeddings:
@@ -316,10 +318,11 @@ def logits_bytes(
     -------
     tuple of ndarray
         One tensor of them in the precision of activations, and all that the loss holds of them at its peak: with
-        their fp32 copy, softmax and gradient. Shapes (S,), 0 for a model without a vocabulary [B].
+        their fp32 copy, softmax and gradient; of a loss that makes them part by part, those of a part. Shapes (S,), 0
+        for a model without a vocabulary [B].
     """
     scope = Scope(model=model, job=job, table=table, constants=constants or default_memory())
-    logits = _loss_columns(scope) * token_shares(job, table).tokens if model.vocab else np.zeros(len(table))
+    logits = _logits_at_once(scope, token_shares(job, table)) if model.vocab else np.zeros(len(table))
     return logits * job.precision.activation_bytes, logits * _loss_bytes_at_peak(scope)
 
 
@@ -329,6 +332,7 @@ def _mtp_ops(scope: Scope, fused: bool) -> Sequence[Op]:
         scope.model,
         flash_attention=software.flash_attention,
         fused_loss=software.fused_loss,
+        linear_loss=software.linear_loss,
         fused_kernels=fused,
     )
 
@@ -339,6 +343,14 @@ def _loss_columns(scope: Scope) -> Floats:
     return rows if scope.job.software.parallel_loss else rows * scope.table.tp
 
 
+def _logits_at_once(scope: Scope, shares: TokenShares) -> Floats:
+    """Logits of one rank that exist at the same time, in elements, shape (S,)."""
+    columns, linear = _loss_columns(scope), scope.job.software.linear_loss
+    if linear is None:
+        return columns * shares.tokens
+    return linear.part_of_logits(shares.tokens, columns, scope.model.hidden)
+
+
 def _head_kept(scope: Scope, ops: Sequence[Op], shares: TokenShares) -> Floats:
     """Inputs of norm and logits, and what the loss keeps of every column that it works on."""
     inputs = kept_bytes([op for op in ops if op.name != "loss"], scope.job, shares)
@@ -346,13 +358,17 @@ def _head_kept(scope: Scope, ops: Sequence[Op], shares: TokenShares) -> Floats:
 
 
 def _loss_kept_per_logit(scope: Scope) -> float:
-    """Softmax in fp32; a fused loss keeps the logits' gradient in activation precision."""
+    """Softmax in fp32; a fused loss keeps the logits' gradient in activation precision, one in parts nothing."""
+    if scope.job.software.linear_loss is not None:
+        return 0.0
     return scope.job.precision.activation_bytes if scope.job.software.fused_loss else _FP32_BYTES
 
 
 def _loss_bytes_at_peak(scope: Scope) -> Floats:
     """Bytes per logit while the loss runs: the logits and what the loss makes of them; shape (S,)."""
     software, tp = scope.job.software, scope.table.tp
+    if software.linear_loss is not None and not software.linear_loss.own_kernels:
+        return np.full(tp.shape, software.linear_loss.logit_bytes)
     if software.fused_loss:
         return np.full(tp.shape, scope.constants.fused_loss_bytes_per_logit)
     whole = software.loss_bytes_per_logit or scope.constants.loss_bytes_per_logit
@@ -365,10 +381,19 @@ def _loss_working(scope: Scope, shares: TokenShares) -> Floats:
     if not model.vocab:
         return np.zeros_like(shares.tokens)
     width = scope.job.precision.activation_bytes
-    working = np.maximum(0.0, _loss_bytes_at_peak(scope) - _loss_kept_per_logit(scope)) * _loss_columns(scope)
+    logits = np.maximum(0.0, _loss_bytes_at_peak(scope) - _loss_kept_per_logit(scope)) * _logits_at_once(scope, shares)
     if not software.parallel_loss:
         columns = _loss_columns(scope)
-        working = working + np.where(shares.tp > 1, constants.gathered_logit_bytes * columns, 0.0)
+        logits = logits + np.where(shares.tp > 1, constants.gathered_logit_bytes * columns, 0.0) * shares.tokens
     gathered = np.where(shares.sequence > 1, model.hidden * width, 0.0)
     residual = model.hidden * width * shares.share(Split.SEQUENCE)
-    return (working + gathered + residual) * shares.tokens
+    return logits + (gathered + residual) * shares.tokens + _in_parts_bytes(scope, shares)
+
+
+def _in_parts_bytes(scope: Scope, shares: TokenShares) -> Floats:
+    """What a loss in parts holds of the gradients of hidden states and output matrix while it runs, shape (S,)."""
+    linear, model = scope.job.software.linear_loss, scope.model
+    if linear is None:
+        return np.zeros_like(shares.tokens)
+    matrix = padded_rows(model, scope.table) * model.hidden if scope.job.trained_share == 1.0 else 0.0
+    return model.hidden * linear.hidden_bytes * shares.tokens + linear.weight_bytes * matrix

@@ -1,7 +1,10 @@
 """Ops outside the layers: embedding, final norm, head and loss, and multi-token prediction."""
 
+from dataclasses import replace
+
 from costmodels.workload.block import norm_op
 from costmodels.workload.kernels import FP32_BYTES, MASK_ELEMENTS, Kernels
+from costmodels.workload.linear_loss import LinearLoss
 from costmodels.workload.model import LayerKind, ModelSpec
 from costmodels.workload.op import Op, OpKind, Split
 
@@ -15,6 +18,8 @@ _FUSED_LOSS_TRAFFIC = 3.0
 # Engine triton/cross_entropy.py.
 _LOSS_BACKWARD = 7.0 / 19.0
 _FUSED_LOSS_BACKWARD = 2.0 / 3.0
+LOGITS = "logits"
+"""Name of the product with the output matrix."""
 _KERNEL_COLUMNS = 8  # columns that kernels handle together: 16 bytes of 16-bit elements
 
 
@@ -163,6 +168,7 @@ def head_ops(
     *,
     vocab: int = 0,
     fused_loss: bool = False,
+    linear_loss: LinearLoss | None = None,
     fused_kernels: bool = True,
     shared_weights: bool = False,
 ) -> tuple[Op, ...]:
@@ -179,6 +185,8 @@ def head_ops(
         Columns of the logits, such as :func:`padded_vocab`; 0: the tokenizer's size.
     fused_loss : bool
         Whether cross-entropy is one kernel without a second copy of the logits.
+    linear_loss : LinearLoss, optional
+        A loss that makes the logits part by part and keeps none of them for the backward pass.
     fused_kernels : bool
         As in :func:`costmodels.workload.layers.layer_ops`.
     shared_weights : bool
@@ -195,23 +203,36 @@ def head_ops(
     return (
         norm_op("final_norm", model.hidden, model.final_norm_parameters, Kernels(fused=fused_kernels)),
         _logits(model, columns, shared_weights=shared_weights),
-        Op(
-            name="loss",
-            module="head",
-            kind=OpKind.MEMORY,
-            split=Split.TENSOR,
-            traffic_elements_per_token=(_FUSED_LOSS_TRAFFIC if fused_loss else _LOSS_TRAFFIC) * columns,
-            backward_traffic=_FUSED_LOSS_BACKWARD if fused_loss else _LOSS_BACKWARD,
-            saved_elements_per_token=columns * float(fused_loss),
-            saved_bytes_per_token=FP32_BYTES * columns * (not fused_loss),
-        ),
+        _loss(columns, fused=fused_loss, linear=linear_loss),
     )
+
+
+def _loss(columns: int, *, fused: bool, linear: LinearLoss | None) -> Op:
+    """The loss on logits of so many columns."""
+    whole = Op(
+        name="loss",
+        module="head",
+        kind=OpKind.MEMORY,
+        split=Split.TENSOR,
+        traffic_elements_per_token=(_FUSED_LOSS_TRAFFIC if fused else _LOSS_TRAFFIC) * columns,
+        backward_traffic=_FUSED_LOSS_BACKWARD if fused else _LOSS_BACKWARD,
+        saved_elements_per_token=columns * float(fused),
+        saved_bytes_per_token=FP32_BYTES * columns * (not fused),
+    )
+    if linear is None:
+        return whole
+    parts = replace(whole, saved_elements_per_token=0.0, saved_bytes_per_token=0.0)
+    if linear.own_kernels:
+        return parts
+    each_pass = linear.logit_traffic_bytes / 2.0  # which pass moves it makes no difference: one follows the other
+    moved = each_pass * columns
+    return replace(parts, traffic_elements_per_token=0.0, traffic_bytes_per_token=moved, backward_traffic=1.0)
 
 
 def _logits(model: ModelSpec, columns: int, *, shared_weights: bool) -> Op:
     owned = 0 if shared_weights or model.tied_embeddings else columns * model.hidden
     return Op(
-        name="logits",
+        name=LOGITS,
         module="head",
         kind=OpKind.GEMM,
         split=Split.COLUMN,

@@ -10,6 +10,7 @@ from costmodels.workload.block import norm_op, norm_width, repeated_norm_paramet
 from costmodels.workload.ends import embedding_ops, head_ops, mtp_entry_ops, padded_vocab, side_ops
 from costmodels.workload.feedforward import dense_ops, moe_ops
 from costmodels.workload.kernels import Kernels, Softmax
+from costmodels.workload.linear_loss import LinearLoss
 from costmodels.workload.model import Attention, DenseFfn, Ffn, LayerKind, ModelSpec, OpaqueLayer, StateSpace
 from costmodels.workload.op import Op, OpKind, Split
 from costmodels.workload.scans import delta_ops, mamba_ops
@@ -65,6 +66,7 @@ def mtp_ops(
     vocab: int = 0,
     flash_attention: bool = True,
     fused_loss: bool = False,
+    linear_loss: LinearLoss | None = None,
     fused_kernels: bool = True,
 ) -> tuple[Op, ...]:
     """Return the ops of one multi-token-prediction layer with its own final norm, logits and loss; none without MTP.
@@ -77,7 +79,7 @@ def mtp_ops(
         The model.
     vocab : int
         Columns of the logits; 0: the tokenizer's size.
-    flash_attention, fused_loss, fused_kernels : bool
+    flash_attention, fused_loss, linear_loss, fused_kernels
         As in :func:`layer_ops` and :func:`head_ops`.
 
     Returns
@@ -91,7 +93,14 @@ def mtp_ops(
     return (
         *mtp_entry_ops(model, fused_kernels=fused_kernels),
         *_block_ops(model.mtp_kind, model, kernels),
-        *head_ops(model, vocab=vocab, fused_loss=fused_loss, fused_kernels=fused_kernels, shared_weights=True),
+        *head_ops(
+            model,
+            vocab=vocab,
+            fused_loss=fused_loss,
+            linear_loss=linear_loss,
+            fused_kernels=fused_kernels,
+            shared_weights=True,
+        ),
     )
 
 

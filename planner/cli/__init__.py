@@ -30,6 +30,7 @@ from planner.cli.options import (
     LauncherName,
     LauncherOrAsPlanned,
     LayersPerStage,
+    LossName,
     MicroBatch,
     Model,
     OffloadName,
@@ -50,6 +51,7 @@ from planner.cli.options import (
     Stages,
     TensorDegree,
     Thermal,
+    ZeroStage,
 )
 from planner.cli.searching import search
 
@@ -105,7 +107,7 @@ def estimate(  # noqa: PLR0913, PLR0917 - the flags are the command line's contr
     ep: ExpertDegree = 1,
     etp: ExpertTensor = None,
     dp: Replicas = None,
-    zero: Annotated[int, typer.Option("--zero", min=0, max=3, help="ZeRO stage; 3 is FSDP.")] = 1,
+    zero: ZeroStage = 1,
     shard_group: ShardGroup = None,
     micro_batch: MicroBatch = 1,
     layers_per_stage: LayersPerStage = None,
@@ -115,6 +117,7 @@ def estimate(  # noqa: PLR0913, PLR0917 - the flags are the command line's contr
     recompute: SomeRecompute = "none",
     software: SoftwareStated = None,
     offload: OffloadName = choices.Offload.NONE,
+    loss: LossName = choices.Loss.DEFAULT,
     power_cap: PowerCap = 0.0,
     thermal: Thermal = False,
     launcher: LauncherName = choices.Launcher.TORCHRUN,
@@ -133,22 +136,21 @@ def estimate(  # noqa: PLR0913, PLR0917 - the flags are the command line's contr
         recompute=recompute,
         software=tuple(software or ()),
         offload=offload.value,
+        loss=loss.value,
         power_cap_w=power_cap,
         thermal=thermal,
         launcher=launcher.value,
         profile=profile,
     )
     degrees: dict[str, Any] = {"tp": tp, "pp": pp, "cp": cp, "vpp": vpp, "ep": ep, "etp": etp, "dp": dp}
+    ways: dict[str, Any] = {"zero": zero, "shard_group": shard_group, "schedule": schedule, "rank_order": rank_order}
     explicit = commands.ExplicitLayout(
         **degrees,
-        zero=zero,
-        shard_group=shard_group,
+        **ways,
         micro_batch=micro_batch,
         layers_per_stage=layers_per_stage,
         sequence_parallel=sequence_parallel,
-        schedule=schedule,
         recompute=recompute,
-        rank_order=rank_order,
     )
     return commands.estimate(question, explicit, commands.Outputs(json=json_out), placement)
 

@@ -92,6 +92,10 @@ SoftwareStated = Annotated[
         "--software", help="What the run has unlike today's release: a preset, or compiled=off and such; repeatable."
     ),
 ]
+LossName = Annotated[
+    choices.Loss,
+    typer.Option("--loss", help="Cross-entropy on whole logits, or with the output matrix in parts; docs/memory.md."),
+]
 Thermal = Annotated[bool, typer.Option("--thermal", help="Price heat and place ranks by coolness.")]
 LauncherName = Annotated[
     choices.Launcher,
@@ -127,6 +131,7 @@ SequenceParallel = Annotated[
     bool | None, typer.Option("--sequence-parallel/--no-sequence-parallel", help="Default: on when tp > 1.")
 ]
 ScheduleName = Annotated[str | None, typer.Option("--schedule", help="1f1b, interleaved, gpipe, zb-h1, zb-2p, zbv.")]
+ZeroStage = Annotated[int, typer.Option("--zero", min=0, max=3, help="ZeRO stage; 3 is FSDP.")]
 ShardGroup = Annotated[
     int | None,
     typer.Option("--shard-group", min=1, help="Ranks that ZeRO shards over, such as those of a node; default: all."),

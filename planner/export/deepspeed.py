@@ -26,6 +26,7 @@ from planner.export.plan_checks import (
     has_experts,
     one_grid,
     placed_environment,
+    refuse_linear_loss,
     whole_or_no_recompute,
 )
 from planner.ingest.deepspeed import balanced_layers, layout_of, parse_deepspeed
@@ -65,6 +66,7 @@ def export_deepspeed(plan: Planned) -> Export:
     model, job, layout = plan.model, plan.job, plan.layout
     known = resolve_version(Framework.DEEPSPEED, plan.version)
     check_sizes(plan)
+    refuse_linear_loss(plan.job, "Megatron-DeepSpeed", "it has none; trainers of Hugging Face have liger and cut")
     grid = one_grid(layout, "DeepSpeed")
     check_rules(plan, Framework.DEEPSPEED, known)
     _check_pipeline(layout)

@@ -20,7 +20,7 @@ from hardware.errors import InputError
 from planner.export.launch import Export, Planned, Program
 from planner.export.megatron_hybrid import hybrid_program, is_hybrid, pattern_arguments
 from planner.export.megatron_model import model_arguments, model_notes
-from planner.export.plan_checks import check_sizes, has_experts, one_grid
+from planner.export.plan_checks import check_sizes, has_experts, one_grid, refuse_linear_loss
 from planner.ingest.megatron import judge, parse_megatron
 from planner.ingest.options import megatron_options
 from planner.plan_report import RankPlace
@@ -221,6 +221,7 @@ def _optimizer_arguments(job: TrainingJob) -> list[str]:
 
 def _software_arguments(job: TrainingJob, layout: Layout, grid: Strategy, *, is_moe: bool) -> list[str]:
     software, arguments = job.software, []
+    refuse_linear_loss(job, "Megatron-core", "releases up to 0.19 have no such loss, its development branch has linear")
     if software.tp_overlap and grid.sequence_parallel and grid.tp > 1:
         arguments.append("--tp-comm-overlap")
     if layout.vpp > 1 and not software.p2p_overlap:

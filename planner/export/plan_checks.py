@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from costmodels.job import TrainingJob
 from costmodels.layout import Granularity, Layout, Strategy
 from costmodels.workload.model import LayerKind, ModelSpec, MoeFfn
 from hardware.errors import InputError
@@ -39,6 +40,28 @@ def check_sizes(plan: Planned) -> None:
             f"are {samples} samples, the global batch is {job.global_batch}",
             allowed="a product equal to the global batch",
         )
+
+
+def refuse_linear_loss(job: TrainingJob, name: str, why: str) -> None:
+    """Refuse a loss that is computed with the output matrix, for a framework without a word for it.
+
+    Parameters
+    ----------
+    job : TrainingJob
+        Its software has the loss.
+    name : str
+        The framework, in words.
+    why : str
+        Where such a loss is, or that there is none.
+
+    Raises
+    ------
+    InputError
+        The plan has such a loss.
+    """
+    loss = job.software.linear_loss
+    if loss is not None:
+        raise InputError(f"loss {loss.name} cannot be said to {name}: {why}", allowed="a plan with --loss whole")
 
 
 def check_rules(plan: Planned, framework: Framework, version: str) -> None:

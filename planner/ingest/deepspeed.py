@@ -18,6 +18,7 @@ from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Layout, Strategy
 from costmodels.workload.architecture import Architecture
 from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
+from planner.choices import Loss
 from planner.ingest.deepspeed_sections import (
     MOST_STAGE,
     ZERO,
@@ -244,6 +245,13 @@ def gradient_bytes(launch: DeepSpeedLaunch) -> float:
     return _GRADIENT_BYTES.get(str(name), 0.0) if enabled(launch, "bf16") else 0.0
 
 
+def loss_of(launch: DeepSpeedLaunch) -> Loss:
+    """How a trainer on DeepSpeed computes its loss, where its options say so."""
+    if launch.arguments.has("--cut-cross-entropy"):
+        return Loss.CUT
+    return Loss.LIGER if launch.arguments.has("--use-liger-kernel") else Loss.DEFAULT
+
+
 def assumptions(launch: DeepSpeedLaunch) -> tuple[str, ...]:
     """What a price does not know of a launch, and what is read though DeepSpeed itself does not read it."""
     notes = []
@@ -256,6 +264,8 @@ def assumptions(launch: DeepSpeedLaunch) -> tuple[str, ...]:
         notes.append("the configuration has comments: DeepSpeed reads them, the Hugging Face Trainer's reader does not")
     unpriced = [key for key in _UNPRICED if zero.get(key) not in (None, False, 0, 1)]
     unpriced += [key for key in _QUANTIZED if switched(zero, key)]
+    if launch.arguments.text("--loss-type") == "chunked_nll":
+        notes.append("loss_type chunked_nll of TRL has no price here: it is priced on whole logits")
     return (*notes, *(f"zero_optimization: {key} has no price here, it is priced without" for key in unpriced))
 
 

@@ -12,6 +12,7 @@ from typing import Final
 from costmodels.workload import presets
 from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
+from planner.choices import Loss
 from planner.ingest.bridge import launcher_options_off, read_overrides
 from planner.ingest.judge_stated import any_value, judge_deepspeed, judge_galvatron, judge_torchtitan
 from planner.ingest.judged import SOURCES, JudgedLaunch, LaunchInput, unknown_names
@@ -35,6 +36,7 @@ _FP8: Final = MappingProxyType(
 _MOMENTS: Final = ("--exp-avg-dtype", "--exp-avg-sq-dtype")
 _MOMENT_BYTES: Final = MappingProxyType({"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0})
 _ONE_MOMENT: Final = ("sgd", "lion", "muon", "dist_muon")
+_FUSED_LOSS: Final = "--cross-entropy-loss-fusion"
 _WORLD: Final = ("trainer.num_nodes", "trainer.devices")
 _READ_JSON: Final = (Framework.DEEPSPEED, Framework.GALVATRON)
 
@@ -130,10 +132,17 @@ def _judged(
         optimizer_bytes=optimizer_bytes_of(launch.arguments),
         optimizer=launch.arguments.text("--optimizer", "adam"),
         optimizer_offload=launch.arguments.has("--optimizer-cpu-offload"),
+        loss=_loss(launch.arguments),
         wide_weights=not launch.arguments.has("--fp8-param-gather"),
         unknown=unknown_names(launch.faults),
         notes=notes,
     )
+
+
+def _loss(read: Arguments) -> Loss:
+    """Transformer Engine's fused loss where it is asked for; Megatron-LM's own holds as much fused as in kernels."""
+    asked = read.has(_FUSED_LOSS) and read.text("--cross-entropy-fusion-impl", "native") == "te"
+    return Loss.FUSED if asked else Loss.DEFAULT
 
 
 def _gradient_bytes(read: Arguments) -> float:
@@ -198,6 +207,7 @@ def _overrides(given: LaunchInput) -> JudgedLaunch:
         title=f"{name} {given.version} (Megatron core {CORE[framework]})",
         version=given.version,
         gradient_bytes=judged.gradient_bytes if read.gradients else 0.0,
+        loss=Loss.WHOLE if _FUSED_LOSS in read.answered and _FUSED_LOSS not in read.flags else judged.loss,
         unjudged=tuple(name for name in read.unjudged if framework is not Framework.NEMO or name not in _WORLD),
     )
 

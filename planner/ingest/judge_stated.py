@@ -11,7 +11,8 @@ from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, TITAN_SELECTIVE
 from costmodels.precision import precision
 from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
-from planner.ingest import deepspeed, galvatron, torchtitan
+from planner.choices import Loss
+from planner.ingest import deepspeed, galvatron, torchtitan, torchtitan_switches
 from planner.ingest.deepspeed_sections import key_table
 from planner.ingest.deepspeed_words import of_neox
 from planner.ingest.judged import (
@@ -61,8 +62,8 @@ def judge_torchtitan(given: LaunchInput) -> JudgedLaunch:
         notes.append(f"what configuration {config} sets is not known: torchtitan's own defaults are taken")
     if checkpoint not in ("full", "none", "selective"):
         notes.append(f"activation checkpointing {checkpoint} is priced as selective")
-    if not torchtitan.compiles(launch):
-        notes.append(f"the model is not compiled, and priced so; {torchtitan.COMPILED} compiles it")
+    if not torchtitan_switches.compiles(launch):
+        notes.append(f"the model is not compiled, and priced so; {torchtitan_switches.COMPILED} compiles it")
     plain = replace(launch, checkpoint=checkpoint if checkpoint == "full" else "none")
     facts = facts_of(model)
     given = replace(given, version=version)
@@ -73,7 +74,7 @@ def judge_torchtitan(given: LaunchInput) -> JudgedLaunch:
         lambda: torchtitan.stated_layout(plain, facts),
         torchtitan.degrees_of(launch, facts),
     )
-    judged = _with_violations(judged, torchtitan.switch_violations(plain, launch.checkpoint, facts))
+    judged = _with_violations(judged, torchtitan_switches.switch_violations(plain, launch.checkpoint, facts))
     layout = judged.layout
     if layout is not None:
         recompute = {"full": FULL_RECOMPUTE, "none": NO_RECOMPUTE}.get(checkpoint, TITAN_SELECTIVE)
@@ -88,7 +89,9 @@ def judge_torchtitan(given: LaunchInput) -> JudgedLaunch:
         precision=recipe,
         optimizer_bytes=precision(recipe).moment_bytes,
         state_offload=launch.arguments.has("--training.enable_cpu_offload"),
-        software=torchtitan.priced_as(launch),
+        loss=Loss.CHUNKED if torchtitan_switches.loss_chunks(launch) > 1 else Loss.WHOLE,
+        loss_chunks=torchtitan_switches.loss_chunks(launch),
+        software=torchtitan_switches.priced_as(launch),
         unjudged=unjudged,
         notes=(*notes, *judged.notes),
     )
@@ -149,6 +152,7 @@ def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
         gradient_bytes=deepspeed.gradient_bytes(launch),
         optimizer_offload=optimizer,
         state_offload=states,
+        loss=deepspeed.loss_of(launch),
         unknown=(*judged.unknown, *(name.partition(" ")[0] for name in launch.unread)),
         unjudged=tuple(word.partition("=")[0] for word in launch.unjudged if word.startswith("--")),
         notes=(*given.text.notes, *length, *judged.notes, *deepspeed.assumptions(launch), *ignored),

@@ -7,6 +7,7 @@ from typing import Final
 
 from costmodels.layout import Layout
 from costmodels.workload.model import ModelSpec
+from planner.choices import Loss
 from planner.ingest.launch_text import LaunchText
 from planner.ingest.options import Fault
 from planner.request import Framework
@@ -84,6 +85,8 @@ class JudgedLaunch:
         Its kind, such as ``adam`` or ``muon``.
     optimizer_offload, state_offload : bool
         The optimizer's states, or all states, lie in host memory.
+    loss, loss_chunks : Loss, int
+        How the launch computes its cross-entropy, as far as it says, and in how many chunks; 0: as many as usual.
     software : str
         Preset of :mod:`costmodels.software` that the launch is priced as; empty: that of its framework.
     wide_weights : bool
@@ -112,6 +115,8 @@ class JudgedLaunch:
     optimizer: str = "adam"
     optimizer_offload: bool = False
     state_offload: bool = False
+    loss: Loss = Loss.DEFAULT
+    loss_chunks: int = 0
     software: str = ""
     wide_weights: bool = False
     unknown: tuple[str, ...] = ()

@@ -30,8 +30,6 @@ from planner.ingest.torchtitan_words import (
 from planner.layouts.splits import even_chunks
 from planner.request import Framework
 from planner.rules.proposal import ModelFacts, Proposal, Split, Switches, replicas_of
-from planner.rules.table import Found
-from planner.rules.verdict import Violation
 
 _SCHEDULES: Final = MappingProxyType(
     {
@@ -53,11 +51,6 @@ _SELECTIVE: Final = "selective"
 _MODES: Final = ("full", "none", _SELECTIVE, "memory-budget", "memory_budget")
 _RECOMPUTE: Final = MappingProxyType({"full": FULL_RECOMPUTE, "none": NO_RECOMPUTE})
 _OWN_PLACES: Final = ("--hf_assets_path", "--dump_folder")
-COMPILED: Final = "--compile.enable"
-_ASYNC: Final = "--compile.enable_async_tensor_parallel"
-UNCAPTURED: Final = "--training.disable_cuda_graphs"
-MENDING: Final = MappingProxyType({COMPILED: "compile", UNCAPTURED: "disable_cuda_graphs"})
-"""Switches that mend a launch, and their short names."""
 _OWN: Final = ("--module", "--config")
 _VALUES: Final = MappingProxyType({"flag": "0", "list": "+"})
 _P: Final = "--parallelism."
@@ -300,59 +293,6 @@ def degrees_of(launch: TitanLaunch, model: ModelFacts) -> Proposal:
         model=model,
         split=Split(explicit=even_chunks(model.layers, pp, vpp) if 1 < pp <= launch.world else ()),
         switches=Switches(gpipe=name not in _FILLED, any_rounds=name not in _WHOLE_ROUNDS),
-    )
-
-
-def compiles(launch: TitanLaunch) -> bool:
-    """Whether the launch compiles its model, which torchtitan does only where it is told to."""
-    parts = ",".join(launch.arguments.texts("--compile.components")) or "model,loss"
-    return launch.arguments.has(COMPILED) and "model" in parts.split(",")
-
-
-def priced_as(launch: TitanLaunch) -> str:
-    """Software that the launch is priced as; empty as plans for torchtitan are."""
-    if not compiles(launch):
-        return "torchtitan-eager"
-    return "torchtitan-async-tp" if launch.arguments.has(_ASYNC) else ""
-
-
-def switch_violations(launch: TitanLaunch, checkpoint: str, model: ModelFacts) -> tuple[Violation, ...]:
-    """Switches that torchtitan refuses together.
-
-    Parameters
-    ----------
-    launch : TitanLaunch
-        See :func:`parse_torchtitan`.
-    checkpoint : str
-        Word of its activation checkpointing.
-    model : ModelFacts
-        Sizes of the model.
-    """
-    read = launch.arguments
-    needs = [
-        name
-        for name, asked in (
-            (_ASYNC, read.has(_ASYNC)),
-            (f"{CHECKPOINT}memory-budget", checkpoint == "memory-budget"),
-        )
-        if asked and not compiles(launch)
-    ]
-    found = [_refused(f"{name} without a compiled model", COMPILED, "torchtitan-compiled") for name in needs]
-    pp, ep = read.number(_P + "pipeline_parallel_degree", 1), read.number(_P + "expert_parallel_degree", 1)
-    told = f"pp {pp}" if pp > 1 else f"experts over ep {ep}" if model.experts and ep > 1 else ""
-    if told and not launch.old and not read.has(UNCAPTURED):
-        what = f"CUDA graphs, which are on, do not capture {told}"
-        found.append(_refused(what, UNCAPTURED, "torchtitan-cuda-graphs"))
-    return tuple(found)
-
-
-def _refused(what: str, option: str, rule: str) -> Violation:
-    return Violation(
-        rule=rule,
-        message=f"{what}; allowed: {option}",
-        values={"argument": option},
-        found=Found.PARSE,
-        source="torchtitan 0.3, trainer.py (Trainer.Config.__post_init__) and config/configs.py (CompileConfig)",
     )
 
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 _MODEL: Final = ("name", "flavor")
-SECTIONS: Final = ("training", "parallelism", "compile")
+SECTIONS: Final = ("training", "parallelism", "compile", "loss")
 """Sections whose options are judged."""
 CHECKPOINT: Final = "activation-checkpoint:"
 """What the subcommand of activation checkpointing begins with."""

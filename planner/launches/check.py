@@ -22,6 +22,7 @@ from planner.ingest.launch_text import LaunchText, read_launch_text
 from planner.ingest.other_frameworks import refuse_other_framework
 from planner.launches.near import near_launch
 from planner.layouts.build import uniform_layout
+from planner.losses import with_loss
 from planner.nearest import nearest
 from planner.plan_report import RankedLayout
 from planner.planning import estimate, over_islands
@@ -237,7 +238,7 @@ def job_of_launch(judged: JudgedLaunch, proposal: Proposal) -> TrainingJob:
     job = job_of(
         judged.framework, judged.precision, global_batch=max(1, proposal.global_batch), seq=max(1, proposal.seq)
     )
-    base = software(judged.software) if judged.software else job.software
+    base = with_loss(software(judged.software) if judged.software else job.software, judged.loss, judged.loss_chunks)
     tools = replace(
         base,
         activation_offload_layers=proposal.switches.cpu_offload_layers or base.activation_offload_layers,

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Final
 
 from hardware.errors import InputError
-from planner.ingest import deepspeed, torchtitan
+from planner.ingest import deepspeed, torchtitan, torchtitan_switches
 from planner.ingest.judge import judge_launch
 from planner.ingest.judge_stated import deepspeed_text
 from planner.ingest.judged import JudgedLaunch, LaunchInput, no_layout_rule
@@ -49,7 +49,7 @@ def near_launch(judged: JudgedLaunch, given: LaunchInput) -> tuple[Neighbour, ..
     if judged.framework is not Framework.TORCHTITAN:
         return _legal_as_written(judged, given)
     near = nearest_legal(proposal, judged.framework, version=judged.version, count=_TRIED)
-    mends = tuple((switch, torchtitan.MENDING[switch], 0, 1) for switch in _switches_needed(judged))
+    mends = tuple((switch, torchtitan_switches.MENDING[switch], 0, 1) for switch in _switches_needed(judged))
     read = torchtitan.read_torchtitan(given.text.arguments, world=given.world)
     candidates = [proposal, _filled(proposal), *(one.proposal for one in near)]
     written = dict.fromkeys((*_written(candidate, read), *mends) for candidate in candidates)
@@ -94,7 +94,7 @@ def _mended_batches(proposal: Proposal, given: LaunchInput) -> tuple[Neighbour, 
 def _switches_needed(judged: JudgedLaunch) -> tuple[str, ...]:
     """Switches that mend what no degree does."""
     needed = {violation.values.get("argument") for violation in judged.violations}
-    return tuple(dict.fromkeys(switch for switch in torchtitan.MENDING if switch in needed))
+    return tuple(dict.fromkeys(switch for switch in torchtitan_switches.MENDING if switch in needed))
 
 
 def _filled(proposal: Proposal) -> Proposal:
@@ -133,7 +133,7 @@ def _judged_again(changes: Written, given: LaunchInput) -> JudgedLaunch | None:
     words = [
         word
         for option, _, _, new in changes
-        for word in ((option,) if option in torchtitan.MENDING else (option, str(new)))
+        for word in ((option,) if option in torchtitan_switches.MENDING else (option, str(new)))
     ]
     return _judged(replace(given, text=replace(given.text, arguments=(*given.text.arguments, *words))))
 
