@@ -1,15 +1,15 @@
 """Runs torchtitan's own checks on a machine without GPUs.
 
 Standard input holds one JSON object a line, ``{"name", "world_size", "rank", "args"}``; standard output answers with
-one line each, ``{"name", "accepted", "step", "error", "layers", "groups", "model", "microbatches", "launch"}``, where
-``launch`` says what the command line and its configuration come to. torchtitan is imported once; every case runs in a
-forked child, because process groups are global.
+one line each, ``{"name", "accepted", "step", "error", "layers", "groups", "model", "microbatches", "chunks",
+"launch"}``, where ``launch`` says what the command line and its configuration come to. torchtitan is imported once;
+every case runs in a forked child, because process groups are global.
 
 What is real: the configuration registry and its command line (``ConfigManager``, tyro), the checks of
 ``Trainer.Config`` and of the model's ``update_from_config``, the device meshes of ``ParallelDims`` (over PyTorch's fake
 backend), the split of modules into pipeline stages, and the schedule with its checks. What stands in: ``triton``, and
-the model whose modules are split (empty modules with the model's names). Two checks of ``Trainer.__init__``, which
-needs GPUs, are asked here in words: whole gradient accumulation, and the divisor of the sequence.
+the model whose modules are split (empty modules with the model's names). Two checks of ``Trainer.__init__`` and one of
+``ChunkedLossWrapper``, which need GPUs, are asked here in words: whole gradient accumulation, the sequence's divisors.
 """
 
 # ruff: noqa: PLC0415  -- torchtitan and PyTorch are imported after their stand-ins are in place
@@ -67,6 +67,8 @@ def check_trainer(config: Any, dims: Any) -> None:
     sequence *= 2 * dims.cp if dims.cp > 1 else 1
     if config.training.seq_len % sequence:
         raise forks.RefusedError("trainer", f"sequence {config.training.seq_len} % {sequence}")
+    if config.training.seq_len // dims.cp % config.loss.num_chunks:
+        raise forks.RefusedError("trainer", f"sequence {config.training.seq_len // dims.cp} % {config.loss.num_chunks}")
     local = config.training.local_batch_size * dims.dp_replicate * dims.dp_shard
     batch = config.training.global_batch_size
     config.training.global_batch_size = batch = local if batch < 0 else batch
@@ -173,7 +175,8 @@ def judge(manager: Any, case: dict[str, Any]) -> dict[str, Any]:
         raise
     except Exception as error:
         raise forks.RefusedError("pipeline", f"{type(error).__name__}: {error}") from None
-    answer = {"layers": layers, "microbatches": microbatches, "groups": groups(dims), "model": found}
+    chunks = config.loss.num_chunks
+    answer = {"layers": layers, "microbatches": microbatches, "groups": groups(dims), "model": found, "chunks": chunks}
     return {**answer, "launch": launch_of(config, dims)}
 
 
@@ -223,6 +226,9 @@ def settings(module: str, config: str) -> dict[str, Any]:
             names = [field.name for field in dataclasses.fields(value)]
             found = {name: getattr(value, name) for name in names if getattr(value, name) != getattr(plain, name)}
             changed[section.name] = {name: entry for name, entry in found.items() if name != "steps"}
+        elif section.name == "loss":
+            changed["loss"] = {"num_chunks": value.num_chunks}
+            others["loss"] = ["loss_fn"]
         elif section.name not in ("model_spec", "activation_checkpoint"):
             inner = dataclasses.fields(value) if dataclasses.is_dataclass(value) else ()
             others[section.name] = sorted(field.name for field in inner)

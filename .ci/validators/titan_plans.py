@@ -24,12 +24,15 @@ from costmodels.software import software
 from costmodels.workload.model import ModelSpec
 from costmodels.workload.presets import model
 from hardware.errors import InputError
+from planner.choices import Loss
 from planner.export.hosts import RankRow, Site
 from planner.export.launch import Export, Planned
 from planner.export.torchtitan import export_torchtitan, launch_arguments
 from planner.ingest.plain_layout import uniform_stages
 from planner.ingest.torchtitan import option_table
 from planner.ingest.torchtitan_models import registry
+from planner.ingest.torchtitan_switches import CHUNKS
+from planner.losses import with_loss
 from planner.request import Framework
 from planner.rules import Found, check_layout, facts_of
 
@@ -96,7 +99,10 @@ def legal_export(rng: random.Random, name: str) -> tuple[ModelSpec, Layout, Expo
             global_batch=rng.choice((64, 128, 256)),
             seq=rng.choice((2048, 4096)),
             precision=precision(rng.choice(("bf16", "bf16", "fp32")), framework="torchtitan"),
-            software=replace(software("torchtitan"), compiled=rng.random() < 0.7, tp_overlap=rng.random() < 0.3),
+            software=with_loss(
+                replace(software("torchtitan"), compiled=rng.random() < 0.7, tp_overlap=rng.random() < 0.3),
+                rng.choice((Loss.WHOLE, Loss.CHUNKED, Loss.CHUNKED)),
+            ),
         )
         layout = random_layout(rng, spec, job.global_batch)
         if layout.gpus > MOST_GPUS or check_layout(layout, spec, job, framework=Framework.TORCHTITAN):
@@ -170,8 +176,13 @@ def problem_of(plan: tuple[ModelSpec, Layout, Export], answer: dict[str, object]
     wanted = [list(chunks) for chunks in layout.layers_per_stage]
     if answer["layers"] != wanted:
         return f"layers {answer['layers']}, planned {wanted}"
-    if answer["microbatches"] != layout.num_microbatches:
-        return f"{answer['microbatches']} micro-batches, planned {layout.num_microbatches}"
+    planned = {
+        "microbatches": layout.num_microbatches,
+        "chunks": int(export.arguments[export.arguments.index(CHUNKS) + 1]),
+    }
+    for what, number in planned.items():
+        if answer[what] != number:
+            return f"{answer[what]} {what}, planned {number}"
     built, facts = answer["model"], facts_of(spec)
     wrong = {name: size for name, size in built.items() if size != getattr(facts, name)}  # type: ignore[attr-defined]
     if wrong:
