@@ -305,6 +305,7 @@ def question_of(request: PlanRequest) -> Question:
         ``request_of(question_of(request))`` equals the request when its model and cluster are presets or files.
     """
     typed = dict(request.words)
+    stated = tuple(told for name, told in request.words if name == "software")
     return Question(
         model=typed.get("model", request.model.name),
         cluster=typed.get("cluster", request.cluster.name),
@@ -318,13 +319,13 @@ def question_of(request: PlanRequest) -> Question:
         top=request.top,
         time_limit_s=request.time_limit_s,
         offload=_offload_of(request.job.software).value,
-        loss=_loss_word(request),
+        loss=_loss_word(request, stated),
         power_cap_w=request.job.power_cap_w,
         thermal=request.thermal,
         launcher=request.launcher.value,
         profile=typed.get("profile", ""),
         telemetry=tuple(path for name, path in request.words if name == "telemetry"),
-        software=tuple(told for name, told in request.words if name == "software"),
+        software=stated,
     )
 
 
@@ -420,11 +421,11 @@ def _offload_of(tools: Software) -> Offload:
     return Offload.OPTIMIZER if tools.optimizer_offload else Offload.NONE
 
 
-def _loss_word(request: PlanRequest) -> str:
-    """The loss in the words of a question: ``default`` where it is that of plans of its framework."""
-    tools = request.job.software
-    usual = with_todays_loss(_software(request.framework, request.job.precision.gemm), request.framework)
-    return (Loss.DEFAULT if said_loss(tools) is said_loss(usual) else said_loss(tools)).value
+def _loss_word(request: PlanRequest, stated: Sequence[str]) -> str:
+    """The loss in the words of a question: ``default`` where it is that of a job of the framework as stated."""
+    job = request.job
+    usual = job_of(request.framework, job.precision.name, global_batch=1, seq=1, stated=stated).software
+    return (Loss.DEFAULT if said_loss(job.software) is said_loss(usual) else said_loss(job.software)).value
 
 
 def _check_power(machine: Cluster, cap_w: float) -> None:

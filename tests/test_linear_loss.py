@@ -216,3 +216,10 @@ def test_exports_say_the_loss_or_refuse_it():
             InputError, match=r"loss (linear|liger) cannot be said to .*; allowed: a plan with --loss whole"
         ):
             words(framework, Loss.LIGER if framework is Framework.DEEPSPEED else Loss.LINEAR)
+
+
+def test_a_loss_that_the_software_states_is_no_other():
+    asked = Question(model="llama32_1b", cluster="dgx-h100:1", global_batch=8, seq=4096, software=("fused_loss=on",))
+    request = request_of(asked)
+    assert request.job.software.fused_loss
+    assert question_of(request) == asked
