@@ -1,98 +1,58 @@
 """Models by name: presets, Hugging Face configurations and TOML files behind one function."""
 
 import re
-import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from difflib import SequenceMatcher, get_close_matches
+from collections.abc import Iterable
+from dataclasses import replace
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
+from typing import Final
 
 from costmodels.workload.architecture import Architecture
 from costmodels.workload.model import LayerKind, LayerRun, ModelSpec, OpaqueLayer
+from costmodels.workload.preset_table import PresetEntry, alike, entries, exact, normalise, spellings, stated_sizes
 from costmodels.workload.resnet import SIZES, wide_resnet
 from hardware.errors import InputError
 
-_FILE = Path(__file__).with_name("models.toml")
 _SUFFIXES = (".json", ".toml")
 _SHOWN_FILES = 5  # of a folder that is no model
+_SHOWN_NAMES = 3  # of presets near a wrong name
+_NEAREST = 6  # spellings near a wrong name, several of which may be one preset's
+_SAME_SIZE: Final = 1.6
+"""A name's round size and the parameters differ by up to 1.4 (Gemma 2 of 2B: 2.6 billion); 1.3b and 13b by 10."""
 
 
-@dataclass(frozen=True)
-class _Entry:
-    """One preset as its file states it."""
-
-    name: str
-    facts: Mapping[str, object]
-    source: str
-    notes: tuple[str, ...]
-    aliases: tuple[str, ...]
-
-
-def normalise(name: str) -> str:
-    """Return a model's name without case and without the characters ``- _ . `` and space.
-
-    Parameters
-    ----------
-    name : str
-        As a user writes it.
-
-    Returns
-    -------
-    str
-        Equal for all spellings that mean the same model.
-    """
-    return name.lower().translate(str.maketrans("", "", "-_. "))
+def _entry(name: str) -> PresetEntry | None:
+    """Return the preset of a name: as it is spelled, then with other separators if its size agrees."""
+    for spelling in spellings(name):
+        found = exact(spelling)
+        if found is not None:
+            return found
+        sizes = stated_sizes(spelling)
+        for entry in alike(spelling):
+            if not sizes or _of_size(_build(entry), sizes):
+                return entry
+    return None
 
 
-def _separated(name: str) -> str:
-    """Return the name with one mark for every separator, so that 1.3b and 13b stay apart."""
-    return name.lower().translate(str.maketrans("-. ", "___"))
+def _of_size(spec: ModelSpec, sizes: tuple[tuple[float, ...], ...]) -> bool:
+    """Whether all the sizes that a name states are a model's, all of its parameters or the active ones."""
+    # Imported here: names that are spelled as their presets are should not pay for the ops of models.
+    from costmodels.workload.counts import parameter_count  # noqa: PLC0415
+
+    count = parameter_count(spec)
+    own = (count.total, count.active)
+    return all(
+        any(1.0 / _SAME_SIZE < reading / mine < _SAME_SIZE for reading in readings for mine in own)
+        for readings in sizes
+    )
 
 
-@dataclass(frozen=True)
-class _Table:
-    """Presets by separated spelling, and separated spellings by normalised name."""
-
-    entries: Mapping[str, _Entry]
-    spellings: Mapping[str, tuple[str, ...]]
-
-
-@cache
-def _table() -> _Table:
-    with _FILE.open("rb") as file:
-        families = tomllib.load(file)
-    entries: dict[str, _Entry] = {}
-    for family in families.values():
-        for name, own in family["models"].items():
-            facts = {**family.get("facts", {}), **own}
-            source = facts.pop("source", family["source"])
-            notes = tuple(facts.pop("notes", ()))
-            aliases = tuple(facts.pop("aliases", ()))
-            entry = _Entry(name, MappingProxyType(facts), source, notes, aliases)
-            for spelling in (name, *aliases):
-                entries[_separated(spelling)] = entry
-    for name in SIZES:
-        entries[_separated(name)] = _Entry(name, MappingProxyType({}), "", (), ())
-    spellings: dict[str, tuple[str, ...]] = {}
-    for spelling in entries:
-        key = normalise(spelling)
-        spellings[key] = (*spellings.get(key, ()), spelling)
-    return _Table(MappingProxyType(entries), MappingProxyType(spellings))
-
-
-def _entry(name: str) -> _Entry | None:
-    """Return the preset of a name: the same separators first, then the likest of those that differ in separators."""
-    table = _table()
-    wanted = _separated(name)
-    if wanted in table.entries:
-        return table.entries[wanted]
-    spellings = table.spellings.get(normalise(name), ())
-    if not spellings:
-        return None
-    likest = max(spellings, key=lambda spelling: (SequenceMatcher(None, wanted, spelling).ratio(), spelling))
-    return table.entries[likest]
+def _build(entry: PresetEntry) -> ModelSpec:
+    if entry.name in SIZES:
+        return wide_resnet(entry.name, *SIZES[entry.name])
+    facts = Architecture(**entry.facts)  # type: ignore[arg-type]
+    return facts.build(entry.name, sources=(entry.source,), notes=entry.notes)
 
 
 def names() -> tuple[str, ...]:
@@ -103,7 +63,7 @@ def names() -> tuple[str, ...]:
     tuple of str
         Without aliases.
     """
-    return tuple(dict.fromkeys(entry.name for entry in _table().entries.values()))
+    return tuple(entry.name for entry in entries())
 
 
 def architecture(name: str) -> Architecture | None:
@@ -138,12 +98,7 @@ def find(name: str) -> ModelSpec | None:
         None when no preset has this name.
     """
     entry = _entry(name)
-    if entry is None:
-        return None
-    if entry.name in SIZES:
-        return wide_resnet(entry.name, *SIZES[entry.name])
-    facts = Architecture(**entry.facts)  # type: ignore[arg-type]
-    return facts.build(entry.name, sources=(entry.source,), notes=entry.notes)
+    return _build(entry) if entry else None
 
 
 def beginning(name: str) -> ModelSpec | None:
@@ -169,8 +124,8 @@ def model(name_or_path: str) -> ModelSpec:
     Parameters
     ----------
     name_or_path : str
-        A preset (case and the characters ``- _ .`` do not matter), the path of a Hugging Face ``config.json`` or of a
-        folder with one, or the path of a TOML file.
+        A preset (case, the characters ``- _ .``, owner, tuning and number format do not matter), the path of a Hugging
+        Face ``config.json`` or of a folder with one, or the path of a TOML file.
 
     Returns
     -------
@@ -185,7 +140,7 @@ def model(name_or_path: str) -> ModelSpec:
     path = Path(name_or_path)
     if path.suffix.lower() in _SUFFIXES:
         return _read(path)
-    found = find(name_or_path)
+    found = None if len(path.parts) > 1 and path.is_dir() else find(name_or_path)
     if found is not None:
         return found
     if not path.is_dir():
@@ -223,9 +178,10 @@ def unknown(name: str) -> InputError:
     InputError
         To be raised.
     """
-    by_key = {normalise(known): known for known in names()}
-    last = name.rstrip("/").rpartition("/")[2]  # of a hub's owner/name
-    near = [by_key[key] for key in get_close_matches(normalise(last), by_key, n=3)]
+    by_key = {normalise(spelling): entry.name for entry in entries() for spelling in (entry.name, *entry.aliases)}
+    *_, shortest = spellings(name)
+    close = get_close_matches(normalise(shortest), by_key, n=_NEAREST)
+    near = list(dict.fromkeys(by_key[key] for key in close))[:_SHOWN_NAMES]
     hint = f"; nearest: {', '.join(near)}" if near else ""
     return InputError(
         f"model {name!r} is not known{hint}",
