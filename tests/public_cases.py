@@ -48,10 +48,14 @@ COLUMNS = {
     "seq": "seq_len",
     "offload": "offload",
     "dispatcher": "moe_dispatcher",
+    "overlap": "overlap",
+    "routing": "token_routing",
+    "network_gbps": "scaleout_gbps_per_node",
     "notes": "notes",
 }
 CARDS = {
     "A100-80GB": "A100-SXM-80GB",
+    "H200-141GB": "H200-SXM-141GB",
     "V100-32GB / A100-40GB": "A100-SXM-40GB",
     "H100-80GB": "H100-SXM-80GB",
     "H100-95GB": "H100-96GB",
@@ -90,7 +94,7 @@ def row_of(case: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, str]:
     row = {"tp": "1", "pp": "1"}
     row |= {column: str(told[name]) for name, column in COLUMNS.items() if told.get(name) is not None}
     row["id"] = f"{case['id']}-{told.get('name', '')}"
-    row["framework"] = str(case["framework"]).lower()
+    row["framework"] = str(told.get("framework", case["framework"])).lower()
     row["model"] = case.get("preset", case["id"])
     row["hardware"] = CARDS.get(told["gpu"], told["gpu"])
     row["precision"] = str(told.get("precision", "bf16")).split()[0]
@@ -98,9 +102,7 @@ def row_of(case: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, str]:
     plain = not recompute or recompute.startswith(WHOLE_RECOMPUTE)
     row["recompute"] = recompute if plain else f"selective:{recompute}"
     if case.get("network") == "omni-path":
-        row |= {"scaleout_gbps_per_node": "400", "interconnect": "omni-path"}
-    if told.get("ep_overlap"):
-        row["overlap"] = "ep: overlap_moe_expert_parallel_comm"
+        row = {"scaleout_gbps_per_node": "400", **row, "interconnect": "omni-path"}
     row["source"] = case["source"]
     row.setdefault("global_batch_size", str(int(told.get("dp") or told.get("n_gpus") or 1) * int(told.get("mbs") or 1)))
     return row
@@ -201,6 +203,14 @@ def _ratio(_: Mapping[str, Any], entry: Mapping[str, Any], found: Mapping[str, P
     return Outcome(asks=asks, agrees=agrees, told=f"{one / other:.3f}")
 
 
+def _steps_within(case: Mapping[str, Any], entry: Mapping[str, Any], found: Mapping[str, Prediction]) -> Outcome:
+    measured = {variant["name"]: variant.get("seen", {}).get("step_s", 0.0) for variant in case["variant"]}
+    ratios = {name: (found[name].step_time_s or 0.0) / measured[name] for name in entry["variants"]}
+    wrong = {name: ratio for name, ratio in ratios.items() if abs(ratio - 1.0) > entry["tol"]}
+    told = ", ".join(f"{name} {ratio - 1.0:+.0%}" for name, ratio in wrong.items())
+    return Outcome(asks=f"step within {entry['tol']:.0%}: {len(ratios)}", agrees=not wrong, told=told)
+
+
 def _order(_: Mapping[str, Any], entry: Mapping[str, Any], found: Mapping[str, Prediction]) -> Outcome:
     sizes = [found[entry[key]].peak_mem_bytes or 0.0 for key in ("heavier", "lighter")]
     asks = f"{entry['heavier']} holds more than {entry['lighter']}"
@@ -275,6 +285,7 @@ CHECKS: dict[str, Callable[..., Outcome]] = {
     "faster": _faster,
     "faster_tokens": _faster,
     "step_ratio": _ratio,
+    "step_within": _steps_within,
     "legal": _legality,
     "illegal": _legality,
 }

@@ -7,10 +7,13 @@ import pytest
 from rich.console import Console
 
 from costmodels.layout import Layout, Strategy
+from costmodels.placement import identity
+from hardware.cluster import DeviceState
 from hardware.errors import InputError
 from planner.advice.explain import clock_share, falls, waterfall
 from planner.advice.gap import GROUPS, Gap, explain_gap, part_seconds, term_errors
 from planner.advice.measured_step import measured_step_s
+from planner.advice.what_if import slow_device_for, what_ifs
 from planner.layouts.build import uniform_layout
 from planner.planning import estimate
 from planner.question import Question, request_of
@@ -161,6 +164,26 @@ def test_the_fall_begins_at_peak_and_ends_at_the_utilization_of_the_step(model, 
     assert ("clock below its highest" in names) == (clock < 1.0)
     slower = replace(ranked, cost=replace(ranked.cost, power=replace(ranked.cost.power, clock_hz=0.0)))
     assert clock_share(slower, request.cluster) == 1.0
+
+
+def test_one_slow_accelerator_is_named_with_how_slow_it_would_be():
+    """Found again from the step that it makes, between and beyond those that are listed; a faster run has none."""
+    request = asked("llama3_8b", "dgx-h100:2")
+    ranked = estimate(request, layout(Strategy(tp=8, dp=1, zero=0, sequence_parallel=True), (16, 16)))
+    predicted_s, found = ranked.cost.step.total_s, what_ifs(request, ranked)
+    island = request.cluster.islands[0]
+    for slower in (0.04, 0.2):
+        slow = replace(island, devices=(DeviceState(node=1, gpu=0, speed=1.0 - slower),))
+        there = replace(request, cluster=replace(request.cluster, islands=(slow,)))
+        step_s = estimate(there, ranked.layout, None, identity(16, 8)).cost.step.total_s
+        assert slow_device_for(step_s, predicted_s, found) == pytest.approx(slower, rel=0.25)
+    assert slow_device_for(0.9 * predicted_s, predicted_s, found) == 0.0
+    assert slow_device_for(1.1 * predicted_s, predicted_s, ()) == 0.0
+    assert slow_device_for(50.0 * predicted_s, predicted_s, found) == 0.0
+    stream = io.StringIO()
+    gap = explain_gap(request, ranked.layout, 1.06 * predicted_s)
+    print_gap(Console(file=stream, width=100), gap, ranked.evidence, 0.0625)
+    assert "One GPU alone would hold it were it 6.2 % slower" in " ".join(stream.getvalue().split())
 
 
 @pytest.mark.parametrize("width", [80, 100, 140])

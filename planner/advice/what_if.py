@@ -1,6 +1,6 @@
 """What a layout's step would take under other circumstances: dispatchers, routing, power caps, one slow accelerator."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -35,10 +35,11 @@ SLOWER: Final = (0.025, 0.05, 0.10)
 
 @dataclass(frozen=True, kw_only=True)
 class WhatIf:
-    """One circumstance in words, and the step time under it."""
+    """One circumstance in words, and the step time under it; ``slower``: by how much one accelerator is, or 0.0."""
 
     words: str
     step_s: float
+    slower: float = 0.0
 
 
 def what_ifs(request: PlanRequest, ranked: RankedLayout, constants: Constants | None = None) -> tuple[WhatIf, ...]:
@@ -122,4 +123,30 @@ def _slow(request: PlanRequest, ranked: RankedLayout, constants: Constants | Non
         island = replace(islands[0], devices=(DeviceState(node=node, gpu=gpu, speed=1.0 - slower),))
         changed = replace(request, cluster=replace(request.cluster, islands=(island,)))
         cost = estimate(changed, layout, constants, places).cost
-        yield WhatIf(words=f"one GPU of {layout.gpus:,} {100.0 * slower:g} % slower", step_s=cost.step.total_s)
+        words = f"one GPU of {layout.gpus:,} {100.0 * slower:g} % slower"
+        yield WhatIf(words=words, step_s=cost.step.total_s, slower=slower)
+
+
+def slow_device_for(step_s: float, predicted_s: float, found: Sequence[WhatIf]) -> float:
+    """Return by how much one accelerator would have to be slower than its like for a step to take so long.
+
+    Parameters
+    ----------
+    step_s, predicted_s : float
+        The step, and what it takes where all are alike [s].
+    found : sequence of WhatIf
+        Of :func:`what_ifs`.
+
+    Returns
+    -------
+    float
+        Between the slow ones that were priced, beyond the slowest of them in proportion; 0.0 where none was priced,
+        the step is no longer than predicted, or none could be so slow.
+    """
+    priced = [(0.0, predicted_s), *((one.slower, one.step_s) for one in found if one.slower)]
+    if len(priced) == 1 or not predicted_s < step_s or priced[-1][1] <= predicted_s:
+        return 0.0
+    if step_s <= priced[-1][1]:
+        return float(np.interp(step_s, [seconds for _, seconds in priced], [slower for slower, _ in priced]))
+    slower = priced[-1][0] * (step_s - predicted_s) / (priced[-1][1] - predicted_s)
+    return slower if slower < 1.0 else 0.0

@@ -34,7 +34,7 @@ def explain(path: Path, rank: int, measured_s: float | None = None, measured: tu
     from planner.advice.heat import heat_advice  # noqa: PLC0415
     from planner.advice.measured_step import measured_step_s  # noqa: PLC0415
     from planner.advice.remedies import remedies, repriced  # noqa: PLC0415
-    from planner.advice.what_if import what_ifs  # noqa: PLC0415
+    from planner.advice.what_if import slow_device_for, what_ifs  # noqa: PLC0415
     from planner.infeasible.refused_savings import refused_savings  # noqa: PLC0415
     from planner.placement import stated_placement  # noqa: PLC0415
     from planner.report.explain_text import Surroundings, print_change, print_explanation  # noqa: PLC0415
@@ -60,7 +60,8 @@ def explain(path: Path, rank: int, measured_s: float | None = None, measured: tu
     print_explanation(console, report, rank, changes, around)
     print_change(console, before, ranked)
     if gap is not None:
-        print_gap(console, gap, ranked.evidence)
+        slow = slow_device_for(gap.measured_s, gap.predicted_s, around.what_ifs)
+        print_gap(console, gap, ranked.evidence, slow)
     return DONE
 
 

@@ -70,7 +70,7 @@ _WORDS: Final[Mapping[str, _Words]] = MappingProxyType(
 )
 
 
-def print_gap(console: Console, gap: Gap, evidence: Evidence) -> None:
+def print_gap(console: Console, gap: Gap, evidence: Evidence, slow_device: float = 0.0) -> None:
     """Print which parts of a step most likely hold the difference to a measured one.
 
     Parameters
@@ -81,6 +81,8 @@ def print_gap(console: Console, gap: Gap, evidence: Evidence) -> None:
         Of :func:`planner.advice.gap.explain_gap`.
     evidence : Evidence
         Of the prediction, for its interval.
+    slow_device : float
+        By how much one accelerator alone would have to be slower to hold the difference; 0.0: that is not told.
     """
     console.print()
     share = gap.value_s / gap.predicted_s
@@ -102,7 +104,15 @@ def print_gap(console: Console, gap: Gap, evidence: Evidence) -> None:
     inside = evidence.low_s <= gap.measured_s <= evidence.high_s
     said = "inside" if inside else "outside"
     sentence = f"It is {said} the interval of the prediction, {interval(evidence.low_s, evidence.high_s)}."
-    show(console, section(title, Text(f"  {sentence}")), _table(gap.suspects), *_verdict(gap))
+    alone = (Text(_slow_device(slow_device)),) if slow_device > 0.0 else ()
+    show(console, section(title, Text(f"  {sentence}")), _table(gap.suspects), *_verdict(gap), *alone)
+
+
+def _slow_device(slower: float) -> str:
+    return (
+        f"One GPU alone would hold it were it {percent(slower)} slower than its like: all ranks wait for the slowest. "
+        "Time one small job on every node by itself; `plan import telemetry` reads what monitoring has on each GPU."
+    )
 
 
 def _table(suspects: Sequence[Suspect]) -> RenderableType:
