@@ -113,7 +113,8 @@ def checkpoint_bytes(model: ModelSpec, job: TrainingJob) -> float:
     """Bytes of a checkpoint: weights in the working width, and the optimizer's states with its master copy.
 
     Gradients are not saved. 176 billion parameters under Adam with fp32 masters: 2.46 TB, saved as 2.3 TB by BLOOM
-    (bigscience-workshop, training chronicles), whose embedding's optimizer states were left out.
+    (bigscience-workshop, training chronicles), whose embedding's optimizer states were left out. Of a frozen model
+    with adapters these are saved alone.
     """
     held = parameter_bytes(job)
     saved = (
@@ -121,7 +122,7 @@ def checkpoint_bytes(model: ModelSpec, job: TrainingJob) -> float:
         if job.software.main_params_in_optimizer
         else (held.weights + held.optimizer)
     )
-    return parameter_count(model).total * saved
+    return parameter_count(model).total * saved * job.trained_share
 
 
 def goodput(model: ModelSpec, job: TrainingJob, cluster: Cluster, gpus: int) -> Goodput:

@@ -142,6 +142,7 @@ class TrainingJob:
     ``trained_share`` is the share of the parameters that are trained: below 1.0 adapters beside frozen weights (LoRA),
     whose gradients are not computed, reduced or stored. ``adapter_modules`` are the recompute modules whose products
     have adapters: those of other modules then need no input in the backward pass; empty: all keep theirs.
+    ``adapter_rank`` is the rank of those adapters, whose products are priced with it; 0: not known, they are not.
     ``optimizer_bytes`` is the size of the optimizer's states per parameter besides master weights (8.0: Adam in fp32).
     """
 
@@ -152,4 +153,5 @@ class TrainingJob:
     optimizer_bytes: float = 8.0
     trained_share: float = 1.0
     adapter_modules: tuple[str, ...] = ()
+    adapter_rank: int = 0
     power_cap_w: float = 0.0  # per GPU; 0.0: the part's own limit

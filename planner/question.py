@@ -20,6 +20,7 @@ from costmodels.workload.model import ModelSpec
 from hardware.catalog import cluster
 from hardware.cluster import Cluster
 from hardware.errors import InputError
+from planner.adapters import asked_adapters, said_targets, targets_of
 from planner.choices import Loss, Offload
 from planner.devices.telemetry import with_telemetry
 from planner.evidence.profile_use import check_profile
@@ -83,6 +84,9 @@ class Question:
         Items such as ``tp=4``.
     offload : str
         What lies in host memory: ``none``, ``optimizer``, ``states``.
+    lora_rank, lora_targets : int, str
+        Rank of adapters that are trained in the place of the model, 0: none; and what they stand beside, such as
+        ``attn+mlp``.
     loss : str
         How the cross-entropy is computed, see :class:`planner.choices.Loss`.
     power_cap_w : float
@@ -108,6 +112,8 @@ class Question:
     time_limit_s: float = 60.0
     offload: str = "none"
     loss: str = "default"
+    lora_rank: int = 0
+    lora_targets: str = ""
     power_cap_w: float = 0.0
     thermal: bool = False
     launcher: str = "torchrun"
@@ -229,6 +235,7 @@ def request_for(question: Question, model: ModelSpec, machine: Cluster, job: Tra
     framework = choice(Framework, question.framework, "framework")
     tools = _offloading(job.software, choice(Offload, question.offload, "offload"), framework)
     tools = with_loss(tools, loss_of(question.loss, framework))
+    job = asked_adapters(job, model, framework, question.lora_rank, targets_of(question.lora_targets))
     pinned = list(question.fixed)
     if tools.state_offload and not any(pin.startswith("zero=") for pin in pinned):
         pinned.append("zero=3")  # whole weights lie nowhere else
@@ -320,6 +327,8 @@ def question_of(request: PlanRequest) -> Question:
         time_limit_s=request.time_limit_s,
         offload=_offload_of(request.job.software).value,
         loss=_loss_word(request, stated),
+        lora_rank=request.job.adapter_rank,
+        lora_targets=said_targets(request.job),
         power_cap_w=request.job.power_cap_w,
         thermal=request.thermal,
         launcher=request.launcher.value,
@@ -383,6 +392,8 @@ def question_from(values: Mapping[str, object], where: str) -> Question:
         time_limit_s=read.number("time_limit_s", default=60.0),
         offload=read.text("offload", default="none"),
         loss=read.text("loss", default="default"),
+        lora_rank=read.whole("lora_rank", default=0),
+        lora_targets=read.text("lora_targets", default=""),
         power_cap_w=read.number("power_cap_w", default=0.0),
         thermal=read.flag("thermal", default=False),
         launcher=read.text("launcher", default="torchrun"),

@@ -32,12 +32,14 @@ OPTIONS = {
         "--global-batch", "--seq", "--precision", "--framework", "--objective", "--micro-batch", "--recompute", "--fix",
         "--top", "--time-limit", "--offload", "--power-cap", "--thermal", "--launcher", "--profile", "--json", "--html",
         "--trace", "--telemetry", "--from", "--rank", "--software", "--loss",
+        "--lora-rank", "--lora-targets",
     },
     "estimate": {
         "--global-batch", "--seq", "--precision", "--framework", "--tp", "--pp", "--cp", "--vpp", "--ep", "--etp",
         "--dp", "--zero", "--shard-group", "--micro-batch", "--layers-per-stage", "--sequence-parallel",
         "--no-sequence-parallel", "--rank-order", "--schedule", "--recompute", "--offload", "--power-cap", "--thermal",
         "--launcher", "--placement", "--profile", "--json", "--software", "--loss",
+        "--lora-rank", "--lora-targets",
     },
     "fewest": {
         "--global-batch", "--seq", "--precision", "--framework", "--recompute", "--fix", "--time-limit", "--json",

@@ -106,7 +106,7 @@ HEADING = {"schema": int, "planner": str}
 REQUEST = {
     "model": str, "cluster": str, "global_batch": int, "seq": int, "precision": str, "framework": str,
     "objective": str, "recompute": str, "top": int, "time_limit_s": float, "power_cap_w": float, "thermal": bool,
-    "launcher": str, "loss": str, "offload": str,
+    "launcher": str, "loss": str, "lora_rank": int, "lora_targets": str, "offload": str,
     "fixed": Free(int), "telemetry?": [str], "profile?": str,
     "resolved": {
         "model": str, "layers": int, "parameters": int, "cluster": str, "gpus": int, "nodes": int, "precision": str,

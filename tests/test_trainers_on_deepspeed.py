@@ -199,10 +199,12 @@ def test_a_launch_of_swift_is_read_with_its_model_and_defaults(tmp_path):
     assert priced_here.step.total_s == pytest.approx(28.0, rel=0.25)  # qwen3_moe_offload.sh: 28 s/it
 
 
-def test_adapters_of_swift_are_remarked(tmp_path):
+def test_adapters_of_swift_are_read(tmp_path):
     judged = launch(tmp_path, SWIFT.replace("--packing true", "--train_type lora"), name="sft.sh",
                     framework="megatron", world=0, model="")  # fmt: skip
-    assert "adapters are trained" in "".join(judged.notes)
+    assert "adapters of rank 8 beside attn, mlp are trained" in "".join(judged.notes)
+    assert judged.adapters is not None
+    assert not judged.adapters.separate  # Megatron-core's products
 
 
 def test_the_batch_of_a_recipe_breaks_no_rule():

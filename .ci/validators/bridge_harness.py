@@ -49,13 +49,14 @@ def load() -> Any:
     stand_in_for(ABSENT)
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         from megatron.bridge.models.gpt_provider import GPTModelProvider
-        from megatron.bridge.recipes.common import _pretrain_common
+        from megatron.bridge.recipes.common import _peft_common, _pretrain_common
         from megatron.bridge.training.config import runtime_config_update
         from megatron.bridge.training.utils.omegaconf_utils import process_config_with_overrides
     return types.SimpleNamespace(
         arguments=arguments,
         provider=GPTModelProvider,
         recipe=_pretrain_common,
+        adapted=_peft_common,
         override=process_config_with_overrides,
         update=runtime_config_update,
     )
@@ -89,7 +90,8 @@ def judge(bridge: Any, case: dict[str, Any]) -> dict[str, Any]:
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     with harness.step("model"):
-        config = bridge.recipe()
+        config = bridge.adapted() if case.get("adapted") else bridge.recipe()
+        config.checkpoint.pretrained_checkpoint = "/frozen" if case.get("adapted") else None
         config.model = provider_of(bridge, case["model"])
         config.tokenizer.tokenizer_type = "NullTokenizer"
         config.tokenizer.vocab_size = config.model.vocab_size
@@ -127,7 +129,8 @@ def judge(bridge: Any, case: dict[str, Any]) -> dict[str, Any]:
         raise forks.RefusedError("batch", f"{config.train.global_batch_size} % {samples}")
     count = config.train.global_batch_size // samples
     harness.schedule_of(told, model, count)
-    return {"layers": layers, "microbatches": count, "formats": formats_of(config)}
+    adapters = {"dim": config.peft.dim, "targets": config.peft.target_modules} if case.get("adapted") else {}
+    return {"layers": layers, "microbatches": count, "formats": formats_of(config), "adapters": adapters}
 
 
 def formats_of(config: Any) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from planner.export.megatron_model import model_arguments
 from planner.ingest.mixed_precision import named_configurations
 from planner.request import Framework
 
+ADAPTED = ("++peft.dim=16", "++peft.target_modules=[linear_qkv,linear_proj]")
 FIELDS = Path(__file__).parents[2] / "planner" / "ingest" / "bridge_fields.toml"
 
 
@@ -62,9 +63,14 @@ def main() -> int:
         }
         for request in requests
     ]
+    adapted = [{**case, "adapted": True, "overrides": [*case["overrides"], *ADAPTED]} for case in cases[:3]]
     misspelt = [{**case, "overrides": [*case["overrides"], "model.context_paralel_size=2"]} for case in cases[:3]]
-    answers = real.answers([*cases, *misspelt], harness="bridge_harness.py")
-    taken = sum(bool(answer["accepted"]) for answer in answers[len(cases) :])
+    answers = real.answers([*cases, *misspelt, *adapted], harness="bridge_harness.py")
+    taken = sum(bool(answer["accepted"]) for answer in answers[len(cases) : -len(adapted)])
+    others = [answer for answer, plain in zip(answers[-len(adapted) :], answers, strict=False) if plain["accepted"]]
+    if any(answer.get("adapters") != {"dim": 16, "targets": ["linear_qkv", "linear_proj"]} for answer in others):
+        print(f"adapters are built otherwise: {others}")
+        taken += 1
     if taken:
         print(f"{taken} launches with a misspelt key accepted")
     wrong = compared(requests, answers[: len(cases)], options.requests)

@@ -34,6 +34,7 @@ _SEPARATE_ELEMENTS: Final = SCORE_ELEMENTS[Softmax.SEPARATE_FP32] - SCORE_ELEMEN
 _SEPARATE_KERNELS: Final = 4.0  # cast, scale, mask, softmax and cast back for one
 _ALIGNED_BYTES: Final = 16.0  # kernels load so much at once
 _WORD_BYTES: Final = 4.0  # the least that goes to shared memory without a detour over registers
+_ADAPTER_PASSES: Final = (2.0, 3.0)  # over the result: the scale alpha / rank reads and writes; the sum reads two
 _OPAQUE_BACKWARD: Final = 2.0  # gradients of inputs and of weights
 
 
@@ -149,16 +150,43 @@ def _gemm(op: Op, grid: Grid, job: TrainingJob, machine: Machine) -> _Priced:
     if job.trained_share == 1.0:
         backward_s = backward_s + gemm_s(weight_gradient, machine, number_format)
     backward_s = calls * backward_s
+    beside = _adapter(op, shape, job, machine)
     casts = 1.0 if number_format in LOW_PRECISION else 0.0
     launches: Floats | float = 1.0
     if op.kind is OpKind.GROUPED_GEMM:
         # One call from Python; inside it a kernel per expert and cast (several streams of one library).
         launches = launches + machine.shared.expert_kernels * np.ceil(op.experts / grid.ep)
     return _Priced(
-        forward_s=forward_s,
-        backward_s=backward_s + quantise_s(rows * shape.n, machine, number_format),
-        forward_kernels=launches * (1.0 + casts),
-        backward_kernels=launches * (2.0 + casts),
+        forward_s=forward_s + beside.forward_s,
+        backward_s=backward_s + quantise_s(rows * shape.n, machine, number_format) + beside.backward_s,
+        forward_kernels=launches * (1.0 + casts) + beside.forward_kernels,
+        backward_kernels=launches * (2.0 + casts) + beside.backward_kernels,
+    )
+
+
+def _adapter(op: Op, shape: GemmShape, job: TrainingJob, machine: Machine) -> _Priced:
+    """Low-rank adapter beside a frozen product: two thin products, a scale, and the sum of both results.
+
+    Backward: the gradients of both factors, of what lies between them and of the input, and that one's sum. In the
+    precision of activations, whatever the frozen product runs in.
+    """
+    rank, nothing = float(job.adapter_rank), np.zeros_like(shape.m)
+    if not rank or op.kind is not OpKind.GEMM or op.module not in job.adapter_modules:
+        return _Priced(forward_s=nothing, backward_s=nothing, forward_kernels=0.0, backward_kernels=0.0)
+    number_format, width = job.precision.attention, job.precision.activation_bytes
+    thin = rank * np.ones_like(shape.m)
+    into = GemmShape(m=shape.m, n=thin, k=shape.k)
+    out = GemmShape(m=shape.m, n=shape.n, k=thin)
+    scaled_bytes, summed_bytes = (width * passes * shape.m for passes in _ADAPTER_PASSES)
+    factors = (replace(into, m=into.k, k=into.m), replace(out, m=out.k, k=out.m))
+    inputs = (replace(into, n=into.k, k=into.n), replace(out, n=out.k, k=out.n))
+    return _Priced(
+        forward_s=sum((gemm_s(one, machine, number_format) for one in (into, out)), nothing)
+        + traffic_s((scaled_bytes + summed_bytes) * shape.n, machine, kernels=2.0),
+        backward_s=sum((gemm_s(one, machine, number_format) for one in (*factors, *inputs)), nothing)
+        + traffic_s(scaled_bytes * shape.n + summed_bytes * shape.k, machine, kernels=2.0),
+        forward_kernels=4.0,
+        backward_kernels=6.0,
     )
 
 

@@ -184,7 +184,7 @@ def _with_states(
     precision = scope.job.precision
     # the whole gradient of what runs, and its copy where it is reduced wider
     copy = precision.reduce_bytes if precision.reduce_bytes != precision.activation_bytes else 0.0
-    gathered = _gathered(scope, ops, parameters, precision.activation_bytes + copy)
+    gathered = _gathered(scope, ops, parameters, (precision.activation_bytes + copy) * scope.job.trained_share)
     sharded = (scope.table.zero >= 3) & (scope.table.zero_group > 1)
     return LayerMemory(
         weights=states.weights,
@@ -221,7 +221,8 @@ def embedding_memory(
     """
     scope = Scope(model=model, job=job, table=table, constants=constants or default_memory())
     ops = scope.ops(lambda fused: embedding_ops(model, dropout=job.software.dropout, fused_kernels=fused))
-    gradient = padded_rows(model, table) * model.hidden * job.precision.activation_bytes
+    trained = job.trained_share == 1.0  # adapters leave the table as it is
+    gradient = padded_rows(model, table) * model.hidden * job.precision.activation_bytes * trained
     kept = kept_bytes(ops, job, token_shares(job, table))
     memory = _with_states(scope, ops, _embedding_parameters(scope, ops), kept, gradient)
     return replace(memory, passing=np.zeros_like(gradient))

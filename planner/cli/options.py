@@ -92,6 +92,12 @@ SoftwareStated = Annotated[
         "--software", help="What the run has unlike today's release: a preset, or compiled=off and such; repeatable."
     ),
 ]
+LoraRank = Annotated[
+    int, typer.Option("--lora-rank", min=0, help="Train adapters of this rank beside the frozen model; 0: the model.")
+]
+LoraTargets = Annotated[
+    str, typer.Option("--lora-targets", help="What adapters stand beside: attn, mlp, mamba, gdn, joined by +.")
+]
 LossName = Annotated[
     choices.Loss,
     typer.Option("--loss", help="Cross-entropy on whole logits, or with the output matrix in parts; docs/memory.md."),

@@ -45,6 +45,7 @@ ADAPTER_SHARE: Final = (
 )
 MLPERF_ADAPTERS: Final = ("attn",)
 """MLPerf's fine-tuning benchmark (llama2_70b_lora) adapts the projections of attention, no others."""
+MLPERF_RANK: Final = 16  # training_rules.adoc, hyperparameters of llama2_70b_lora
 UNSTATED_VARIANTS: Final = MappingProxyType({"V100 (not stated)": "V100-SXM2-32GB"})
 """What a part is taken for whose table leaves its memory open: the variant that can hold more."""
 OMNI_PATH_SHARE: Final = 0.5
@@ -130,6 +131,7 @@ def question_of(run: MeasuredRun) -> PricedRun:
         optimizer_bytes=EIGHT_BIT_ADAM_BYTES if "bnb optimizer" in run.text("notes") else recipe.moment_bytes,
         trained_share=ADAPTER_SHARE if adapted else 1.0,
         adapter_modules=MLPERF_ADAPTERS if adapted and "mlcommons" in run.text("source").lower() else (),
+        adapter_rank=MLPERF_RANK if adapted and "mlcommons" in run.text("source").lower() else 0,
     )
     cluster = _cluster(run)
     layout = placed_on_islands(_layout(run, grid, model, job), cluster)

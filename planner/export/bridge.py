@@ -12,13 +12,17 @@ Hydra overrides).
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Final
 
+from costmodels.workload.model import Attention, LayerKind
 from hardware.errors import InputError
+from planner.adapters import said_targets, without_adapters
 from planner.export.launch import Export, Planned, Program
 from planner.export.megatron import export_megatron
 from planner.export.megatron_model import model_arguments
 from planner.export.plan_checks import check_rules, check_sizes, has_experts
+from planner.ingest.adapters import of_overrides
 from planner.ingest.bridge import (
     LAYOUT,
     STAGES,
@@ -28,6 +32,7 @@ from planner.ingest.bridge import (
     override_keys,
     precision_words,
 )
+from planner.ingest.launch_text import LaunchText
 from planner.ingest.mixed_precision import recipe_override
 from planner.ingest.plain_layout import same_launch
 from planner.request import Framework
@@ -50,6 +55,24 @@ _PROGRAM: Final = Program(
 )
 
 
+_LORA: Final = replace(_PROGRAM, target=_PROGRAM.target.replace("--mode pretrain", "--mode lora"))
+_NOTES: Final = ("data, learning rate, schedule and checkpoints are the recipe's unless you add yours",)
+_LORA_NOTES: Final = (
+    "MODEL_RECIPE must be a recipe of LoRA (NAME_peft_..._config): in others the overrides of the adapters say nothing",
+    "checkpoint.pretrained_checkpoint must name the frozen model; data and learning rate are the recipe's",
+)
+_ADAPTED: Final = MappingProxyType(
+    {
+        "attn": ("linear_qkv", "linear_proj"),
+        "mlp": ("linear_fc1", "linear_fc2"),
+        "mamba": ("in_proj", "out_proj"),
+    }
+)
+"""Modules of Megatron-core that adapters of Megatron-Bridge stand beside (peft/lora.py)."""
+_LATENT: Final = ("linear_q_proj", "linear_q_down_proj", "linear_q_up_proj", "linear_kv_down_proj", "linear_kv_up_proj")
+"""Those of latent attention in the place of ``linear_qkv``."""
+
+
 def export_bridge(plan: Planned) -> Export:
     """Write a plan as overrides of a Megatron-Bridge recipe.
 
@@ -68,20 +91,48 @@ def export_bridge(plan: Planned) -> Export:
     InputError
         A part of the model or of the layout cannot be said; the message names it.
     """
-    known = resolve_version(Framework.BRIDGE, plan.version)
+    known, adapters = resolve_version(Framework.BRIDGE, plan.version), _adapter_words(plan)
+    program, notes = (_LORA, _LORA_NOTES) if adapters else (_PROGRAM, _NOTES)
+    plan = replace(plan, job=without_adapters(plan.job))
     words = override_words(plan, Framework.BRIDGE)
     check_rules(plan, Framework.BRIDGE, known)
     core = export_megatron(replace(plan, version=CORE[Framework.BRIDGE]))
     return Export(
         framework=Framework.BRIDGE,
         version=known,
-        arguments=words,
+        arguments=(*words, *adapters),
         environment=core.environment,
         nodes=plan.nodes,
         ranks=plan.ranks,
-        notes=(RECIPE_NOTE, "data, learning rate, schedule and checkpoints are the recipe's unless you add yours"),
-        program=_PROGRAM,
+        notes=(RECIPE_NOTE, *notes),
+        program=program,
     )
+
+
+def _adapter_words(plan: Planned) -> tuple[str, ...]:
+    """Overrides of the adapters in a recipe that has some (``++``: its class keeps them out of Hydra's own view).
+
+    Raises
+    ------
+    InputError
+        Megatron-Bridge's names of the targets are others', or are not known here.
+    """
+    job, targets = plan.job, said_targets(plan.job).split("+")
+    if job.trained_share == 1.0:
+        return ()
+    unnamed = [target for target in targets if target not in _ADAPTED]
+    if unnamed or ("mlp" in targets and has_experts(plan.model)):
+        what = f"beside {unnamed[0]} have no name" if unnamed else "beside mlp would stand beside routed experts too"
+        raise InputError(f"adapters {what} in Megatron-Bridge", allowed="--lora-targets attn")
+    mixers = [kind.mixer for kind in plan.model.kinds() if isinstance(kind, LayerKind)]
+    names = [name for target in targets for name in _ADAPTED[target]]
+    if "attn" in targets and any(isinstance(mixer, Attention) and mixer.kv_rank for mixer in mixers):
+        names = [*_LATENT, *(name for name in names if name != "linear_qkv")]
+    words = (f"++peft.dim={job.adapter_rank}", f"++peft.target_modules=[{','.join(names)}]")
+    read = of_overrides(LaunchText(arguments=words), Framework.BRIDGE)
+    if read is None or (read.rank, list(read.targets)) != (job.adapter_rank, targets):
+        raise InputError("the overrides do not read back as the adapters", allowed="report this as an error")
+    return words
 
 
 def override_words(plan: Planned, framework: Framework) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from planner.export.plan_checks import (
     has_experts,
     one_grid,
     placed_environment,
+    refuse_adapters,
     refuse_linear_loss,
     whole_or_no_recompute,
 )
@@ -66,6 +67,7 @@ def export_deepspeed(plan: Planned) -> Export:
     model, job, layout = plan.model, plan.job, plan.layout
     known = resolve_version(Framework.DEEPSPEED, plan.version)
     check_sizes(plan)
+    refuse_adapters(plan.job, "Megatron-DeepSpeed")
     refuse_linear_loss(plan.job, "Megatron-DeepSpeed", "it has none; trainers of Hugging Face have liger and cut")
     grid = one_grid(layout, "DeepSpeed")
     check_rules(plan, Framework.DEEPSPEED, known)

@@ -20,7 +20,14 @@ from costmodels.pipeline.schedules import Schedule
 from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
 from planner.export.launch import Export, Planned, Program
-from planner.export.plan_checks import check_rules, check_sizes, has_experts, placed_environment, refuse_linear_loss
+from planner.export.plan_checks import (
+    check_rules,
+    check_sizes,
+    has_experts,
+    placed_environment,
+    refuse_adapters,
+    refuse_linear_loss,
+)
 from planner.ingest.galvatron import layout_of, parse_galvatron
 from planner.ingest.plain_layout import has_replicas, same_launch
 from planner.request import Framework
@@ -63,6 +70,7 @@ def export_galvatron(plan: Planned) -> Export:
     model, job, layout = plan.model, plan.job, plan.layout
     known = resolve_version(Framework.GALVATRON, plan.version)
     check_sizes(plan)
+    refuse_adapters(plan.job, "Galvatron")
     refuse_linear_loss(plan.job, "Galvatron", "it has none")
     check_rules(plan, Framework.GALVATRON, known)
     config = json.dumps(galvatron_config(model, job, layout), indent=4) + "\n"

@@ -20,7 +20,7 @@ from hardware.errors import InputError
 from planner.export.launch import Export, Planned, Program
 from planner.export.megatron_hybrid import hybrid_program, is_hybrid, pattern_arguments
 from planner.export.megatron_model import model_arguments, model_notes
-from planner.export.plan_checks import check_sizes, has_experts, one_grid, refuse_linear_loss
+from planner.export.plan_checks import check_sizes, has_experts, one_grid, refuse_adapters, refuse_linear_loss
 from planner.ingest.megatron import judge, parse_megatron
 from planner.ingest.options import megatron_options
 from planner.plan_report import RankPlace
@@ -57,6 +57,7 @@ def export_megatron(plan: Planned) -> Export:
     model, job, layout = plan.model, plan.job, plan.layout
     known = resolve_version(Framework.MEGATRON, plan.version)
     check_sizes(plan)
+    refuse_adapters(job, "Megatron-LM, which has none")
     hybrid = is_hybrid(model)
     split = pattern_arguments(model, layout, known) if hybrid else _split_arguments(model, layout, known)
     run = run_arguments(model, job, layout, known, split=split)

@@ -14,7 +14,7 @@ from typing import Final
 from planner.export.bridge import RECIPE_NOTE, override_words
 from planner.export.launch import Export, Planned, Program
 from planner.export.megatron import export_megatron
-from planner.export.plan_checks import check_rules
+from planner.export.plan_checks import check_rules, refuse_adapters
 from planner.request import Framework
 from planner.rules.table import CORE, resolve_version
 
@@ -47,6 +47,7 @@ def export_nemo(plan: Planned) -> Export:
     InputError
         A part of the model or of the layout cannot be said; the message names it.
     """
+    refuse_adapters(plan.job, "NeMo, whose recipes set them up by name")
     known = resolve_version(Framework.NEMO, plan.version)
     words = override_words(plan, Framework.NEMO)
     check_rules(plan, Framework.NEMO, known)

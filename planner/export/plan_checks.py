@@ -64,6 +64,21 @@ def refuse_linear_loss(job: TrainingJob, name: str, why: str) -> None:
         raise InputError(f"loss {loss.name} cannot be said to {name}: {why}", allowed="a plan with --loss whole")
 
 
+def refuse_adapters(job: TrainingJob, name: str) -> None:
+    """Refuse a plan that trains adapters, for a framework without a word for them.
+
+    Raises
+    ------
+    InputError
+        The plan trains adapters.
+    """
+    if job.trained_share < 1.0:
+        raise InputError(
+            f"adapters of rank {job.adapter_rank} cannot be said to {name}",
+            allowed="a plan with --framework bridge, or one without --lora-rank",
+        )
+
+
 def check_rules(plan: Planned, framework: Framework, version: str) -> None:
     """Refuse a plan that breaks a rule of the framework.
 

@@ -25,6 +25,7 @@ from planner.export.plan_checks import (
     has_experts,
     one_grid,
     placed_environment,
+    refuse_adapters,
     whole_or_no_recompute,
 )
 from planner.ingest.plain_layout import same_launch
@@ -76,6 +77,7 @@ def export_torchtitan(plan: Planned) -> Export:
     model, job, layout = plan.model, plan.job, plan.layout
     known = resolve_version(Framework.TORCHTITAN, plan.version)
     check_sizes(plan)
+    refuse_adapters(job, "torchtitan, whose options have none")
     grid = one_grid(layout, "torchtitan")
     check_rules(plan, Framework.TORCHTITAN, known)
     arguments = launch_arguments(model, job, layout, grid)

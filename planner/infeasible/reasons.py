@@ -205,12 +205,12 @@ def states_bytes(request: PlanRequest) -> float:
 
 def states_parts(request: PlanRequest) -> tuple[tuple[str, float], ...]:
     """Bytes of each kind of state of the whole model, each kept once, the largest first."""
-    precision = request.job.precision
+    precision, trained = request.job.precision, request.job.trained_share
     parameters = parameter_count(request.model).total
     parts = (
         ("weights", precision.weight_bytes + precision.extra_weight_bytes),
-        ("gradients", request.job.software.gradient_bytes or precision.gradient_bytes),
-        ("optimizer", precision.master_bytes + request.job.optimizer_bytes),
+        ("gradients", trained * (request.job.software.gradient_bytes or precision.gradient_bytes)),
+        ("optimizer", trained * (precision.master_bytes + request.job.optimizer_bytes)),
     )
     return tuple(sorted(((name, parameters * each) for name, each in parts), key=lambda part: (-part[1], part[0])))
 

@@ -13,6 +13,7 @@ from costmodels.workload import presets
 from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
 from planner.choices import Loss
+from planner.ingest.adapters import of_overrides, of_trainer
 from planner.ingest.bridge import launcher_options_off, read_overrides
 from planner.ingest.judge_stated import any_value, judge_deepspeed, judge_galvatron, judge_torchtitan
 from planner.ingest.judged import SOURCES, JudgedLaunch, LaunchInput, unknown_names
@@ -69,7 +70,9 @@ def judge_launch(given: LaunchInput) -> JudgedLaunch:
 
 
 def _megatron(given: LaunchInput) -> JudgedLaunch:
+    adapters = None
     if is_swift(given.text):
+        adapters = of_trainer(given.text.arguments, separate=False)
         text, named = of_swift(given.text, megatron_options(given.version), given.model)
         given = replace(given, text=text, model=named)
     text = given.text
@@ -101,7 +104,8 @@ def _megatron(given: LaunchInput) -> JudgedLaunch:
             allowed="arguments without --num-layers, or the model that they build",
         )
     judged = _judged(given, launch, judge(launch), model, tuple(notes))
-    return replace(judged, unknown=(*judged.unknown, *foreign))
+    priced = (adapters.note,) if adapters else ()
+    return replace(judged, unknown=(*judged.unknown, *foreign), adapters=adapters, notes=(*judged.notes, *priced))
 
 
 def _built_model(read: Arguments) -> tuple[ModelSpec | None, str]:
@@ -202,8 +206,11 @@ def _overrides(given: LaunchInput) -> JudgedLaunch:
         notes += [why] if why else []
     judged = _judged(given, launch, verdict, model, (*text.notes, *notes, *assumed))
     name = "Megatron-Bridge" if framework is Framework.BRIDGE else "NeMo"
+    adapters = of_overrides(text, framework)
     return replace(
         judged,
+        adapters=adapters,
+        notes=(*judged.notes, *((adapters.note,) if adapters else ())),
         title=f"{name} {given.version} (Megatron core {CORE[framework]})",
         version=given.version,
         gradient_bytes=judged.gradient_bytes if read.gradients else 0.0,

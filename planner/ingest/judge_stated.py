@@ -13,6 +13,7 @@ from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
 from planner.choices import Loss
 from planner.ingest import deepspeed, galvatron, torchtitan, torchtitan_switches
+from planner.ingest.adapters import of_trainer
 from planner.ingest.deepspeed_sections import key_table
 from planner.ingest.deepspeed_words import of_neox
 from planner.ingest.judged import (
@@ -144,6 +145,8 @@ def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
     length = _sequence_note(judged, "--seq-length", stated=launch.arguments.has("--seq-length"))
     ignored = [f"DeepSpeed ignores the key {name} without a word" for name in launch.unread]
     optimizer, states = deepspeed.in_host(launch)
+    adapters = of_trainer(given.text.arguments, separate=True)
+    told = (adapters.note,) if adapters else ()
     sixteen = "fp16" if deepspeed.enabled(launch, "fp16") else "bf16" if deepspeed.enabled(launch, "bf16") else "fp32"
     return replace(
         judged,
@@ -153,9 +156,10 @@ def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
         optimizer_offload=optimizer,
         state_offload=states,
         loss=deepspeed.loss_of(launch),
+        adapters=adapters,
         unknown=(*judged.unknown, *(name.partition(" ")[0] for name in launch.unread)),
         unjudged=tuple(word.partition("=")[0] for word in launch.unjudged if word.startswith("--")),
-        notes=(*given.text.notes, *length, *judged.notes, *deepspeed.assumptions(launch), *ignored),
+        notes=(*given.text.notes, *length, *judged.notes, *told, *deepspeed.assumptions(launch), *ignored),
     )
 
 

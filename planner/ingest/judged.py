@@ -8,6 +8,7 @@ from typing import Final
 from costmodels.layout import Layout
 from costmodels.workload.model import ModelSpec
 from planner.choices import Loss
+from planner.ingest.adapters import Adapters
 from planner.ingest.launch_text import LaunchText
 from planner.ingest.options import Fault
 from planner.request import Framework
@@ -87,6 +88,8 @@ class JudgedLaunch:
         The optimizer's states, or all states, lie in host memory.
     loss, loss_chunks : Loss, int
         How the launch computes its cross-entropy, as far as it says, and in how many chunks; 0: as many as usual.
+    adapters : Adapters or None
+        What it trains in the place of its model.
     software : str
         Preset of :mod:`costmodels.software` that the launch is priced as; empty: that of its framework.
     wide_weights : bool
@@ -117,6 +120,7 @@ class JudgedLaunch:
     state_offload: bool = False
     loss: Loss = Loss.DEFAULT
     loss_chunks: int = 0
+    adapters: Adapters | None = None
     software: str = ""
     wide_weights: bool = False
     unknown: tuple[str, ...] = ()

@@ -22,7 +22,6 @@ from planner.ingest.training_command import SWIFT
 from planner.rules.proposal import facts_of
 
 _MODEL: Final = ("--model", "--load", "--mcore-model", "--mcore-base-model")
-_ADAPTED: Final = ("--train-type", "--tuner-type")
 _SEQUENCE: Final = "--max-length"
 _DEFAULTS: Final = MappingProxyType(
     {
@@ -35,7 +34,6 @@ _DEFAULTS: Final = MappingProxyType(
     }
 )
 _OF_EXPERTS: Final = MappingProxyType({"--moe-grouped-gemm": "true", "--moe-token-dispatcher-type": "alltoall"})
-_OF_ADAPTERS: Final = "adapters are trained: legality is judged, and the price is that of training all parameters"
 
 
 def is_swift(text: LaunchText) -> bool:
@@ -72,8 +70,7 @@ def of_swift(
             continue
         switch = option.values == "0"
         words += ([name] if value.lower() != "false" else []) if switch else [name, *value.split()]
-    notes = [_OF_ADAPTERS] if any(told.get(name, "full") not in ("full", "") for name in _ADAPTED) else []
-    return replace(text, arguments=tuple(words), program="", environment=None, notes=(*text.notes, *notes)), found
+    return replace(text, arguments=tuple(words), program="", environment=None), found
 
 
 def _told(words: Sequence[str]) -> dict[str, str]:

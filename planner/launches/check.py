@@ -15,6 +15,7 @@ from hardware.catalog import fixed_cluster_names
 from hardware.catalog_schema import canonical
 from hardware.cluster import Cluster
 from hardware.errors import InputError
+from planner.adapters import with_adapters
 from planner.advice.remedies import Remedy, remedies
 from planner.ingest.judge import judge_launch, stated_world
 from planner.ingest.judged import JudgedLaunch, LaunchInput, no_layout_rule
@@ -247,7 +248,11 @@ def job_of_launch(judged: JudgedLaunch, proposal: Proposal) -> TrainingJob:
         state_offload=judged.state_offload or base.state_offload,
     )
     recipe = with_wide_weights(job.precision) if judged.wide_weights else job.precision
-    return replace(job, software=tools, optimizer_bytes=judged.optimizer_bytes, precision=recipe)
+    job = replace(job, software=tools, optimizer_bytes=judged.optimizer_bytes, precision=recipe)
+    adapters = judged.adapters
+    if adapters is None or judged.model is None:
+        return job
+    return with_adapters(job, judged.model, adapters.rank, adapters.targets, separate=adapters.separate)
 
 
 def layout_of_proposal(proposal: Proposal) -> Layout:

@@ -1,5 +1,7 @@
 """Remarks on a request by itself, whatever its layout."""
 
+from costmodels.workload.counts import parameter_count
+from planner.adapters import said_targets
 from planner.layouts.platform_notes import platform_notes
 from planner.layouts.shape_notes import position_notes, shape_notes
 from planner.request import PlanRequest
@@ -20,11 +22,23 @@ def request_notes(request: PlanRequest) -> tuple[str, ...]:
     """
     return (
         *_stated(request),
+        *_adapters(request),
         *request.model.notes,
         *shape_notes(request.model),
         *position_notes(request.model, request.job.seq),
         *platform_notes(request.framework, request.cluster),
     )
+
+
+def _adapters(request: PlanRequest) -> tuple[str, ...]:
+    """What is trained beside a frozen model."""
+    job = request.job
+    if job.trained_share == 1.0:
+        return ()
+    millions = job.trained_share * parameter_count(request.model).total / 1e6
+    told = f"adapters of rank {job.adapter_rank} beside {said_targets(job)} are trained"
+    share = f"{millions:,.1f} million parameters, {100.0 * job.trained_share:.2g} % of the model"
+    return (f"{told}: {share}; MFU counts the gradients of the frozen weights, which are not computed",)
 
 
 def _stated(request: PlanRequest) -> tuple[str, ...]:

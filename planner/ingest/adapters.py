@@ -1,0 +1,120 @@
+"""Adapters that a launch trains in the place of its model, in the words of the trainers that have them.
+
+References
+----------
+Megatron-Bridge ``peft/lora.py`` (rank 32 beside all linear layers), ``scripts/training/run_recipe.py`` (``--mode
+lora``); NeMo ``collections/llm/peft/lora.py``; LLaMA-Factory ``hparams/finetuning_args.py`` (rank 8, all), TRL
+``trainer/model_config.py`` (rank 16), ms-swift ``arguments/tuner_args.py`` (rank 8, all linear layers).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from planner.adapters import USUAL_TARGETS
+from planner.ingest.launch_text import LaunchText
+from planner.ingest.options import whole
+from planner.request import Framework
+
+_SCHEMES: Final = ("lora", "dora")
+_MODES: Final = ("--mode", "--peft_scheme", "--peft-scheme")
+_OF_MEGATRON: Final = 32
+_OF_TRAINERS: Final = 8
+_OF_TRL: Final = 16
+_MODULES: Final = MappingProxyType(
+    {
+        "attn": ("qkv", "linear_proj", "q_proj", "k_proj", "v_proj", "o_proj", "q_a_", "q_b_", "kv_", "q_down", "q_up"),
+        "mlp": ("fc1", "fc2", "gate_proj", "up_proj", "down_proj", "gate_up", "w1", "w2", "w3"),
+        "mamba": ("in_proj", "x_proj", "out_proj"),
+    }
+)
+"""What names of target modules contain, by what they are part of."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapters:
+    """What a launch adapts: rank, targets in the words of :data:`costmodels.workload.adapters.TARGETS`.
+
+    ``separate``: queries, keys, values, gate and up projection have adapters of their own.
+    """
+
+    rank: int
+    targets: tuple[str, ...] = USUAL_TARGETS
+    separate: bool = False
+
+    @property
+    def note(self) -> str:
+        """What a reader should know of its price."""
+        told = f"adapters of rank {self.rank} beside {', '.join(self.targets)} are trained"
+        return f"{told}; adapters of routed experts are not priced"
+
+
+def of_overrides(text: LaunchText, framework: Framework) -> Adapters | None:
+    """Adapters of a launch of Megatron-Bridge or NeMo; None where it trains the model.
+
+    Parameters
+    ----------
+    text : LaunchText
+        With the options of the program that takes the overrides.
+    framework : Framework
+        Megatron-Bridge or NeMo.
+    """
+    told = _told(text.arguments)
+    stated = {name: value for name, value in told.items() if name == "peft" or name.startswith("peft.")}
+    schemes = [told[name].lower() for name in (*_MODES, "peft") if name in told]
+    recipe = f"_{text.recipe}_"
+    adapted = any(scheme in _SCHEMES for scheme in schemes)
+    adapted = adapted or any(f"_{word}_" in recipe for word in (*_SCHEMES, "peft"))
+    adapted = adapted or (framework is Framework.NEMO and bool(stated)) or "peft.dim" in stated
+    if not adapted or any(scheme in ("none", "null", "sft", "pretrain") for scheme in schemes):
+        return None
+    names = stated.get("peft.target_modules", "").strip("[]").replace("'", "").replace('"', "").split(",")
+    return Adapters(rank=whole(stated.get("peft.dim", "")) or _OF_MEGATRON, targets=targets_named(names))
+
+
+def of_trainer(words: Sequence[str], *, separate: bool) -> Adapters | None:
+    """Adapters of a trainer in Hugging Face's words; None where it trains the model, or does not say.
+
+    Parameters
+    ----------
+    words : sequence of str
+        Its arguments.
+    separate : bool
+        As :attr:`Adapters.separate`.
+    """
+    told = {name.replace("_", "-"): value for name, value in _told(words).items()}
+    kind = _first(told, "--finetuning-type", "--train-type", "--tuner-type")
+    peft = "--use-peft" in told and told["--use-peft"].lower() != "false"
+    if not (peft or kind.startswith(_SCHEMES)):
+        return None
+    rank = whole(_first(told, "--lora-rank", "--lora-r")) or (_OF_TRL if peft else _OF_TRAINERS)
+    asked = _first(told, "--lora-target", "--lora-target-modules", "--target-modules")
+    return Adapters(rank=rank, targets=targets_named(asked.replace(",", " ").split()), separate=separate)
+
+
+def _first(told: Mapping[str, str], *names: str) -> str:
+    """Value of the first option that is there; empty for none."""
+    return next((told[name] for name in names if name in told), "")
+
+
+def targets_named(names: Sequence[str]) -> tuple[str, ...]:
+    """What modules are part of; the usual targets where none is known, as for ``all``.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Such as ``linear_qkv`` or ``q_proj``, with wildcards.
+    """
+    found = [target for target, parts in _MODULES.items() if any(part in name for name in names for part in parts)]
+    return tuple(found) or USUAL_TARGETS
+
+
+def _told(words: Sequence[str]) -> dict[str, str]:
+    """Overrides and options of a launch by name, the value of an option behind it or after its sign."""
+    found: dict[str, str] = {}
+    for index, word in enumerate(words):
+        name, sign, value = word.lstrip("+").partition("=")
+        after = words[index + 1] if index + 1 < len(words) else ""
+        found[name] = value if sign or not word.startswith("--") else "" if after.startswith("--") else after
+    return {name: value.strip("'\"") for name, value in found.items()}

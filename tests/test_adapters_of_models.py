@@ -1,0 +1,189 @@
+"""Low-rank adapters: published counts, what a frozen model does without, launches, exports."""
+
+from dataclasses import replace
+
+import pytest
+
+from costmodels.compute import default_efficiency, op_times
+from costmodels.goodput import checkpoint_bytes
+from costmodels.job import TrainingJob
+from costmodels.layout import Strategy
+from costmodels.memory.layer import embedding_memory, layer_memory
+from costmodels.precision import precision
+from costmodels.software import software
+from costmodels.table import table_of
+from costmodels.workload.adapters import adapter_parameters, target_modules
+from costmodels.workload.counts import parameter_count
+from costmodels.workload.layers import layer_ops
+from costmodels.workload.presets import model
+from hardware.catalog import accelerator
+from hardware.errors import InputError
+from planner.adapters import asked_adapters, said_targets, targets_of, with_adapters, without_adapters
+from planner.export.hosts import Site
+from planner.export.launch import Planned
+from planner.ingest.adapters import of_overrides
+from planner.ingest.launch_text import LaunchText
+from planner.launches.check import job_of_launch, read_launch
+from planner.layouts.build import uniform_layout
+from planner.layouts.request_notes import request_notes
+from planner.question import LaunchQuestion, Question, job_of, question_of, request_of
+from planner.report.launch import EXPORTERS
+from planner.request import Framework
+
+LLAMA = model("llama3-8b")
+ALONE = table_of([Strategy()], pp=[1], micro_batch=[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "rank", "targets", "separate", "published"),
+    [
+        ("llama3-8b", 16, ("attn", "mlp"), True, 41_943_040),  # unsloth's notebook of Llama 3 8B prints it
+        ("llama3-8b", 8, ("attn", "mlp"), True, 20_971_520),  # LLaMA-Factory: "trainable params" of its example
+        ("llama2-70b", 16, ("attn",), False, 44_564_480),  # 80 layers of 16 (8192 + 10240 + 8192 + 8192)
+    ],
+)
+def test_parameters_are_those_that_trainers_print(name, rank, targets, separate, published):
+    assert adapter_parameters(model(name), rank, target_modules(targets), separate=separate) == published
+
+
+def job(rank: int = 0, **fields: object) -> TrainingJob:
+    base = TrainingJob(global_batch=8, seq=4096, precision=precision("bf16"), software=software("megatron-bridge"))
+    asked = with_adapters(base, LLAMA, rank, ("attn", "mlp"), separate=False) if rank else base
+    return replace(asked, **fields)  # type: ignore[arg-type]
+
+
+def layer_s(asked: TrainingJob) -> tuple[float, float]:
+    part = accelerator("h100-sxm-80gb")
+    times = [
+        op_times(op, asked, ALONE, part, efficiency=default_efficiency()) for op in layer_ops(LLAMA.kinds()[0], LLAMA)
+    ]
+    return sum(float(one.forward_s[0]) for one in times), sum(float(one.backward_s[0]) for one in times)
+
+
+def test_frozen_weights_have_no_gradients():
+    whole, adapted = (layer_memory(LLAMA.kinds()[0], LLAMA, job(rank), ALONE) for rank in (0, 16))
+    assert adapted.weights[0] == pytest.approx(whole.weights[0])
+    assert adapted.gradients[0] + adapted.optimizer[0] < 0.01 * (whole.gradients[0] + whole.optimizer[0])
+    assert embedding_memory(LLAMA, job(16), ALONE).working[0] == 0.0
+    trained = 0.01 * checkpoint_bytes(LLAMA, job())
+    assert checkpoint_bytes(LLAMA, job(16)) < trained  # they are saved alone
+
+
+def test_a_frozen_layer_gathers_no_gradient():
+    sharded = table_of([Strategy(dp=8, zero=3)], pp=[1], micro_batch=[1])
+    whole, adapted = (float(layer_memory(LLAMA.kinds()[0], LLAMA, job(rank), sharded).gathered[0]) for rank in (0, 16))
+    layer = parameter_count(LLAMA).total / 32 * 0.8697  # of one layer: 218.1 million
+    assert whole - adapted == pytest.approx(layer * (2.0 + 4.0), rel=0.01)
+
+
+def test_adapters_add_thin_products_and_save_weight_gradients():
+    full, frozen = layer_s(job()), layer_s(job(16, adapter_rank=0))
+    adapted, wider = layer_s(job(16)), layer_s(job(512))
+    assert frozen[0] == full[0]
+    assert frozen[1] < 0.62 * full[1]  # one product of two, beside attention
+    assert frozen[0] < adapted[0] < wider[0]
+    assert frozen[1] < adapted[1] < wider[1]
+    adapted_products = [op for op in layer_ops(LLAMA.kinds()[0], LLAMA) if op.module in ("attn", "mlp") and op.k]
+    moved = sum(4096 * 2.0 * (op.k + 6 * op.n) for op in adapted_products)  # input; result written, scaled, added
+    least_s = moved / accelerator("h100-sxm-80gb").memory_bytes_per_s
+    assert least_s < adapted[0] - frozen[0] < 2.0 * least_s
+
+
+def test_a_question_of_adapters():
+    asked = Question(model="llama3_8b", cluster="dgx-h100:1", global_batch=8, seq=4096, framework="bridge")
+    asked = replace(asked, lora_rank=16, lora_targets="attn")
+    request = request_of(asked)
+    assert request.job.adapter_modules == ("attn", "mla_up_proj")
+    assert question_of(request) == asked
+    (note,) = (one for one in request_notes(request) if "adapters" in one)
+    assert note.startswith("adapters of rank 16 beside attn are trained: 9.4 million parameters, 0.12 % of the model")
+    assert without_adapters(request.job) == request_of(replace(asked, lora_rank=0, lora_targets="")).job
+
+
+def test_wrong_words_are_named():
+    with pytest.raises(InputError, match=r"--lora-targets attn\+router: 'router'; allowed: attn, mlp, mamba, gdn"):
+        targets_of("attn+router")
+    with pytest.raises(InputError, match="--lora-rank with framework megatron; allowed: bridge, nemo, deepspeed, none"):
+        asked_adapters(job(), LLAMA, Framework.MEGATRON, 16, ("attn",))
+    with pytest.raises(InputError, match="--lora-rank 9999; allowed: 1 to 4096"):
+        asked_adapters(job(), LLAMA, Framework.BRIDGE, 9999, ("attn",))
+    with pytest.raises(InputError, match="has no products of gdn for adapters"):
+        asked_adapters(job(), LLAMA, Framework.BRIDGE, 16, ("gdn",))
+
+
+BRIDGE = ("model.tensor_model_parallel_size=2", "train.global_batch_size=8", "model.seq_length=4096")
+
+
+@pytest.mark.parametrize(
+    ("words", "rank", "targets"),
+    [
+        (("--recipe", "llama3_8b_peft_1gpu_h100_bf16_config", *BRIDGE), 32, "attn+mlp"),
+        (("--recipe", "llama3_8b_pretrain_config", "--mode", "lora", "++peft.dim=8", *BRIDGE), 8, "attn+mlp"),
+        (("--recipe", "llama3_8b_peft_config", "++peft.target_modules=[linear_qkv,linear_proj]", *BRIDGE), 32, "attn"),
+        (("--recipe", "llama3_8b_peft_config", "--peft_scheme", "none", *BRIDGE), 0, ""),
+        (("--recipe", "llama3_8b_pretrain_config", *BRIDGE), 0, ""),
+    ],
+)
+def test_launches_of_megatron_bridge_say_their_adapters(words, rank, targets):
+    judged = read_launch(LaunchQuestion(framework="bridge", world=8, arguments=words))
+    assert judged.legal, judged.violations
+    assert judged.proposal is not None
+    priced = job_of_launch(judged, judged.proposal)
+    assert (priced.adapter_rank, said_targets(priced)) == (rank, targets)
+
+
+@pytest.mark.parametrize(
+    ("words", "rank", "targets"),
+    [
+        (("--finetuning_type", "lora", "--lora_rank", "64", "--lora_target", "all"), 64, "attn+mlp"),
+        (("--finetuning_type", "lora", "--lora_target", "q_proj,v_proj"), 8, "attn"),
+        (("--use_peft", "--lora_r", "32"), 32, "attn+mlp"),
+        (("--train_type=lora", "--target_modules", "all-linear"), 8, "attn+mlp"),
+        (("--finetuning_type", "full"), 0, ""),
+        ((), 0, ""),
+    ],
+)
+def test_trainers_on_deepspeed_say_their_adapters(tmp_path, words, rank, targets):
+    (tmp_path / "ds.json").write_text('{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}}')
+    asked = LaunchQuestion(
+        framework="deepspeed", world=8, arguments=words, model="llama3_8b", file=tmp_path / "ds.json"
+    )
+    judged = read_launch(asked)
+    assert judged.proposal is not None
+    priced = job_of_launch(judged, judged.proposal)
+    assert (priced.adapter_rank, said_targets(priced)) == (rank, targets)
+    assert not rank or priced.trained_share == pytest.approx(
+        adapter_parameters(LLAMA, rank, target_modules(tuple(targets.split("+"))), separate=True)
+        / parameter_count(LLAMA).total
+    )
+
+
+def words_of(framework: Framework, name: str, targets: tuple[str, ...]) -> tuple[str, ...]:
+    spec = model(name)
+    layout = uniform_layout(Strategy(tp=2, dp=4, zero=1), [(spec.layers,)], micro_batch=1, num_microbatches=2)
+    asked = with_adapters(job_of(framework, "bf16", global_batch=8, seq=4096), spec, 16, targets, separate=False)
+    return EXPORTERS[framework.value](
+        Planned(model=spec, job=asked, layout=layout, site=Site(hosts=("one",), gpus_per_node=8))
+    ).arguments
+
+
+def test_megatron_bridge_is_told_the_adapters():
+    words = words_of(Framework.BRIDGE, "llama3-8b", ("attn", "mlp"))
+    assert words[-2:] == (
+        "++peft.dim=16",
+        "++peft.target_modules=[linear_qkv,linear_proj,linear_fc1,linear_fc2]",
+    )
+    read = of_overrides(LaunchText(arguments=words), Framework.BRIDGE)
+    assert read is not None
+    assert (read.rank, read.targets) == (16, ("attn", "mlp"))
+    with pytest.raises(InputError, match="beside mlp would stand beside routed experts too"):
+        words_of(Framework.BRIDGE, "mixtral-8x7b", ("attn", "mlp"))
+
+
+@pytest.mark.parametrize(
+    "framework",
+    [Framework.MEGATRON, Framework.NEMO, Framework.TORCHTITAN, Framework.DEEPSPEED, Framework.GALVATRON],
+)
+def test_others_refuse_adapters(framework):
+    with pytest.raises(InputError, match="adapters of rank 16 cannot be said to"):
+        words_of(framework, "llama3-8b", ("attn",))
