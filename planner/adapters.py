@@ -39,9 +39,7 @@ def targets_of(words: str) -> tuple[str, ...]:
     return found or USUAL_TARGETS
 
 
-def asked_adapters(
-    job: TrainingJob, model: ModelSpec, framework: Framework, rank: int, targets: Sequence[str]
-) -> TrainingJob:
+def asked_adapters(job: TrainingJob, model: ModelSpec, framework: Framework, rank: int, words: str) -> TrainingJob:
     """Return a job that trains adapters, as a user asks for on the command line; as it is for rank 0.
 
     Parameters
@@ -50,7 +48,7 @@ def asked_adapters(
         Who trains what.
     rank : int
         Of every adapter.
-    targets : sequence of str
+    words : str
         As of :func:`targets_of`.
 
     Raises
@@ -58,7 +56,10 @@ def asked_adapters(
     InputError
         The framework has no adapters, the rank is out of range, or the model has none of the targets.
     """
+    targets = targets_of(words)
     if not rank:
+        if words:
+            raise InputError(f"--lora-targets {words} without a rank", allowed="--lora-rank N with it")
         return job
     if framework not in _TRAINERS:
         raise InputError(f"--lora-rank with framework {framework}", allowed=", ".join(_TRAINERS))

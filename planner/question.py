@@ -20,7 +20,7 @@ from costmodels.workload.model import ModelSpec
 from hardware.catalog import cluster
 from hardware.cluster import Cluster
 from hardware.errors import InputError
-from planner.adapters import asked_adapters, said_targets, targets_of
+from planner.adapters import asked_adapters, said_targets
 from planner.choices import Loss, Offload
 from planner.devices.telemetry import with_telemetry
 from planner.evidence.profile_use import check_profile
@@ -235,7 +235,7 @@ def request_for(question: Question, model: ModelSpec, machine: Cluster, job: Tra
     framework = choice(Framework, question.framework, "framework")
     tools = _offloading(job.software, choice(Offload, question.offload, "offload"), framework)
     tools = with_loss(tools, loss_of(question.loss, framework))
-    job = asked_adapters(job, model, framework, question.lora_rank, targets_of(question.lora_targets))
+    job = asked_adapters(job, model, framework, question.lora_rank, question.lora_targets)
     pinned = list(question.fixed)
     if tools.state_offload and not any(pin.startswith("zero=") for pin in pinned):
         pinned.append("zero=3")  # whole weights lie nowhere else

@@ -104,11 +104,13 @@ def test_wrong_words_are_named():
     with pytest.raises(InputError, match=r"--lora-targets attn\+router: 'router'; allowed: attn, mlp, mamba, gdn"):
         targets_of("attn+router")
     with pytest.raises(InputError, match="--lora-rank with framework megatron; allowed: bridge, nemo, deepspeed, none"):
-        asked_adapters(job(), LLAMA, Framework.MEGATRON, 16, ("attn",))
+        asked_adapters(job(), LLAMA, Framework.MEGATRON, 16, "attn")
     with pytest.raises(InputError, match="--lora-rank 9999; allowed: 1 to 4096"):
-        asked_adapters(job(), LLAMA, Framework.BRIDGE, 9999, ("attn",))
+        asked_adapters(job(), LLAMA, Framework.BRIDGE, 9999, "attn")
     with pytest.raises(InputError, match="has no products of gdn for adapters"):
-        asked_adapters(job(), LLAMA, Framework.BRIDGE, 16, ("gdn",))
+        asked_adapters(job(), LLAMA, Framework.BRIDGE, 16, "gdn")
+    with pytest.raises(InputError, match="--lora-targets attn without a rank; allowed: --lora-rank N with it"):
+        asked_adapters(job(), LLAMA, Framework.BRIDGE, 0, "attn")
 
 
 BRIDGE = ("model.tensor_model_parallel_size=2", "train.global_batch_size=8", "model.seq_length=4096")

@@ -121,7 +121,7 @@ def estimate(  # noqa: PLR0913, PLR0917 - the flags are the command line's contr
     offload: OffloadName = choices.Offload.NONE,
     loss: LossName = choices.Loss.DEFAULT,
     lora_rank: LoraRank = 0,
-    lora_targets: LoraTargets = "attn+mlp",
+    lora_targets: LoraTargets = "",
     power_cap: PowerCap = 0.0,
     thermal: Thermal = False,
     launcher: LauncherName = choices.Launcher.TORCHRUN,
@@ -133,18 +133,12 @@ def estimate(  # noqa: PLR0913, PLR0917 - the flags are the command line's contr
     from planner import commands  # noqa: PLC0415
 
     asked: dict[str, Any] = {"model": model, "cluster": cluster, "global_batch": global_batch, "seq": seq or 0}
+    asked |= {"precision": precision, "framework": framework.value, "recompute": recompute, "offload": offload.value}
+    asked |= {"loss": loss.value, "lora_rank": lora_rank, "lora_targets": lora_targets, "thermal": thermal}
     question = commands.Question(
         **asked,
-        precision=precision,
-        framework=framework.value,
-        recompute=recompute,
         software=tuple(software or ()),
-        offload=offload.value,
-        loss=loss.value,
-        lora_rank=lora_rank,
-        lora_targets=lora_targets if lora_rank else "",
         power_cap_w=power_cap,
-        thermal=thermal,
         launcher=launcher.value,
         profile=profile,
     )

@@ -96,7 +96,7 @@ LoraRank = Annotated[
     int, typer.Option("--lora-rank", min=0, help="Train adapters of this rank beside the frozen model; 0: the model.")
 ]
 LoraTargets = Annotated[
-    str, typer.Option("--lora-targets", help="What adapters stand beside: attn, mlp, mamba, gdn, joined by +.")
+    str, typer.Option("--lora-targets", help="Beside attn, mlp, mamba, gdn, joined by +; default: attn+mlp.")
 ]
 LossName = Annotated[
     choices.Loss,

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from planner.commands import Outputs, Question
 
 
+_ALLOWED: Final = "plan search MODEL CLUSTER --global-batch N, or --from REPORT.json"
+
+
 @leaving
 def search(  # noqa: PLR0913, PLR0917 - the flags are the command line's contract
     model: ModelOrNone = None,
@@ -60,7 +63,7 @@ def search(  # noqa: PLR0913, PLR0917 - the flags are the command line's contrac
     offload: OffloadName = choices.Offload.NONE,
     loss: LossName = choices.Loss.DEFAULT,
     lora_rank: LoraRank = 0,
-    lora_targets: LoraTargets = "attn+mlp",
+    lora_targets: LoraTargets = "",
     power_cap: PowerCap = 0.0,
     thermal: Thermal = False,
     launcher: LauncherName = choices.Launcher.TORCHRUN,
@@ -77,11 +80,11 @@ def search(  # noqa: PLR0913, PLR0917 - the flags are the command line's contrac
 
     outputs = commands.Outputs(json=json_out, html=html, trace=trace)
     if start is None and (model is None or cluster is None or global_batch is None):
-        raise InputError(
-            "MODEL, CLUSTER or --global-batch is missing",
-            allowed="plan search MODEL CLUSTER --global-batch N, or --from REPORT.json",
-        )
+        raise InputError("MODEL, CLUSTER or --global-batch is missing", allowed=_ALLOWED)
+    wanted: dict[str, Any] = {"loss": loss.value, "lora_rank": lora_rank, "lora_targets": lora_targets}
+    wanted |= {"offload": offload.value, "top": top, "time_limit_s": time_limit, "thermal": thermal}
     question = commands.Question(
+        **wanted,
         model=model or "",
         cluster=cluster or "",
         global_batch=global_batch or 0,
@@ -91,15 +94,8 @@ def search(  # noqa: PLR0913, PLR0917 - the flags are the command line's contrac
         objective=objective.value,
         recompute=recompute,
         fixed=commands.pins(fix or [], micro_batch),
-        top=top,
-        time_limit_s=time_limit,
         software=tuple(software or ()),
-        offload=offload.value,
-        loss=loss.value,
-        lora_rank=lora_rank,
-        lora_targets=lora_targets if lora_rank else "",
         power_cap_w=power_cap,
-        thermal=thermal,
         launcher=launcher.value,
         profile=profile,
         telemetry=tuple(map(str, telemetry or ())),
