@@ -98,6 +98,7 @@ class SharedEfficiency:
     script_dispatch_s: float
     host_jitter: float
     blocked_host: float
+    blocked_jitter: float
     overlapped_host: float
     collective_kernels: float
     expert_kernels: float

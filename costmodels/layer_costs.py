@@ -13,7 +13,6 @@ from typing import Final
 import numpy as np
 
 from costmodels.exchange import Boundaries, PlacedTable
-from costmodels.host_waits import BESIDE, IN_TURN, MEETING
 from costmodels.job import Software
 from costmodels.layout import Recompute
 from costmodels.one_part import Part
@@ -56,6 +55,8 @@ class PartCosts:
         What crosses stage boundaries under the S strategies on the island.
     turns_s : ndarray
         Seconds in which the hosts of a tensor-parallel group take turns, forward and backward, shape (2, K, S).
+    host_exponent : ndarray
+        How host and device share the passes of a part, as in :mod:`costmodels.host_waits`, shape (K, S).
     """
 
     names: tuple[str, ...]
@@ -69,13 +70,7 @@ class PartCosts:
     backward_links_s: Floats
     boundaries: Boundaries
     turns_s: Floats
-
-    @cached_property
-    def host_exponent(self) -> Floats:
-        """How host and device share the passes of a layer, as in :mod:`costmodels.host_waits`, shape (S,)."""
-        if self.software.blocking_launches:
-            return np.full(len(self.placed.table), IN_TURN)
-        return np.where(self.placed.table.tp > 1, MEETING, BESIDE)
+    host_exponent: Floats
 
     @property
     def software(self) -> Software:
@@ -157,6 +152,7 @@ def _priced_parts(pricing: Pricing, table: StrategyTable, *, exchanges: bool) ->
             backward_links_s=np.stack([backward for _, backward in links], axis=1),
             boundaries=Boundaries(pricing.model, pricing.job, placed),
             turns_s=np.stack([part.turns_s for part in parts], axis=1),
+            host_exponent=np.stack([part.host_exponent for part in parts]),
         ),
     )
     if exchanges:

@@ -48,15 +48,20 @@ class Part:
         self._forward_start_s = np.stack([t.forward_kernels for t in times]) * each_s
         self._backward_start_s = np.stack([t.backward_kernels for t in times]) * each_s
 
-    def wait_s(self, host_s: Floats, device_s: Floats) -> Floats:
-        """What a pass takes beyond its device seconds, shape (S,)."""
-        software = self.pricing.job.software
+    @cached_property
+    def host_exponent(self) -> Floats:
+        """How host and device share the passes of the part, as in :mod:`costmodels.host_waits`, shape (S,)."""
+        software, tp = self.pricing.job.software, self.table.tp
         if software.blocking_launches:
-            return host_wait_s(device_s, self.pricing.constants.efficiency.shared.blocked_host * host_s, IN_TURN)
+            return np.full(tp.shape, IN_TURN)
         graphed = software.cuda_graphs and software.graphed_experts
         counted = not graphed and not software.capacity_factor  # a capacity fixes the sizes: nothing to read back
         routed = counted and any(op.kind is OpKind.GROUPED_GEMM for op in self.ops)
-        return host_wait_s(device_s, host_s, np.where(routed | (self.table.tp > 1), MEETING, BESIDE))
+        return np.where(routed | (tp > 1), MEETING, BESIDE)
+
+    def wait_s(self, host_s: Floats, device_s: Floats) -> Floats:
+        """What a pass takes beyond its device seconds, shape (S,)."""
+        return host_wait_s(device_s, host_s, self.host_exponent)
 
     @property
     def forward_host_s(self) -> Floats:
@@ -118,10 +123,17 @@ class Part:
         return np.asarray(np.where(self.table.zero == 3, each_s * modules, 0.0))
 
     def _host_s(self, start_s: Floats) -> Floats:
-        """Hosts vary, and ranks that meet in every layer wait for the slowest of their group."""
+        """Hosts vary, and ranks that meet in every layer wait for the slowest of their group.
+
+        A host that runs ahead makes up for what it lost; where every launch waits for its kernel none does, and each
+        exchange waits for the host that took longest since the last one.
+        """
         efficiency = self.pricing.constants.efficiency
-        host = efficiency.generation(self.pricing.accelerator).host * self._pieces_host
-        return np.asarray(start_s * host * (1.0 + efficiency.shared.host_jitter * expected_maximum(self.table.tp)))
+        shared, host = efficiency.shared, efficiency.generation(self.pricing.accelerator).host
+        blocking = self.pricing.job.software.blocking_launches
+        jitter = shared.blocked_jitter if blocking else shared.host_jitter
+        mean_s = start_s * host * self._pieces_host * (shared.blocked_host if blocking else 1.0)
+        return np.asarray(mean_s * (1.0 + jitter * expected_maximum(self.table.tp)))
 
     @cached_property
     def _pieces_host(self) -> Floats:

@@ -164,7 +164,7 @@ def stage_work(costs: Sequence[PartCosts], contents: Contents) -> StageWork:
         of_island = found[2 * len(Work) :].reshape(2, -1, *found.shape[1:])
         links[:, : of_island.shape[1], :, stages] = of_island
         of_stage = counts.sum(axis=2)
-        host_exponent[:, stages] = cost.host_exponent[contents.rows].min(axis=1, keepdims=True)
+        host_exponent[:, stages] = cost.host_exponent.min(axis=0)[contents.rows].min(axis=1, keepdims=True)
         for number, parameters in enumerate((cost.dense_parameters, cost.expert_parameters)):
             if parameters.any():
                 held[number][:, :, stages] = np.einsum("rsjk,rjk->rjs", of_stage, parameters.T[contents.rows])

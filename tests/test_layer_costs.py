@@ -6,6 +6,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from costmodels.host_waits import BESIDE, MEETING
 from costmodels.job import Software, TrainingJob
 from costmodels.layer_costs import PartCosts, part_weights, price_parts, repeated_s
 from costmodels.layout import (
@@ -23,6 +24,7 @@ from costmodels.part_ops import part_ops
 from costmodels.precision import precision
 from costmodels.price import price_layout
 from costmodels.pricing import Pricing
+from costmodels.reliability import expected_maximum
 from costmodels.table import StrategyTable, table_of
 from costmodels.workload import presets
 from costmodels.works import Work
@@ -239,3 +241,25 @@ def test_blocking_launches_let_no_host_run_ahead_of_its_device() -> None:
     assert waits[False, 4096] == waits[False, 16384] == 0.0
     assert waits[True, 4096] == pytest.approx(waits[True, 16384])
     assert waits[True, 4096] > 1e-4
+
+
+def test_each_exchange_waits_for_the_blocked_host_that_took_longest() -> None:
+    """Delays without memory: of n hosts the slowest takes one plus the expected maximum of n normals times the mean."""
+    asked = pricing(scripted=True, blocking_launches=True)
+    waits = [price_parts(asked, rows([Strategy(tp=tp, dp=8 // tp)])).forward_s[Work.LAUNCH, 0, 0] for tp in (2, 8)]
+    jitter = asked.constants.efficiency.shared.blocked_jitter
+    slowest = 1.0 + jitter * expected_maximum(np.array([2, 8]))
+    assert waits[1] / waits[0] == pytest.approx(slowest[1] / slowest[0])
+    drawn = np.random.default_rng(0).exponential(size=(20_000, 8)).max(axis=1).mean()
+    assert slowest[1] == pytest.approx(drawn, rel=0.12)  # exact for exponential delays: 1 + 1/2 + ... + 1/8
+
+
+def test_host_and_device_meet_where_tokens_are_routed_with_one_tensor_rank_too() -> None:
+    """One rule: what a slower clock leaves of a wait is turned back with the exponent that the wait was priced with."""
+    asked = pricing("deepseek_v2_lite")
+    costs = price_parts(asked, rows([Strategy(dp=8)]))
+    assert costs.host_exponent.shape == (len(costs.names), 1)
+    exponents = dict(zip(costs.names, costs.host_exponent[:, 0], strict=True))
+    routed = [name for name in costs.names if "moe" in name]
+    assert routed
+    assert all(exponents[name] == (MEETING if name in routed else BESIDE) for name in costs.names)
