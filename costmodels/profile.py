@@ -17,7 +17,16 @@ from costmodels.memory import MemoryConstants
 from costmodels.pricing import Constants
 from hardware.cluster import LinkKind
 
-SCALE_UP_KINDS: Final = (LinkKind.NVLINK, LinkKind.XGMI, LinkKind.PCIE, LinkKind.ICI, LinkKind.UALINK)
+SCALE_UP_KINDS: Final = (
+    LinkKind.NVLINK,
+    LinkKind.XGMI,
+    LinkKind.PCIE,
+    LinkKind.ICI,
+    LinkKind.UALINK,
+    LinkKind.XE_LINK,
+    LinkKind.NEURONLINK,
+    LinkKind.HCCS,
+)
 """Links inside a node or a scale-up domain; every other kind joins nodes."""
 OF_FRAMEWORK: Final = ("host", "activations", "memory_offset_bytes")
 """What belongs to the framework as much as to the machine: it does not carry over to another framework."""

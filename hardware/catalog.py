@@ -1,6 +1,7 @@
 """The catalogue of machines: accelerators, node types and clusters by name, and islands from a table's facts.
 
-Names ignore case and everything but letters, digits and ``+``: ``H100-SXM5 80GB`` is ``h100sxm580gb``.
+Names ignore case and everything but letters, digits and ``+``: ``H100-SXM5 80GB`` is ``h100sxm580gb``. What is unknown
+as it stands is looked up without its maker and in any order of its words: ``NVIDIA A100 80GB PCIe``.
 """
 
 import math
@@ -33,6 +34,9 @@ PCIE_SHARE_OF_PAIR: Final = 0.7
 aiconfigurator's NCCL tables for RTX PRO 6000 (8 and 2 cards); L40S pairs reach 22 of 26 GB/s."""
 PCIE_LATENCY_S: Final = 1e-6
 """NCCL's base latency for PCIe, LL protocol."""
+
+FAST_FABRICS: Final = ("nvlink", "nvswitch", "xgmi", "infinityfabric", "ici", "hccs", "neuronlink", "xelink")
+"""How tables name a fabric of an accelerator that is not PCIe, as :func:`hardware.catalog_schema.canonical` has it."""
 
 
 def accelerator(name: str) -> Accelerator:
@@ -123,8 +127,45 @@ def cluster(spec: str) -> Cluster:
     return _preset_cluster(name, _node_count(name, count))
 
 
+def node_of_hardware(hardware: str) -> NodePreset:
+    """Return the nodes that the ``hardware`` of a table means.
+
+    Parameters
+    ----------
+    hardware : str
+        An accelerator (its usual node), a node type, or the path of a cluster file with one island.
+
+    Raises
+    ------
+    InputError
+        Unknown name; the message has the nearest ones and says how to describe a machine. Or a file that is wrong.
+    """
+    if hardware.casefold().endswith(".toml"):
+        islands = read_cluster_file(hardware).islands
+        if len(islands) > 1:
+            raise InputError(f"{hardware} has {len(islands)} islands", allowed="one, whose nodes the run had")
+        return NodePreset(node=islands[0].node, fabric=islands[0].fabric)
+    if catalog_store.locate(hardware, ACCELERATOR_FILES) is not None:
+        preset = node_preset(default_node(hardware))
+        return replace(preset, node=replace(preset.node, accelerator=accelerator(hardware)))
+    if catalog_store.locate(hardware, NODE_FILES) is not None:
+        return node_preset(hardware)
+    raise InputError(
+        f"unknown accelerator or machine '{hardware}'",
+        allowed=f"{catalog_store.near_names(hardware, (*ACCELERATOR_FILES, *NODE_FILES))} (`plan catalog accelerators` "
+        "and `plan catalog clusters` list all), or a cluster file that describes the machine, such as lab.toml",
+    )
+
+
+def parts_of_hardware(hardware: str) -> tuple[str, ...]:
+    """Return the machines of a table's ``hardware``: several are joined by ``+``; a path of a file is one."""
+    if hardware.casefold().endswith(".toml"):
+        return (hardware.strip(),)
+    return tuple(part.strip() for part in hardware.split("+"))
+
+
 def custom_island(
-    accelerator_name: str,
+    hardware: str,
     gpus_per_node: int,
     nodes: int,
     scaleout_bytes_per_s_per_node: float | None = None,
@@ -134,33 +175,32 @@ def custom_island(
 
     Parameters
     ----------
-    accelerator_name : str
-        Any name of an accelerator.
+    hardware : str
+        As in :func:`node_of_hardware`.
     gpus_per_node : int
-        Accelerators of a node that take part; 0: as many as the accelerator's usual node has.
+        Accelerators of a node that take part; 0: as many as that node has.
     nodes : int
         Nodes.
     scaleout_bytes_per_s_per_node : float or None
         All adapters of a node together, one direction [bytes/s]; None: those of the usual node. 0.0 (no network) goes
         with one node only.
     intra_node : str
-        ``nvlink``, ``xgmi`` or ``pcie``; empty: as in the usual node. An accelerator has one fast fabric, so both
-        ``nvlink`` and ``xgmi`` mean that one.
+        A word that begins as one of :data:`FAST_FABRICS` or with ``pcie``; empty: as in that node. An accelerator has
+        one fast fabric, so all fast words mean that one; cards on PCIe that bridges can join are joined by them.
 
     Returns
     -------
     Island
-        The usual node of the accelerator with these facts in place of its own. Adapters are the usual node's, fewer or
-        slower; below 40 Gb/s each they are plain Ethernet without RDMA.
+        The node with these facts in place of its own. Adapters are the node's, fewer or slower; below 40 Gb/s each they
+        are plain Ethernet without RDMA.
 
     Raises
     ------
     InputError
-        Unknown accelerator or fabric, a fabric that the accelerator has not, or several nodes without a network.
+        Unknown hardware or fabric, a fabric that the accelerator has not, or several nodes without a network.
     """
-    preset = node_preset(default_node(accelerator_name))
-    where = accelerator_name
-    node = replace(preset.node, accelerator=accelerator(accelerator_name))
+    preset = node_of_hardware(hardware)
+    where, node = hardware, preset.node
     if not 0 <= gpus_per_node <= 1024:
         raise InputError(f"{gpus_per_node} accelerators a node", allowed="1 to 1024, or 0 for the usual", where=where)
     if not 1 <= nodes <= MOST_NODES:
@@ -188,7 +228,7 @@ def cluster_of_run(
     Parameters
     ----------
     hardware : str
-        An accelerator, or several joined by ``+`` (machines of each in equal numbers).
+        As in :func:`node_of_hardware`, or several names joined by ``+`` (machines of each in equal numbers).
     gpus : int
         Accelerators of the run. Fewer than a node has: a part of one node.
     gpus_per_node : int
@@ -203,13 +243,13 @@ def cluster_of_run(
     InputError
         As :func:`custom_island`, or accelerators that do not fill nodes.
     """
-    kinds = [part.strip() for part in hardware.split("+")]
+    kinds = parts_of_hardware(hardware)
     per_kind, rest = divmod(gpus, len(kinds))
     if gpus < 1 or rest:
         raise InputError(f"{gpus} accelerators of {len(kinds)} kinds", allowed=f"a multiple of {len(kinds)}")
     islands = []
     for kind in kinds:
-        per_node = gpus_per_node or node_type(default_node(kind)).gpus
+        per_node = gpus_per_node or node_of_hardware(kind).node.gpus
         per_node = min(per_node, per_kind)
         if per_kind % per_node:
             raise InputError(f"{per_kind} x {kind} with {per_node} a node", allowed=f"a multiple of {per_node}")
@@ -283,14 +323,31 @@ def _scaled_nics(node: NodeType, bytes_per_s: float, where: str) -> Nics:
 
 def _with_intra_node(node: NodeType, intra_node: str, where: str) -> NodeType:
     wanted = canonical(intra_node)
-    fast = node.scale_up.kind is not LinkKind.PCIE
-    if wanted in ("nvlink", "xgmi"):
-        if not fast:
-            raise InputError(f"{node.accelerator.name} has no {intra_node}", allowed="'pcie'", where=where)
-        return node
-    if wanted != "pcie":
+    if wanted.startswith("pci"):
+        on_pcie = node.scale_up.kind is LinkKind.PCIE
+        return node if on_pcie else replace(node, scale_up=_pcie_tree(node), node_fabric=None)
+    if not wanted.startswith(FAST_FABRICS):
         raise InputError(f"unknown intra-node fabric '{intra_node}'", allowed="nvlink, xgmi, pcie", where=where)
-    return replace(node, scale_up=_pcie_tree(node), node_fabric=None) if fast else node
+    return node if node.scale_up.kind is not LinkKind.PCIE else _bridged(node, intra_node, where)
+
+
+def _bridged(node: NodeType, intra_node: str, where: str) -> NodeType:
+    """Return a node of PCIe cards with the bridges that such cards take."""
+    part = node.accelerator.name
+    preset = catalog_store.bridged_nodes().get(part)
+    if preset is None:
+        what = f"{part} has no {intra_node}: its cards talk over PCIe"
+        raise InputError(what, allowed="'pcie', or intra_node left blank", where=where)
+    bridge = catalog_store.find_node(preset).node.scale_up
+    domain = min(bridge.domain_gpus, node.gpus)
+    if node.gpus % domain:
+        what = f"{node.gpus} cards a node with {intra_node}: bridges of {part} join {domain}"
+        raise InputError(what, allowed=f"a multiple of {domain} a node, or 'pcie'", where=where)
+    return replace(
+        node,
+        scale_up=replace(bridge, domain_gpus=domain),
+        node_fabric=node.scale_up if domain < node.gpus else None,
+    )
 
 
 def _pcie_tree(node: NodeType) -> ScaleUp:

@@ -17,12 +17,28 @@ from hardware.catalog_build import NodePreset, build_accelerator, build_node
 from hardware.catalog_schema import canonical, describe_names
 from hardware.cluster import Accelerator
 from hardware.errors import InputError
+from hardware.part_names import name_words, without_memory_kind
 
 _FOLDER: Final = Path(__file__).parent / "catalog"
-ACCELERATOR_FILES: Final = ("accelerators-nvidia.toml", "accelerators-amd.toml", "accelerators-other.toml")
-NODE_FILES: Final = ("nodes-nvidia.toml", "nodes-other.toml", "nodes-cloud.toml")
+ACCELERATOR_FILES: Final = (
+    "accelerators-nvidia.toml",
+    "accelerators-nvidia-blackwell.toml",
+    "accelerators-nvidia-cards.toml",
+    "accelerators-amd.toml",
+    "accelerators-other.toml",
+)
+NODE_FILES: Final = (
+    "nodes-nvidia.toml",
+    "nodes-nvidia-cards.toml",
+    "nodes-other.toml",
+    "nodes-sites.toml",
+    "nodes-cloud-aws.toml",
+    "nodes-cloud.toml",
+)
 CLUSTER_FILES: Final = ("clusters.toml",)
-_NOT_VALUES: Final = ("like", "aliases", "default_for", "sources", "accelerator", "name", "vendor")
+_NOT_OF_A_NODE: Final = ("like", "aliases", "default_for", "bridge_for", "sources")
+"""Keys of the catalogue that a node type of a user's file has not, or has in another form."""
+_NOT_VALUES: Final = (*_NOT_OF_A_NODE, "accelerator", "name", "vendor")
 
 
 @dataclass(frozen=True)
@@ -39,17 +55,17 @@ def _entries(file: str) -> Mapping[str, Mapping[str, Any]]:
     return MappingProxyType(tomllib.loads((_FOLDER / file).read_text(encoding="utf-8"), parse_float=Decimal))
 
 
+def _names_of(file: str) -> Iterator[tuple[str, str]]:
+    """Yield every name and alias with the name of its entry."""
+    for entry, table in _entries(file).items():
+        if entry != "sources":
+            yield from ((name, entry) for name in (entry, *table.get("aliases", ())))
+
+
 @lru_cache(maxsize=16)
 def _index(file: str) -> Mapping[str, str]:
     """Return canonical name or alias to entry name."""
-    return MappingProxyType(
-        {
-            canonical(name): entry
-            for entry, table in _entries(file).items()
-            if entry != "sources"
-            for name in (entry, *table.get("aliases", ()))
-        }
-    )
+    return MappingProxyType({canonical(name): entry for name, entry in _names_of(file)})
 
 
 def names(files: tuple[str, ...]) -> tuple[str, ...]:
@@ -69,13 +85,26 @@ def aliases(files: tuple[str, ...]) -> Mapping[str, tuple[str, ...]]:
     )
 
 
+@lru_cache(maxsize=16)
+def _index_by_words(file: str) -> Mapping[frozenset[str], str]:
+    """Return the words of each name or alias to entry name."""
+    return MappingProxyType({frozenset(name_words(name)): entry for name, entry in _names_of(file)})
+
+
 def locate(name: str, files: tuple[str, ...]) -> tuple[str, str] | None:
-    """Return the file and the entry of a name, or None."""
-    wanted = canonical(name)
-    for file in files:
-        entry = _index(file).get(wanted)
-        if entry is not None:
-            return file, entry
+    """Return the file and the entry of a name, or None.
+
+    A name as it stands wins over one without maker and count, and that over one whose words are in another order.
+    """
+    words = name_words(name)
+    for wanted in (canonical(name), "".join(words)):
+        for file in files:
+            if wanted in _index(file):
+                return file, _index(file)[wanted]
+    for group in (frozenset(words), frozenset(without_memory_kind(words))):
+        for file in files:
+            if group in _index_by_words(file):
+                return file, _index_by_words(file)[group]
     return None
 
 
@@ -119,11 +148,29 @@ def default_nodes() -> Mapping[str, str]:
     )
 
 
+@lru_cache(maxsize=1)
+def bridged_nodes() -> Mapping[str, str]:
+    """Return accelerator name to the preset whose cards are joined by bridges."""
+    return MappingProxyType(
+        {
+            name: entry
+            for file in NODE_FILES
+            for entry, table in _entries(file).items()
+            for name in table.get("bridge_for", ())
+        }
+    )
+
+
+def near_names(name: str, files: tuple[str, ...]) -> str:
+    """Return what to say is allowed instead of a name that no entry of some files has."""
+    known = [every for file in files for every, _ in _names_of(file)]
+    return describe_names(" ".join(name_words(name)) or name, known)
+
+
 def _located(name: str, files: tuple[str, ...], noun: str, where: str) -> tuple[str, str]:
     found = locate(name, files)
     if found is None:
-        known = [every for file in files for every in (*names((file,)), *sum(aliases((file,)).values(), ()))]
-        raise InputError(f"unknown {noun} '{name}'", allowed=describe_names(name, known), where=where)
+        raise InputError(f"unknown {noun} '{name}'", allowed=near_names(name, files), where=where)
     return found
 
 
@@ -146,7 +193,7 @@ def _sourced_node(file: str, entry: str) -> _Sourced:
     like = table.get("like")
     base = _sourced_node(*_located(like, NODE_FILES, "node type", entry)) if like else None
     where = f"{file}: {entry}"
-    values = {key: value for key, value in table.items() if key not in ("aliases", "sources", "default_for", "like")}
+    values = {key: value for key, value in table.items() if key not in _NOT_OF_A_NODE}
     preset = build_node({**values, "name": entry}, where, find_accelerator, base.item if base else None)
     rules, sources = _with_sources(file, entry, base)
     return _Sourced(replace(preset, node=replace(preset.node, sources=_listed(sources))), rules, sources)

@@ -18,6 +18,9 @@ class LinkKind(StrEnum):
     PCIE = "pcie"
     ICI = "ici"
     UALINK = "ualink"
+    XE_LINK = "xe-link"
+    NEURONLINK = "neuronlink"
+    HCCS = "hccs"  # and the unified bus of later Ascend machines
     INFINIBAND = "infiniband"
     ROCE = "roce"
     ULTRA_ETHERNET = "ultra-ethernet"

@@ -1,6 +1,7 @@
 """The catalogue against published totals of whole machines, measured rates, and its own promises."""
 
 import csv
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ from hardware import catalog, catalog_store
 from hardware.catalog_schema import canonical
 from hardware.cluster import Cluster, CoolingKind, FabricShape, LinkKind
 from hardware.errors import InputError
+from hardware.importers.device_names import accelerator_in
+from hardware.part_names import name_words
 from hardware.tiers import island_tiers
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -63,6 +66,7 @@ def test_no_measurement_beats_the_rate_of_its_link(row: dict[str, str]) -> None:
 def test_names_used_in_published_tables_resolve(row: dict[str, str]) -> None:
     assert catalog.accelerator(row["name"]).name == row["accelerator"]
     assert catalog.default_node(row["name"]) in catalog.node_type_names()
+    assert accelerator_in(row["name"]) == row["accelerator"]
 
 
 def test_every_name_leads_to_its_entry_in_any_spelling() -> None:
@@ -86,6 +90,32 @@ def test_no_name_means_two_things(kind: str) -> None:
         for entry, names in catalog_store.aliases((file,)).items():
             for name in (entry, *names):
                 assert seen.setdefault(canonical(name), entry) == entry, name
+
+
+@pytest.mark.parametrize("kind", ["ACCELERATOR_FILES", "NODE_FILES", "CLUSTER_FILES"])
+def test_no_words_mean_two_things(kind: str) -> None:
+    seen: dict[frozenset[str], str] = {}
+    for file in getattr(catalog_store, kind):
+        for entry, names in catalog_store.aliases((file,)).items():
+            for name in (entry, *names):
+                assert seen.setdefault(frozenset(name_words(name)), entry) == entry, name
+
+
+def test_every_accelerator_has_a_usual_node_and_every_bridge_is_of_cards() -> None:
+    for name in catalog.accelerator_names():
+        assert catalog.default_node(name) in catalog.node_type_names()
+    for name, preset in catalog_store.bridged_nodes().items():
+        assert catalog.node_type(catalog.default_node(name)).scale_up.kind is LinkKind.PCIE
+        bridged = catalog.node_type(preset)
+        assert bridged.node_fabric is not None
+        assert bridged.scale_up.bytes_per_s > bridged.node_fabric.pair_bytes_per_s
+
+
+def test_the_page_of_machines_lists_every_node_type_and_accelerator() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "hardware.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"`([^`]+)`", page))
+    assert set(catalog.node_type_names()) <= listed
+    assert set(catalog.accelerator_names()) <= listed
 
 
 def test_every_value_has_a_source_and_every_source_is_used() -> None:
@@ -203,6 +233,60 @@ def test_islands_from_the_facts_of_a_run(hardware, gpus, per_node, rate, intra, 
         assert tiers[-1].bytes_per_s == pytest.approx(share)
 
 
+@pytest.mark.parametrize(
+    ("hardware", "gpus", "expected"),
+    [
+        # expected: accelerator, nodes, GPUs of the scale-up domain, all of a node's adapters in Gb/s
+        ("GB300-NVL72", 72, ("gb300", 18, 72, 3200)),
+        ("p4d.24xlarge", 16, ("a100-sxm-40gb", 2, 8, 400)),
+        ("LUMI-G", 16, ("mi250x-gcd", 2, 8, 800)),
+        ("Leonardo", 16, ("a100-sxm-64gb", 4, 4, 400)),
+        ("Jean-Zay H100", 8, ("h100-sxm-80gb", 2, 4, 1600)),
+        ("HGX H100", 16, ("h100-sxm-80gb", 2, 8, 3200)),
+    ],
+)
+def test_a_table_may_name_a_machine_in_place_of_its_accelerator(hardware, gpus, expected) -> None:
+    island = catalog.cluster_of_run(hardware, gpus).islands[0]
+    node = island.node
+    gbit = node.nics.node_bytes_per_s * 8e-9
+    assert (node.accelerator.name, island.nodes, node.scale_up.domain_gpus, round(gbit)) == expected
+
+
+def test_a_table_may_name_the_file_of_a_machine(tmp_path: Path) -> None:
+    path = tmp_path / "lab.toml"
+    path.write_text(
+        '[[accelerator]]\nname = "tensor-one"\npeak_bf16_tflops = 500\nmemory_gb = 120\nmemory_gb_per_s = 4200\n'
+        '[[island]]\nnode = "dgx-h100"\nnodes = 3\naccelerator = "tensor-one"\n',
+        encoding="utf-8",
+    )
+    machine = catalog.cluster_of_run(str(path), 16)
+    assert machine.islands[0].node.accelerator.peak.bf16 == 500e12
+    assert machine.nodes == 2
+    both = path.read_text(encoding="utf-8") + 'inlets_c = []\n[[island]]\nnode = "dgx-a100"\nnodes = 1\n'
+    path.write_text("inter_island_gbit_per_s = 400\n" + both, encoding="utf-8")
+    with pytest.raises(InputError, match="2 islands"):
+        catalog.cluster_of_run(str(path), 16)
+
+
+@pytest.mark.parametrize(
+    ("hardware", "gpus", "domain", "rate"),
+    [
+        # NVLink bridges, one direction: A100 PCIe 300 GB/s, A6000 and 3090 56.25 GB/s, H200 NVL four cards of 450 GB/s
+        ("A100-PCIe", 4, 2, 300e9),
+        ("NVIDIA RTX A6000", 8, 2, 56.25e9),
+        ("RTX 3090", 2, 2, 56.25e9),
+        ("H200 NVL", 8, 4, 450e9),
+        ("MI210", 8, 4, 150e9),
+    ],
+)
+def test_nvlink_between_cards_is_that_of_bridges(hardware, gpus, domain, rate) -> None:
+    node = catalog.custom_island(hardware, gpus, 1, None, "nvlink").node
+    assert (node.scale_up.domain_gpus, node.scale_up.bytes_per_s) == (domain, rate)
+    assert (node.node_fabric is not None) is (domain < gpus)
+    assert catalog.custom_island(hardware, gpus, 1, None, "").node.scale_up.kind is LinkKind.PCIE
+    assert catalog.custom_island(hardware, gpus, 1, None, "PCIe Gen4").node.scale_up.kind is LinkKind.PCIE
+
+
 def test_slow_networks_are_ethernet_without_rdma() -> None:
     nics = catalog.custom_island("V100", 8, 2, 25e9 / 8).node.nics
     assert (nics.kind, nics.count, nics.gpudirect) == (LinkKind.ETHERNET, 1, False)
@@ -226,7 +310,12 @@ def test_mixed_machines_of_a_run() -> None:
     ("call", "said"),
     [
         (lambda: catalog.custom_island("T4", 4, 2, None, "nvlink"), "has no nvlink"),
+        (lambda: catalog.custom_island("L40S", 8, 1, None, "nvlink"), "l40s-48gb has no nvlink: its cards talk over"),
+        (lambda: catalog.custom_island("RTX 3090", 3, 1, None, "nvlink"), "bridges of rtx-3090 join 2"),
         (lambda: catalog.custom_island("H100", 8, 2, None, "warp"), "nvlink, xgmi, pcie"),
+        (lambda: catalog.cluster_of_run("H100-SMX", 8), "did you mean 'h100-sxm'"),
+        (lambda: catalog.cluster_of_run("NVIDIA H100-SMX", 8), "a cluster file that describes the machine"),
+        (lambda: catalog.cluster_of_run("nowhere.toml", 8), "cannot be read"),
         (lambda: catalog.custom_island("H100", 8, 2, 0.0), "without network adapters"),
         (lambda: catalog.custom_island("H100", 8, 2, float("nan")), "bytes per second"),
         (lambda: catalog.custom_island("H100", 8, 0), "1 to"),

@@ -97,6 +97,11 @@ def test_where_the_best_layout_has_no_launch_the_next_ones_are_named_with_their_
         (Framework.DEEPSPEED, "gaudi2-8:1", False),
         (Framework.TORCHTITAN, "gaudi2-8:1", True),
         (Framework.NONE, "gaudi2-8:1", False),
+        (Framework.TORCHTITAN, "aurora:1", False),
+        (Framework.MEGATRON, "aurora:1", True),
+        (Framework.MEGATRON, "trn2:1", True),
+        (Framework.DEEPSPEED, "ascend-910b-8:1", False),
+        (Framework.MEGATRON, "ascend-910b-8:1", True),
     ],
 )
 def test_frameworks_are_remarked_on_machines_that_they_do_not_run_on_as_they_are(framework, machine, foreign):

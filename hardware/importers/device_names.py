@@ -2,12 +2,15 @@
 
 import re
 
-from hardware import catalog
+from hardware import catalog, catalog_store
 from hardware.catalog_schema import canonical
 
 
 def accelerator_in(device: str) -> str:
     """Return the catalogue's name of a device as the driver names it, such as ``NVIDIA H100 80GB HBM3``."""
+    found = catalog_store.locate(device, catalog_store.ACCELERATOR_FILES)
+    if found is not None:
+        return found[1]
     plain = re.sub(r"^((NVIDIA|Tesla|AMD|Instinct)\s+)+", "", device.strip(), flags=re.IGNORECASE)
     plain = canonical(plain).replace("sxm4", "sxm").replace("sxm5", "sxm")
     names = catalog.accelerator_names()

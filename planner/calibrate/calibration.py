@@ -63,7 +63,8 @@ def calibrate(inputs: Inputs) -> Calibration:
     wanted = wanted or (cluster.islands[0].node.accelerator.name if cluster else "")
     if not wanted:
         raise InputError("nothing says which accelerator this is", allowed="--accelerator NAME")
-    part = accelerator_named(wanted)
+    stated = chosen.runs[0].accelerator if chosen.runs else cluster.islands[0].node.accelerator if cluster else None
+    part = stated or accelerator_named(wanted)  # the first two may be of a cluster file
     products = [read_products(path, part) for path in inputs.products]
     tables: list[Observations] = [product_observations(table, part) for table in products]
     if cluster is not None:

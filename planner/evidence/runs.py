@@ -24,7 +24,7 @@ from costmodels.software import RunText, software_for
 from costmodels.workload import presets
 from costmodels.workload.model import ModelSpec
 from costmodels.workload.stated import StatedArchitecture, model_from_architecture
-from hardware.catalog import accelerator, cluster_of_run
+from hardware.catalog import cluster_of_run, node_of_hardware, parts_of_hardware
 from hardware.cluster import Cluster
 from hardware.errors import InputError
 from hardware.segments import in_segments
@@ -154,7 +154,7 @@ def _software(run: MeasuredRun) -> Software:
 
 def _precision(run: MeasuredRun, software: Software) -> Precision:
     """The recipe that a run states; where it states none that is known, 16 bits as its hardware has them."""
-    peak = accelerator(run.text("hardware").split("+")[0]).peak
+    peak = node_of_hardware(parts_of_hardware(run.text("hardware"))[0]).node.accelerator.peak
     sixteen_bits = "bf16" if peak.bf16 > 0.0 else "fp16"
     for words in (run.text("dtype"), run.text("precision")):
         if words:

@@ -10,24 +10,26 @@ from planner.request import Framework
 
 ELSEWHERE: Final[Mapping[Framework, tuple[str, ...]]] = MappingProxyType(
     {
-        Framework.MEGATRON: ("google", "intel"),
-        Framework.BRIDGE: ("google", "intel"),
-        Framework.NEMO: ("google", "intel"),
-        Framework.TORCHTITAN: ("google", "intel"),
-        Framework.DEEPSPEED: ("google",),
-        Framework.GALVATRON: ("google", "intel"),
+        Framework.MEGATRON: ("google", "intel", "amazon"),
+        Framework.BRIDGE: ("google", "intel", "amazon", "huawei"),
+        Framework.NEMO: ("google", "intel", "amazon", "huawei"),
+        Framework.TORCHTITAN: ("google", "gaudi", "amazon", "huawei"),
+        Framework.DEEPSPEED: ("google", "amazon"),
+        Framework.GALVATRON: ("google", "intel", "amazon", "huawei"),
     }
 )
-"""Vendors whose accelerators of the catalogue (TPUs, Gaudi) a framework does not run on.
+"""Vendors, or beginnings of the names of their accelerators, that a framework does not run on (TPUs, Gaudi, Trainium).
 
 Sources: deepspeed 0.19.8 ``accelerator/`` (cuda, which is ROCm too, xpu, hpu, npu and others, none for TPUs) and
 deepspeed.ai/tutorials/accelerator-setup-guide; megatron-core 0.19, megatron-bridge 0.6 and nemo-toolkit 2.7 set
 ``torch.cuda`` devices throughout; torchtitan 0.3.0 names CUDA, ROCm and Intel XPU (``tools/utils.py``,
 ``components/quantization/float8.py``) and no Gaudi, and its TPU experiments are a fork's (google-pytorch/torchtitan);
-Hetu-Galvatron 2.4 builds on apex and NCCL (its installation page). Forks for Gaudi are programs of their own.
+Hetu-Galvatron 2.4 builds on apex and NCCL (its installation page). Forks for Gaudi, Trainium (NxD Training) and Ascend
+(torchtitan-npu) are programs of their own.
 """
 PATCHED: Final[Mapping[tuple[Framework, str], str]] = MappingProxyType(
     {
+        (Framework.MEGATRON, "huawei"): "MindSpeed, Huawei's patches of Megatron-LM",
         (Framework.NEMO, "amd"): "AMD's patch of NeMo and its builds of Megatron-core and Transformer Engine",
         (Framework.BRIDGE, "amd"): "the patches of AMD's Primus and its builds of Megatron-core and Transformer Engine",
     }
@@ -35,7 +37,8 @@ PATCHED: Final[Mapping[tuple[Framework, str], str]] = MappingProxyType(
 """What a framework needs on a vendor's accelerators.
 
 Sources: mlcommons/training_results_v5.1, AMD/benchmarks/llama31_8b, Dockerfile and ``nemo_v2.5.0rc0.patch`` (NeMo 2.5
-with ROCm/Megatron-LM and ROCm/TransformerEngine); AMD-AGI/Primus, ``primus/backends/megatron_bridge`` with ``patches``.
+with ROCm/Megatron-LM and ROCm/TransformerEngine); AMD-AGI/Primus, ``primus/backends/megatron_bridge`` with ``patches``;
+Ascend/MindSpeed, README (imported before Megatron-LM, which stays as it is).
 """
 
 
@@ -78,7 +81,8 @@ def refuse_platforms(framework: Framework, cluster: Cluster) -> None:
 
 
 def _foreign(framework: Framework, cluster: Cluster) -> list[Accelerator]:
-    return [part for part in _parts(cluster) if part.vendor in ELSEWHERE.get(framework, ())]
+    words = ELSEWHERE.get(framework, ())
+    return [part for part in _parts(cluster) if part.vendor in words or part.name.startswith(words)]
 
 
 def _parts(cluster: Cluster) -> list[Accelerator]:
