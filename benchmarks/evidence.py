@@ -4,7 +4,8 @@
 
 Every run's interval is made from the runs of *other* studies only; the share of runs inside is printed for several
 widenings, so that those of ``STEP_TIME`` and ``PEAK_MEMORY`` in planner/evidence/nearness.py can be set to the ones
-that cover 80 % as the mean over studies: one study holds almost half of all runs and would decide alone.
+that cover 80 % as the mean over studies: one study holds almost half of all runs and would decide alone. The same with
+all runs on its part, or of its generation, left out: what holds for a part that nobody measured.
 """
 
 import argparse
@@ -66,8 +67,8 @@ def time_ratio(prediction: Prediction) -> float | None:
     return prediction.error + 1.0
 
 
-def covered(rows: list[dict[str, str]], quantity: Quantity) -> np.ndarray:
-    """Whether each run is inside the interval that other studies give."""
+def covered(rows: list[dict[str, str]], quantity: Quantity, left_out: str = "study") -> np.ndarray:
+    """Whether each run is inside the interval that other studies on other parts (``left_out``: a column) give."""
     table = table_of_rows(rows, quantity)
     inside = np.zeros(len(rows), dtype=bool)
     for number, row in enumerate(rows):
@@ -76,6 +77,8 @@ def covered(rows: list[dict[str, str]], quantity: Quantity) -> np.ndarray:
         }
         distance = distances(table, RunTraits(**values))
         distance[table.study == row["study"]] = np.inf
+        if left_out != "study":
+            distance[table.texts[left_out] == row[left_out]] = np.inf
         low, high = log_interval(table, distance, quantity)
         inside[number] = low <= table.log_ratio[number] <= high
     return inside
@@ -95,6 +98,11 @@ def print_coverage(rows: list[dict[str, str]], quantity: Quantity) -> None:
         inside = covered(rows, replace(quantity, widening=widening))
         studies = float(np.mean([share for _, share in shares(rows, inside, "study").values()]))
         print(f"widening {widening}: {inside.mean():.1%} of all runs inside, {studies:.1%} as the mean over studies")
+    for column in ("hardware", "generation"):
+        for widening in (quantity.widening, quantity.widening_elsewhere):
+            inside = covered(rows, replace(quantity, widening=widening), column)
+            share = float(np.mean([each for _, each in shares(rows, inside, column).values()]))
+            print(f"widening {widening}: {share:.1%} as the mean over each {column} left out")
     inside = covered(rows, quantity)
     for column in ("generation", "moe", "framework"):
         each = ", ".join(

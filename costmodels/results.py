@@ -114,7 +114,8 @@ class Evidence:
 
     Four of five runs like it take ``low_s`` to ``high_s`` [s], and their fullest GPU holds ``low_peak_bytes`` to
     ``high_peak_bytes`` [bytes], zero where a report says nothing of it. ``profile`` is the file of the machine's
-    profile that the prediction was made with; empty without one.
+    profile that the prediction was made with; empty without one. ``unmeasured`` names the accelerator when no run on it
+    was measured; empty when one was.
     """
 
     label: str
@@ -124,6 +125,7 @@ class Evidence:
     low_peak_bytes: float = 0.0
     high_peak_bytes: float = 0.0
     profile: str = ""
+    unmeasured: str = ""
 
 
 def heaviest(memory: Sequence[MemoryUse]) -> MemoryUse:

@@ -1,11 +1,13 @@
 """Intervals around predictions: their arithmetic, their labels, and whether they are honest."""
 
+import math
 from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 
 from costmodels.profile import UNCHANGED
+from hardware import catalog
 from planner.evidence.nearness import (
     COVERAGE,
     KIN,
@@ -24,6 +26,7 @@ from planner.layouts.explicit import ExplicitLayout, layout_of
 from planner.planning import estimate, pricings_of
 from planner.profile import FittedRun, MachineProfile, MemoryErrors
 from planner.question import Question, request_of
+from planner.report.layout_text import nearness
 from planner.traits import RunTraits
 
 
@@ -92,6 +95,26 @@ def test_what_is_unlike_anything_measured_is_called_extrapolated():
     assert estimate(request, layout).evidence.label == "extrapolated"
 
 
+def test_a_part_that_nobody_measured_is_named_has_wider_ranges_and_is_never_called_measured():
+    layout = ExplicitLayout(tp=4, pp=4, vpp=5)
+    known = asked()
+    part = catalog.accelerator("h100-sxm-94gb")
+    island = known.cluster.islands[0]
+    node = replace(island.node, accelerator=replace(island.node.accelerator, name=part.name))
+    unknown = replace(known, cluster=replace(known.cluster, islands=(replace(island, node=node),)))
+    of_known, of_unknown = (estimate(each, layout_of(each, layout)) for each in (known, unknown))
+    assert of_known.cost.step.total_s == pytest.approx(of_unknown.cost.step.total_s)
+    assert (of_known.evidence.label, of_unknown.evidence.label) == ("measured", "near")
+    assert (of_known.evidence.unmeasured, of_unknown.evidence.unmeasured) == ("", "h100-sxm-94gb")
+    assert "no run on h100-sxm-94gb was measured" in nearness(of_unknown.evidence)
+
+    def width(evidence, low, high):
+        return math.log(getattr(evidence, high) / getattr(evidence, low))
+
+    for ends in (("low_s", "high_s"), ("low_peak_bytes", "high_peak_bytes")):
+        assert width(of_unknown.evidence, *ends) > 1.15 * width(of_known.evidence, *ends)
+
+
 def test_a_well_measured_kind_of_run_is_called_measured_and_its_interval_holds_the_prediction_or_corrects_it():
     request = asked()
     layout = layout_of(request, ExplicitLayout(tp=4, pp=4, vpp=5))
@@ -126,6 +149,28 @@ def test_four_of_five_runs_of_a_study_left_out_fall_inside(quantity):
             inside.append(low <= table.log_ratio[row] <= high)
         shares[study] = np.mean(inside)
     assert abs(np.mean(list(shares.values())) - COVERAGE) < 0.08
+
+
+@pytest.mark.parametrize("column", ["hardware", "generation"])
+@pytest.mark.parametrize("quantity", [STEP_TIME, PEAK_MEMORY], ids=lambda quantity: quantity.column)
+def test_four_of_five_runs_on_a_part_left_out_fall_inside(quantity, column):
+    table = shipped_runs(quantity)
+    wide = replace(quantity, widening=quantity.widening_elsewhere)
+    narrow_shares, shares = [], []
+    for name in sorted(set(table.texts[column])):
+        rows = np.flatnonzero(table.texts[column] == name)
+        rows = rows[np.unique(np.linspace(0, len(rows) - 1, min(12, len(rows))).round().astype(int))]
+        inside = []
+        for row in rows:
+            left_out = (table.texts[column] == name) | (table.study == table.study[row])
+            distance = np.where(left_out, np.inf, distances(table, traits_of_row(row, table)))
+            ends = [log_interval(table, distance, each) for each in (quantity, wide)]
+            inside.append([low <= table.log_ratio[row] <= high for low, high in ends])
+        narrow, share = np.mean(inside, axis=0)
+        narrow_shares.append(narrow)
+        shares.append(share)
+    assert abs(np.mean(shares) - COVERAGE) < 0.08
+    assert np.mean(narrow_shares) < np.mean(shares)
 
 
 def test_the_interval_of_a_profile_widens_to_that_of_published_runs_as_its_own_runs_are_less_alike():

@@ -99,7 +99,7 @@ LAYOUT = {
     "traffic": TRAFFIC,
     "evidence": {
         "label": str, "nearest": str, "low_s": float, "high_s": float, "low_peak_gib": float, "high_peak_gib": float,
-        "profile": str,
+        "profile": str, "unmeasured": str,
     },
 }  # fmt: skip
 HEADING = {"schema": int, "planner": str}

@@ -145,6 +145,7 @@ def _ranked(read: Fields, request: PlanRequest) -> RankedLayout:
             low_peak_bytes=evidence.number("low_peak_gib", default=0.0) * BYTES_PER_GIB,
             high_peak_bytes=evidence.number("high_peak_gib", default=0.0) * BYTES_PER_GIB,
             profile=evidence.text("profile", default=""),
+            unmeasured=evidence.text("unmeasured", default=""),
         ),
         why=read.text("why", default=""),
         placement=_placement(read, layout, request),

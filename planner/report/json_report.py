@@ -174,6 +174,7 @@ def _evidence(evidence: Evidence) -> Json:
         "low_peak_gib": gib(evidence.low_peak_bytes),
         "high_peak_gib": gib(evidence.high_peak_bytes),
         "profile": evidence.profile,
+        "unmeasured": evidence.unmeasured,
     }
 
 

@@ -136,6 +136,8 @@ def evidence_rows(evidence: Evidence, request: PlanRequest) -> list[tuple[str, s
 def nearness(evidence: Evidence) -> str:
     """Say how near a prediction is to something measured; nothing is measured of the layout itself."""
     words = _NEARNESS.get(evidence.label, evidence.label)
+    if evidence.unmeasured:
+        words = f"no run on {evidence.unmeasured} was measured, hence wide ranges; {words}"
     name = evidence.nearest
     if name.count("(") > name.count(")"):  # a name that was cut inside its remark
         name = name[: name.rindex("(")].rstrip()
