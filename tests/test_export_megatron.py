@@ -98,7 +98,6 @@ def test_model_flags_are_those_that_build_the_published_model(name):
         ("falcon_40b", "in parallel"),
         ("bloom_176b", "a norm on the embedding"),
         ("opt_13b", "ungated activation relu"),
-        ("qwen3_next_80b_a3b", "among blocks"),
         ("wide_resnet_1b", "known by their totals only"),
         ("mpt_7b", "ALiBi"),
         ("bert_large", "attention to later tokens"),

@@ -1,5 +1,9 @@
 """Hybrid models as launches of Megatron-LM: patterns read, judged, exported and read back."""
 
+import json
+from dataclasses import replace
+from pathlib import Path
+
 import plan_samples as samples
 import pytest
 
@@ -8,11 +12,14 @@ from costmodels.layout import Strategy
 from costmodels.precision import precision
 from costmodels.software import software
 from costmodels.workload.counts import parameter_count
+from costmodels.workload.huggingface import from_config
+from costmodels.workload.model import ModelSpec
 from costmodels.workload.presets import model
 from hardware.errors import InputError
 from planner.export.hosts import Site
 from planner.export.launch import Export, Planned
 from planner.export.megatron import export_megatron
+from planner.export.megatron_model import model_notes
 from planner.ingest.megatron import judge, layout_of, parse_megatron
 from planner.ingest.megatron_model import model_of
 from planner.request import Framework
@@ -24,12 +31,14 @@ SIZES = (
 )
 
 
-def exported(name: str, split, version: str = "0.19") -> Export:
+def exported(name: str | ModelSpec, split, version: str = "0.19", tp: int = 2) -> Export:
     numbers = precision("bf16", framework="megatron")
     job = TrainingJob(global_batch=128, seq=4096, precision=numbers, software=software("megatron"))
-    layout = samples.layout(Strategy(tp=2, dp=2, zero=1, sequence_parallel=True), split)
+    layout = samples.layout(Strategy(tp=tp, dp=4 // tp, zero=1, sequence_parallel=tp > 1), split)
+    layout = replace(layout, num_microbatches=128 // layout.first.dp)
     site = Site(hosts=tuple(f"host{i}" for i in range(layout.gpus)), gpus_per_node=1)
-    return export_megatron(Planned(model=model(name), job=job, layout=layout, site=site, version=version))
+    spec = model(name) if isinstance(name, str) else name
+    return export_megatron(Planned(model=spec, job=job, layout=layout, site=site, version=version))
 
 
 # Verdicts and layers of the real parser of core 0.19.2 (select_pipeline_segment), found on a CPU.
@@ -119,6 +128,51 @@ def test_the_name_of_the_pattern_and_of_the_script_follow_the_version():
         exported("nemotronh_8b", ((27,), (25,)), "0.15")
 
 
-def test_blocks_of_a_mixer_and_a_feed_forward_part_have_no_letter():
-    with pytest.raises(InputError, match="among blocks"):
-        exported("qwen3_next_80b_a3b", ((24,), (24,)))
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [
+        ("qwen3_next_80b_a3b", ((25,), (23,))),
+        ("qwen35_27b", ((16, 16), (16, 16))),
+        ("qwen35_397b_a17b", ((31,), (29,))),
+    ],
+)
+def test_blocks_with_a_delta_rule_read_back_with_their_layers_and_their_model(name, split):
+    launch = exported(name, split)
+    assert launch.arguments[launch.arguments.index("--linear-attention-freq") + 1] == "4"
+    read = parse_megatron(launch.arguments, world=len(split) * 4)
+    assert layout_of(read).layers_per_stage == split
+    built = model_of(read.arguments)
+    assert list(built.layer_kinds()) == list(model(name).layer_kinds())
+    assert parameter_count(built) == parameter_count(model(name))
+    with pytest.raises(InputError, match=r"core 0\.15 has no gated delta rule; allowed: core 0\.16 or later"):
+        exported(name, split, "0.15")
+
+
+def test_layers_of_linear_attention_may_be_listed():
+    words = [*exported("qwen3_next_80b_a3b", ((48,),)).arguments]
+    words[words.index("--linear-attention-freq") + 1] = "([1]*3+[0]*45)"
+    letters = [
+        kind.mixer is not None and type(kind.mixer).__name__
+        for kind in model_of(parse_megatron(words, world=4).arguments).layer_kinds()
+    ]
+    assert letters == ["DeltaNet"] * 3 + ["Attention"] * 45
+
+
+@pytest.mark.parametrize("name", ["granite-4.0-h-small", "granite-4.0-h-1b", "Bamba-9B"])
+def test_blocks_with_mamba_are_two_layers_each(name):
+    """A block is a mixer and a feed-forward part, each behind a norm: two letters, and as many parameters."""
+    told = json.loads((Path(__file__).parent / "reference" / "huggingface_configs.json").read_text())["models"][name]
+    spec = from_config(told["config"], name=name, where="config.json")
+    split = ((spec.layers // 2 + 1,), (spec.layers // 2 - 1,))
+    read = parse_megatron(exported(spec, split, tp=1).arguments, world=8)
+    assert layout_of(read).layers_per_stage == tuple((2 * count,) for (count,) in split)
+    built = model_of(read.arguments)
+    assert [type(kind.mixer) for kind in built.layer_kinds()][::2] == [type(kind.mixer) for kind in spec.layer_kinds()]
+    assert parameter_count(built).total == told["parameters"]  # as transformers builds it
+
+
+def test_scaled_embeddings_are_remarked():
+    granite = {"model_type": "granite", "residual_multiplier": 0.22}
+    plain, scaled = (from_config(one, name="x", where="x") for one in ({"model_type": "granite"}, granite))
+    assert any("for which Megatron-LM has no flag" in note for note in model_notes(scaled))
+    assert not any("for which Megatron-LM has no flag" in note for note in model_notes(plain))

@@ -336,7 +336,12 @@ def _build_layer(args: Any, config: Any) -> None:
 
 
 def _layer_specs(args: Any, config: Any) -> None:
-    """Ask which layers of the model are dense and which are experts."""
+    """Ask which layers of the model are dense and which are experts, and which have linear attention."""
+    if config.experimental_attention_variant == "gated_delta_net":
+        from megatron.core.models.gpt import experimental_attention_variant_module_specs as variants
+
+        _call(variants.get_linear_attention_pattern, {"config": copy.deepcopy(config)})
+        return
     if config.num_moe_experts and not _hybrid_pattern(args):
         from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
 

@@ -42,6 +42,8 @@ MODELS = (
     "mixtral_8x22b",
     "qwen3_30b_a3b",
     "qwen3_235b_a22b",
+    "qwen3_next_80b_a3b",
+    "qwen35_27b",
     "qwen15_moe_a2_7b",
     "deepseek_v2_lite",
     "deepseek_v3",

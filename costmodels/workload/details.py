@@ -67,6 +67,8 @@ class ModelDetails:
         Factor on the chosen scores; 0.0: none.
     router_softmax_first : bool
         Scores are normalised over all experts, not over the chosen ones.
+    multipliers : bool
+        Embeddings, residual branches or logits are scaled by numbers of their own.
     stated : bool
         False when nothing was stated and defaults stand in.
     """
@@ -89,9 +91,13 @@ class ModelDetails:
     router_group_top_k: int = 0
     router_scale: float = 0.0
     router_softmax_first: bool = False
+    multipliers: bool = False
     stated: bool = True
 
 
+_PLUS_ONE: Final = ("nemotron", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
+_MULTIPLIERS: Final = ("embedding_multiplier", "residual_multiplier", "logits_scaling")
+"""Of Granite's configurations."""
 NO_DETAILS: Final = ModelDetails(stated=False)
 
 
@@ -158,7 +164,8 @@ def details_of_config(config: Mapping[str, object], where: str) -> ModelDetails:
     return ModelDetails(
         activation=_HF_ACTIVATIONS.get(activation, activation),
         norm_epsilon=values.number("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", default=1e-5),
-        norm_plus_one=config.get("model_type") == "nemotron",
+        norm_plus_one=config.get("model_type") in _PLUS_ONE,
+        multipliers=any(values.number(name, default=1.0) != 1.0 for name in _MULTIPLIERS),
         norm_after=config.get("model_type") in ("exaone4", "olmo2", "olmo3"),
         alibi=config.get("model_type") in ("bloom", "mpt") or config.get("alibi") is True,
         **_rotary(values),

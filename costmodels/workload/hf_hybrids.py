@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from costmodels.workload.architecture import Architecture
 from costmodels.workload.fields import Fields
-from costmodels.workload.hf_dense import llama, window_of_types
-from costmodels.workload.hf_moe import hunyuan_moe
+from costmodels.workload.hf_dense import llama, qwen3, window_of_types
+from costmodels.workload.hf_moe import hunyuan_moe, qwen3_moe
 
 _BORROWING = str.maketrans("fw", "bv")
 
@@ -94,6 +94,37 @@ def bamba(config: Fields) -> Architecture:
     if wrong:
         raise config.wrong("attn_layer_indices", wrong[0], f"0 to {base.layers - 1}")
     return _with_mamba(config, base, "".join("f" if index in full else "M" for index in range(base.layers)))
+
+
+def _with_delta(config: Fields, base: Architecture) -> Architecture:
+    """Gated delta rule in most layers, gated full attention in the others (Qwen3-Next, Qwen3.5)."""
+    every = config.whole("full_attention_interval", default=4, least=1)
+    pattern = window_of_types(config, base.layers)[1] or "l" * (every - 1) + "f"
+    return replace(
+        base,
+        window=0,
+        mixer_pattern=pattern,
+        output_gate=True,
+        linear_key_heads=config.whole("linear_num_key_heads", least=1),
+        linear_value_heads=config.whole("linear_num_value_heads", least=1),
+        linear_key_dim=config.whole("linear_key_head_dim", least=1),
+        linear_value_dim=config.whole("linear_value_head_dim", least=1),
+        conv_width=config.whole("linear_conv_kernel_dim", default=4, least=1),
+        mtp_layers=config.whole("mtp_num_hidden_layers", "num_nextn_predict_layers", default=0),
+    )
+
+
+def qwen3_next(config: Fields) -> Architecture:
+    """Qwen3-Next and the mixtures of Qwen3.5: experts and a shared one behind a gate in every block."""
+    shared = config.whole("shared_expert_intermediate_size", default=0)
+    if not config.has("intermediate_size"):  # no block of Qwen3.5's mixtures is dense
+        config = Fields({**config.values, "intermediate_size": max(shared, 1)}, config.where)
+    return replace(_with_delta(config, qwen3_moe(config)), shared_ffn=shared, shared_gate=shared > 0)
+
+
+def qwen35(config: Fields) -> Architecture:
+    """Qwen3.5 with dense feed-forward parts."""
+    return _with_delta(config, qwen3(config))
 
 
 def hunyuan_large(config: Fields) -> Architecture:

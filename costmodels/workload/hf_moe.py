@@ -185,27 +185,6 @@ def qwen3_moe(config: Fields) -> Architecture:
     )
 
 
-def qwen3_next(config: Fields) -> Architecture:
-    """Qwen3-Next: gated delta rule in most layers, gated full attention in the others."""
-    layers = config.whole("num_hidden_layers", least=1)
-    every = config.whole("full_attention_interval", default=4, least=1)
-    pattern = window_of_types(config, layers)[1] or "l" * (every - 1) + "f"
-    return replace(
-        qwen3_moe(config),
-        window=0,
-        mixer_pattern=pattern,
-        output_gate=True,
-        shared_ffn=config.whole("shared_expert_intermediate_size", default=0),
-        shared_gate=config.whole("shared_expert_intermediate_size", default=0) > 0,
-        linear_key_heads=config.whole("linear_num_key_heads", least=1),
-        linear_value_heads=config.whole("linear_num_value_heads", least=1),
-        linear_key_dim=config.whole("linear_key_head_dim", least=1),
-        linear_value_dim=config.whole("linear_value_head_dim", least=1),
-        conv_width=config.whole("linear_conv_kernel_dim", default=4, least=1),
-        mtp_layers=config.whole("num_nextn_predict_layers", default=0),
-    )
-
-
 def deepseek(config: Fields) -> Architecture:
     """DeepSeek-V2, V3 and Kimi-K2: latent attention, leading dense layers, shared experts, MTP."""
     nope = config.whole("qk_nope_head_dim", least=1)

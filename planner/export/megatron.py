@@ -18,8 +18,14 @@ from costmodels.pipeline.schedules import Schedule
 from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
 from planner.export.launch import Export, Planned, Program
-from planner.export.megatron_hybrid import hybrid_program, is_hybrid, pattern_arguments
-from planner.export.megatron_model import model_arguments, model_notes
+from planner.export.megatron_hybrid import (
+    has_state_blocks,
+    hybrid_program,
+    in_parts,
+    is_hybrid,
+    pattern_arguments,
+)
+from planner.export.megatron_model import has_delta_rule, model_arguments, model_notes
 from planner.export.plan_checks import check_sizes, has_experts, one_grid, refuse_adapters, refuse_linear_loss
 from planner.ingest.megatron import judge, parse_megatron
 from planner.ingest.options import megatron_options
@@ -32,6 +38,7 @@ from planner.rules.table import resolve_version, version_key
 __all__ = ["export_megatron", "layout_string", "recompute_arguments", "run_arguments"]
 
 FULL_LAYOUT_SINCE: Final = (0, 14)  # multi-token prediction inside a layout, FSDP under its later name
+_DELTA_SINCE: Final = (0, 16)
 _SHARDING: Final = MappingProxyType({2: "optim_grads", 3: "optim_grads_params"})
 _OPTIMIZER_DTYPES: Final = MappingProxyType({8.0: "", 4.0: "bf16", 2.0: "fp8"})
 
@@ -58,7 +65,11 @@ def export_megatron(plan: Planned) -> Export:
     known = resolve_version(Framework.MEGATRON, plan.version)
     check_sizes(plan)
     refuse_adapters(job, "Megatron-LM, which has none")
+    if has_state_blocks(model):
+        model, layout = in_parts(model, layout)
     hybrid = is_hybrid(model)
+    if has_delta_rule(model) and version_key(known) < _DELTA_SINCE:
+        raise InputError(f"model {model.name}: core {known} has no gated delta rule", allowed="core 0.16 or later")
     split = pattern_arguments(model, layout, known) if hybrid else _split_arguments(model, layout, known)
     run = run_arguments(model, job, layout, known, split=split)
     arguments = (*model_arguments(model, job.seq), *run, *_fusion_arguments(model))

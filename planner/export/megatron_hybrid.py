@@ -1,10 +1,11 @@
 """Hybrid models in Megatron-LM's flags: a letter a layer, and positions of the pipeline parted in the same pattern."""
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Final
 
 from costmodels.layout import Layout
-from costmodels.workload.model import Attention, LayerKind, ModelSpec, MoeFfn, OpaqueLayer, StateSpace
+from costmodels.workload.model import Attention, LayerKind, LayerRun, ModelSpec, MoeFfn, OpaqueLayer, StateSpace
 from hardware.errors import InputError
 from planner.export.launch import Program
 from planner.ingest.hybrid_pattern import OLD_OPTION, OPTION, POSITIONS_SINCE
@@ -24,6 +25,48 @@ def is_hybrid(model: ModelSpec) -> bool:
     """Whether every layer is one part: a mixer or a feed-forward part."""
     kinds = model.kinds()
     return all(isinstance(kind, LayerKind) and (kind.mixer is None) != (kind.ffn is None) for kind in kinds)
+
+
+def has_state_blocks(model: ModelSpec) -> bool:
+    """Whether blocks of a mixer and a feed-forward part have Mamba-2 mixers among them (Granite 4, Bamba)."""
+    kinds = [kind for kind in model.kinds() if isinstance(kind, LayerKind)]
+    return any(isinstance(kind.mixer, StateSpace) and kind.ffn is not None for kind in kinds)
+
+
+def in_parts(model: ModelSpec, layout: Layout) -> tuple[ModelSpec, Layout]:
+    """A model of blocks as one of parts, each behind a norm of its own, and its layout: two layers for every block.
+
+    Parameters
+    ----------
+    model : ModelSpec
+        Every layer is a mixer and a feed-forward part, one after the other.
+    layout : Layout
+        Of its blocks.
+
+    Raises
+    ------
+    InputError
+        A layer is no such block.
+    """
+    runs: list[LayerRun] = []
+    for kind in model.layer_kinds():
+        whole = isinstance(kind, LayerKind) and None not in (kind.mixer, kind.ffn) and kind.norm_count == 2
+        if not isinstance(kind, LayerKind) or not whole or kind.parallel or kind.side_width or model.mtp_layers:
+            raise no_flag(model, f"a layer of kind {kind.name} beside Mamba-2", "a mixer and a feed-forward part each")
+        rest = kind.norm_parameters - model.final_norm_parameters
+        mixer = replace(kind, name=f"{kind.name}: mixer", ffn=None, norm_count=1, norm_parameters=rest)
+        ffn = replace(kind, name=f"{kind.name}: feed-forward", mixer=None, norm_count=1)
+        ffn = replace(ffn, norm_parameters=model.final_norm_parameters)
+        runs += [LayerRun(kind=mixer, count=1), LayerRun(kind=ffn, count=1)]
+    stages = tuple(
+        replace(
+            stage,
+            layers_per_chunk=tuple(2 * count for count in stage.layers_per_chunk),
+            strategies=tuple(replace(run, count=2 * run.count) for run in stage.strategies),
+        )
+        for stage in layout.stages
+    )
+    return replace(model, runs=tuple(runs)), replace(layout, stages=stages)
 
 
 def hybrid_layer(model: ModelSpec, kind: object) -> LayerKind:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from costmodels.workload.details import ModelDetails
-from costmodels.workload.model import Attention, AttentionKind, DenseFfn, LayerKind, ModelSpec, MoeFfn
+from costmodels.workload.model import Attention, AttentionKind, DeltaNet, DenseFfn, LayerKind, ModelSpec, MoeFfn
 from hardware.errors import InputError
 from planner.export.megatron_hybrid import hybrid_layer, is_hybrid, no_flag, state_arguments
 
@@ -66,6 +66,7 @@ def model_arguments(model: ModelSpec, seq: int) -> tuple[str, ...]:
         *_attention_arguments(model, attention, details),
         *_position_arguments(model, attention, details),
         *_window_arguments(kinds),
+        *_delta_arguments(model, kinds),
         *_feed_forward(model, kinds, details),
         *state_arguments(model, kinds),
     ]
@@ -90,6 +91,8 @@ def model_notes(model: ModelSpec) -> tuple[str, ...]:
         notes.append("the router has no bias in Megatron-LM")
     if any(isinstance(k, LayerKind) and isinstance(k.mixer, Attention) and k.mixer.qk_norm_parameters for k in kinds):
         notes.append("the model norms the queries and keys of all heads at once, --qk-layernorm those of each head")
+    if details.multipliers:
+        notes.append("the model scales embeddings, residual branches or logits, for which Megatron-LM has no flag")
     if any(isinstance(k, LayerKind) and isinstance(k.ffn, MoeFfn) for k in kinds):
         notes.append("load balancing of experts is left to you: --moe-router-load-balancing-type, --moe-aux-loss-coeff")
     return tuple(notes)
@@ -97,10 +100,10 @@ def model_notes(model: ModelSpec) -> tuple[str, ...]:
 
 def _block(model: ModelSpec, kind: object) -> LayerKind:
     """One layer as a transformer block, or the reason why it is none."""
-    plain = "blocks of attention and a feed-forward part, each behind one norm"
+    plain = "blocks of attention or a gated delta rule and a feed-forward part, each behind one norm"
     if not isinstance(kind, LayerKind):
         raise no_flag(model, "layers known by their totals only", plain)
-    if not isinstance(kind.mixer, Attention) or kind.ffn is None:
+    if not isinstance(kind.mixer, Attention | DeltaNet) or kind.ffn is None:
         raise no_flag(model, f"a layer of kind {kind.name} among blocks", plain)
     if kind.parallel:
         raise no_flag(model, "attention and feed-forward parts in parallel", plain)
@@ -216,6 +219,30 @@ def _window_arguments(kinds: list[LayerKind]) -> list[str]:
     periodic = all((window == 0) == (index % every == every - 1) for index, window in enumerate(windows))
     skip = str(every) if periodic and every > 1 else list_pattern([bool(window) for window in windows])
     return [*arguments, "--window-attn-skip-freq", skip]
+
+
+def has_delta_rule(model: ModelSpec) -> bool:
+    """Whether some layer is a gated delta rule, which Megatron-core has since 0.16."""
+    return any(isinstance(kind, LayerKind) and isinstance(kind.mixer, DeltaNet) for kind in model.kinds())
+
+
+def _delta_arguments(model: ModelSpec, kinds: list[LayerKind]) -> list[str]:
+    """Layers of linear attention by the gated delta rule (core 0.16 and later), and their sizes."""
+    found = {kind.mixer for kind in kinds if isinstance(kind.mixer, DeltaNet)}
+    if not found:
+        return []
+    if len(found) > 1:
+        raise no_flag(model, f"{len(found)} different kinds of linear attention", "equal ones")
+    delta, linear = found.pop(), [isinstance(kind.mixer, DeltaNet) for kind in kinds]
+    every = linear.index(False) + 1
+    periodic = linear == [index % every != every - 1 for index in range(len(linear))]
+    return [
+        *("--experimental-attention-variant", "gated_delta_net"),
+        *("--linear-attention-freq", str(every) if periodic else list_pattern(linear)),
+        *("--linear-conv-kernel-dim", str(delta.conv_width)),
+        *("--linear-key-head-dim", str(delta.key_dim), "--linear-value-head-dim", str(delta.value_dim)),
+        *("--linear-num-key-heads", str(delta.key_heads), "--linear-num-value-heads", str(delta.value_heads)),
+    ]
 
 
 def list_pattern(layers: list[bool]) -> str:

@@ -11,7 +11,13 @@ from typing import Any, Final
 from costmodels.workload.architecture import HYBRID_LETTERS, Architecture
 from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
-from planner.ingest.hybrid_pattern import OPTION, hybrid_pattern, state_sizes
+from planner.ingest.hybrid_pattern import (
+    DELTA_KEY_HEADS,
+    DELTA_VALUE_HEADS,
+    OPTION,
+    hybrid_pattern,
+    state_sizes,
+)
 from planner.ingest.layer_pattern import moe_pattern
 from planner.ingest.options import Arguments, whole
 from planner.request import Framework
@@ -23,6 +29,9 @@ _UNREAD: Final = (
     ("--experimental-attention-variant", "an attention that is not modelled"),
     ("--linear-attention-freq", "linear attention"),
 )
+_VARIANT, _DELTA = "--experimental-attention-variant", "gated_delta_net"
+_OF_DELTA: Final = (_VARIANT, "--linear-attention-freq")
+_DELTA_WIDTH: Final = 128  # of a head
 _AHEAD: Final = MappingProxyType({"*-": "d", "*E": "e"})  # of a prediction layer behind attention
 GPT2_VOCAB: Final = 50_257
 """Tokens of GPT-2's byte pairs (Radford et al. 2019), which GPT2BPETokenizer reads from a merge file."""
@@ -50,8 +59,9 @@ def model_of(read: Arguments, name: str = "model of the arguments") -> ModelSpec
     InputError
         An option asks for layers that are not modelled, or a size is missing.
     """
+    delta = read.text(_VARIANT) == _DELTA
     for option, what in _UNREAD:
-        if read.has(option):
+        if read.has(option) and not (delta and option in _OF_DELTA):
             raise InputError(f"{option}: {what}", allowed="--model MODEL names the model instead")
     vocab = read.number("--vocab-size", 0) or read.number("--padded-vocab-size", 0)
     if not vocab and (read.has("--merge-file") or read.text("--tokenizer-type", "") == "GPT2BPETokenizer"):
@@ -68,6 +78,7 @@ def model_of(read: Arguments, name: str = "model of the arguments") -> ModelSpec
         mtp_layers=read.number("--mtp-num-layers", 0),
         **_attention(read),
         **_positions(read),
+        **_delta(read),
         **{**_feed_forward(read), **_hybrid(read)},
     )
     return facts.build(name, sources=("launch arguments",), notes=notes, where="arguments")
@@ -98,6 +109,23 @@ def _attention(read: Arguments) -> dict[str, Any]:
             "qk_norm": False,  # the norms of the low ranks are counted with them
         }
     return found
+
+
+def _delta(read: Arguments) -> dict[str, Any]:
+    """Layers of linear attention by the gated delta rule: all but every n-th, or those of a list."""
+    if read.text(_VARIANT) != _DELTA:
+        return {}
+    layers, told = read.number("--num-layers", 0), read.text("--linear-attention-freq", "1")
+    period = whole(told) or 0
+    linear = [bool((index + 1) % period) for index in range(layers)] if period else moe_pattern(told, layers)
+    return {
+        "mixer_pattern": "".join("l" if on else "f" for on in linear),
+        "linear_key_heads": read.number("--linear-num-key-heads", DELTA_KEY_HEADS),
+        "linear_value_heads": read.number("--linear-num-value-heads", DELTA_VALUE_HEADS),
+        "linear_key_dim": read.number("--linear-key-head-dim", _DELTA_WIDTH),
+        "linear_value_dim": read.number("--linear-value-head-dim", _DELTA_WIDTH),
+        "conv_width": read.number("--linear-conv-kernel-dim", 4),
+    }
 
 
 def _hybrid(read: Arguments) -> dict[str, Any]:
