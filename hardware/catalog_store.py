@@ -17,7 +17,7 @@ from hardware.catalog_build import NodePreset, build_accelerator, build_node
 from hardware.catalog_schema import canonical, describe_names
 from hardware.cluster import Accelerator
 from hardware.errors import InputError
-from hardware.part_names import name_words, without_memory_kind
+from hardware.part_names import name_words, without_remarks
 
 _FOLDER: Final = Path(__file__).parent / "catalog"
 ACCELERATOR_FILES: Final = (
@@ -101,7 +101,7 @@ def locate(name: str, files: tuple[str, ...]) -> tuple[str, str] | None:
         for file in files:
             if wanted in _index(file):
                 return file, _index(file)[wanted]
-    for group in (frozenset(words), frozenset(without_memory_kind(words))):
+    for group in (frozenset(words), frozenset(without_remarks(words))):
         for file in files:
             if group in _index_by_words(file):
                 return file, _index_by_words(file)[group]

@@ -7,11 +7,11 @@ _BESIDE: Final = frozenset(
     (
         *("nvidia", "amd", "intel", "google", "huawei", "amazon", "aws", "corporation", "tm", "r"),
         *("instinct", "tesla", "geforce", "generation", "tensor", "core", "cores"),
-        *("gpu", "gpus", "npu", "accelerator", "card", "cards", "chip"),
+        *("gpu", "gpus", "npu", "hpu", "oam", "accelerator", "card", "cards", "chip"),
     )
 )
 """What is written beside the name of a part or of a machine and does not tell it from another one."""
-_MEMORY_KINDS: Final = frozenset(("hbm", "hbm2", "hbm2e", "hbm3", "hbm3e", "gddr6", "gddr6x", "gddr7"))
+_REMARK: Final = re.compile(r"(hbm\d?e?|gddr\d?x?|\d{2,4}w)$")
 _COUNT: Final = re.compile(r"^\s*\d{1,4}\s*[x*]\s*(?=\D)", re.IGNORECASE)
 _WORD: Final = re.compile(r"[^\W_]+")
 _SIZE: Final = re.compile(r"(\d+)g(ib?)?$")
@@ -40,6 +40,6 @@ def name_words(name: str) -> tuple[str, ...]:
     return tuple(_SOCKET.sub("sxm", _SIZE.sub(r"\1gb", word)) for word in words)
 
 
-def without_memory_kind(words: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the words of a name without kinds of memory, ``80gb`` of ``80gb hbm3``."""
-    return tuple(word for word in words if word not in _MEMORY_KINDS)
+def without_remarks(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the words of a name without kinds of memory and power limits: ``80gb`` of ``80gb hbm3 700w``."""
+    return tuple(word for word in words if not _REMARK.match(word))
