@@ -112,6 +112,7 @@ class Software:
     scatter_gather: bool = False  # tp ranks that hold the same activations send a part each over stage boundaries
     parallel_loss: bool = True  # the loss works on each tp rank's columns of the logits; false: on gathered logits
     gathered_inputs_kept: bool = False  # column-parallel layers keep their input as gathered over tp
+    stops_recompute: bool = False  # full recompute ends with the last tensor that the backward pass reads
     stage_slots: int = 0  # slots per stage of the pipeline for all that stages but the last keep; 0: as the schedule
     stage_outputs_kept: bool = False  # a stage keeps what it sent on until the backward pass
     shard_gradient_bytes: float = 0.0  # per parameter of the rank's optimizer shard: its own copy of the gradient

@@ -16,7 +16,7 @@ from costmodels.part_ops import EMBEDDING, HEAD
 from costmodels.pricing import Pricing
 from costmodels.reliability import expected_maximum
 from costmodels.table import Bools, Floats
-from costmodels.workload.op import SUBMODULES, Op, OpKind
+from costmodels.workload.op import SUBMODULES, Op, OpKind, Split
 from costmodels.works import DEVICE_WORKS, WORK_OF, Work
 from hardware.cluster import FabricShape
 
@@ -270,7 +270,10 @@ class Part:
 
     def _repeated(self, recompute: Recompute) -> Bools:
         """Which ops a recompute choice runs again."""
-        return np.array([_repeats(recompute, op) for op in self.ops])
+        again = np.array([_repeats(recompute, op) for op in self.ops])
+        if self.pricing.job.software.stops_recompute and recompute.granularity is Granularity.FULL:
+            again[_read_until(self.ops) :] = False
+        return again
 
     def _repeated_compute_s(self) -> Floats:
         """Seconds of forward compute that the backward pass runs again, shape (S,)."""
@@ -290,6 +293,29 @@ class Part:
             elif "moe" in recompute.modules:
                 repeated[2, rows] = e.ep_forward_s[rows]
         return repeated
+
+
+def _read_until(ops: Sequence[Op]) -> int:
+    """How many ops of a layer run again where recompute ends with the last tensor that the backward pass reads.
+
+    The sum with the residual keeps nothing but a dropout mask; of the product before it only the input is read.
+
+    References
+    ----------
+    PyTorch documentation of ``torch.utils.checkpoint``: the non-reentrant form stops as soon as all needed tensors are
+    there (pull request 96866, release 2.1); the reentrant one, and Megatron-LM's own, run the whole function.
+    """
+    end = len(ops)
+    while (
+        end and ops[end - 1].kind is OpKind.MEMORY and ops[end - 1].split is Split.SEQUENCE and not _keeps(ops[end - 1])
+    ):
+        end -= 1
+    return end - (end > 0 and ops[end - 1].kind is OpKind.GEMM)
+
+
+def _keeps(op: Op) -> bool:
+    """Whether the backward pass reads a tensor that the op keeps."""
+    return bool(op.saved_elements_per_token or op.saved_bytes_per_token)
 
 
 def _repeats(recompute: Recompute, op: Op) -> bool:

@@ -6,6 +6,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from costmodels.compute import op_times
 from costmodels.host_waits import BESIDE, MEETING
 from costmodels.job import Software, TrainingJob
 from costmodels.layer_costs import PartCosts, part_weights, price_parts, repeated_s
@@ -263,3 +264,19 @@ def test_host_and_device_meet_where_tokens_are_routed_with_one_tensor_rank_too()
     routed = [name for name in costs.names if "moe" in name]
     assert routed
     assert all(exponents[name] == (MEETING if name in routed else BESIDE) for name in costs.names)
+
+
+@pytest.mark.parametrize(("dropout", "stops", "products"), [(False, True, 3), (False, False, 4), (True, True, 4)])
+def test_recompute_that_stops_early_leaves_out_the_last_product(dropout: bool, stops: bool, products: int) -> None:
+    """Counted with PyTorch 2.13's dispatcher: checkpoints that are not reentrant, reentrant, and with dropout."""
+    asked = pricing("gpt3_175b", dropout=dropout, stops_recompute=stops)
+    layer, ops = part_ops(asked)[0], ("qkv", "proj", "fc1", "fc2")
+    table = rows([Strategy(tp=8)])
+    each_s = {
+        op.name: op_times(op, asked.job, table, asked.accelerator, efficiency=asked.constants.efficiency)
+        for op in layer
+    }
+    again_s = repeated_s(asked, table, [FULL_RECOMPUTE])[0, 0, 0]
+    left_out = [*ops[products:], "ffn_residual"] if products < len(ops) else []
+    whole_s = sum(times.forward_s[0] for times in each_s.values())
+    assert again_s == pytest.approx(whole_s - sum(each_s[name].forward_s[0] for name in left_out))
