@@ -135,30 +135,23 @@ def fixed_cluster_table(name: str) -> tuple[str, Mapping[str, Any]] | None:
     return entry, {**table, "name": entry, "sources": [texts[key] for key in table.get("sources", ())]}
 
 
-@lru_cache(maxsize=1)
 def default_nodes() -> Mapping[str, str]:
     """Return accelerator name to the preset that stands for it when a run names no machine."""
-    return MappingProxyType(
-        {
-            name: entry
-            for file in NODE_FILES
-            for entry, table in _entries(file).items()
-            for name in table.get("default_for", ())
-        }
-    )
+    return _presets_for("default_for")
 
 
-@lru_cache(maxsize=1)
 def bridged_nodes() -> Mapping[str, str]:
     """Return accelerator name to the preset whose cards are joined by bridges."""
-    return MappingProxyType(
-        {
-            name: entry
-            for file in NODE_FILES
-            for entry, table in _entries(file).items()
-            for name in table.get("bridge_for", ())
-        }
+    return _presets_for("bridge_for")
+
+
+@lru_cache(maxsize=2)
+def _presets_for(key: str) -> Mapping[str, str]:
+    """Return accelerator name to the node type that lists it under a key."""
+    listed = (
+        (name, entry) for file in NODE_FILES for entry, table in _entries(file).items() for name in table.get(key, ())
     )
+    return MappingProxyType(dict(listed))
 
 
 def near_names(name: str, files: tuple[str, ...]) -> str:
