@@ -3,19 +3,23 @@
 How the two share a pass is the exponent of the norm of their seconds that the pass takes.
 """
 
-import math
 from typing import Final
 
 import numpy as np
 
 from costmodels.table import Floats
 
-BESIDE: Final = math.inf
-"""The host runs ahead of the device, or the device waits for it: the longer of both."""
+BESIDE: Final = 5.0
+"""The host runs ahead of the device, or the device waits for it: the longer of both where one is far shorter.
+
+Where they are alike each waits for the other now and then: 1.15 times either. Fitted to 405 steps of GPT on A100 with
+tp 1 that wait for their hosts (mean error 2.9 % in place of 4.6 % for the longer of both, 4.3 % at 3, 3.0 % at 4, 3.7 %
+at 8); held out, eight of the vendors' runs 4.5 % in place of 6.2 %. Range 4 to 6."""
 MEETING: Final = 2.0
 """They wait for each other within a layer: the root of the sum of squares."""
 IN_TURN: Final = 1.0
 """Every launch waits for its kernel: the sum."""
+_LEAST_S: Final = 1e-30  # against a division by zero where neither has anything to do
 
 
 def pass_s(device_s: Floats, host_s: Floats, exponent: Floats | float) -> Floats:
@@ -37,8 +41,9 @@ def pass_s(device_s: Floats, host_s: Floats, exponent: Floats | float) -> Floats
     ----------
     ``docs/compute.md``, section "The host".
     """
-    together = np.where(exponent == IN_TURN, device_s + host_s, np.hypot(device_s, host_s))
-    return np.asarray(np.where(exponent == BESIDE, np.maximum(device_s, host_s), together))
+    longer_s = np.maximum(device_s, host_s)
+    share = np.minimum(device_s, host_s) / np.maximum(longer_s, _LEAST_S)
+    return np.asarray(longer_s * (1.0 + share**exponent) ** (1.0 / np.asarray(exponent)))
 
 
 def host_wait_s(device_s: Floats, host_s: Floats, exponent: Floats | float) -> Floats:
@@ -72,9 +77,8 @@ def host_of_wait_s(device_s: Floats, wait_s: Floats, exponent: Floats | float) -
     Returns
     -------
     array
-        Seconds; where the host runs ahead and nothing waits, 0, the least that it may take.
+        Seconds.
     """
-    whole = device_s + wait_s
-    met = np.sqrt(np.maximum(whole**2 - device_s**2, 0.0))
-    together = np.where(exponent == IN_TURN, wait_s, met)
-    return np.asarray(np.where(exponent == BESIDE, np.where(wait_s > 0.0, whole, 0.0), together))
+    whole_s = np.asarray(device_s + wait_s)
+    share = device_s / np.maximum(whole_s, _LEAST_S)
+    return np.asarray(whole_s * np.maximum(1.0 - share**exponent, 0.0) ** (1.0 / np.asarray(exponent)))
