@@ -47,6 +47,11 @@ class Precision:
     moment_bytes: float = 8.0  # of Adam's two moments, where the job states nothing else
     source: str = ""
 
+    @property
+    def scaled(self) -> bool:
+        """Whether the layers' products run in a format of 8 or fewer bits, whose operands have scales."""
+        return self.gemm.startswith(("fp8", "fp4", "int8"))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Software:

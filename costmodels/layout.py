@@ -6,6 +6,7 @@ Grids: attention and dense layers use ``tp x cp x dp``; experts use ``etp x ep x
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from costmodels.pipeline.schedules import Schedule
 
@@ -15,6 +16,10 @@ class RankOrder(StrEnum):
 
     DP_INSIDE = "tp-cp-ep-dp-pp"  # the ranks of a stage are neighbours
     PP_INSIDE = "tp-cp-ep-pp-dp"  # the stages of a replica are neighbours
+
+
+PER_OP: Final = "per_op"
+"""Word for recompute by a list of ops, in place of modules."""
 
 
 class Granularity(StrEnum):
@@ -27,7 +32,10 @@ class Granularity(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Recompute:
-    """What a layer recomputes; ``modules`` names recompute modules (see :class:`costmodels.workload.op.Op`)."""
+    """What a layer recomputes; ``modules`` names recompute modules (see :class:`costmodels.workload.op.Op`).
+
+    :data:`PER_OP` in place of modules: everything but the outputs on a list (:mod:`costmodels.workload.per_op`).
+    """
 
     granularity: Granularity = Granularity.NONE
     modules: tuple[str, ...] = ()
@@ -36,12 +44,16 @@ class Recompute:
         """Return the short form used in tables, such as ``selective:core_attn+moe_act``."""
         return f"{self.granularity}:{'+'.join(self.modules)}" if self.modules else str(self.granularity)
 
+    @property
+    def per_op(self) -> bool:
+        """Whether outputs on a list are kept and all others computed again."""
+        return PER_OP in self.modules
+
 
 NO_RECOMPUTE = Recompute()
 FULL_RECOMPUTE = Recompute(granularity=Granularity.FULL)
-TITAN_SELECTIVE = Recompute(granularity=Granularity.SELECTIVE, modules=("attn", "layernorm", "mlp_act", "experts"))
-"""torchtitan's selective recompute per op keeps every second product, fused attention and what exchanges received; the
-grouped products of experts (``_grouped_mm``) are not on its list of outputs to keep and run again."""
+TITAN_SELECTIVE = Recompute(granularity=Granularity.SELECTIVE, modules=(PER_OP,))
+"""torchtitan's selective recompute per op."""
 
 
 @dataclass(frozen=True, kw_only=True)

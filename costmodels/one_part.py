@@ -17,6 +17,7 @@ from costmodels.pricing import Pricing
 from costmodels.reliability import expected_maximum
 from costmodels.table import Bools, Floats
 from costmodels.workload.op import SUBMODULES, Op, OpKind, Split
+from costmodels.workload.per_op import listed
 from costmodels.works import DEVICE_WORKS, WORK_OF, Work
 from hardware.cluster import FabricShape
 
@@ -76,7 +77,7 @@ class Part:
     @property
     def repeated_host_s(self) -> Floats:
         """Seconds that the slowest host of a group needs to start what the backward pass repeats, shape (S,)."""
-        again = [self._forward_start_s[self._repeated(recompute)].sum(axis=0) for recompute in self.table.recomputes]
+        again = [self._repeated(recompute) @ self._forward_start_s for recompute in self.table.recomputes]
         started_s = np.stack(again)[self.table.recompute, np.arange(len(self.table))]
         return self._host_s(started_s + self._whole * (self._collectives_s[0] + self._gathers_s))
 
@@ -266,13 +267,16 @@ class Part:
 
     def repeated_by(self, recompute: Recompute) -> Floats:
         """Seconds of forward compute that a recompute choice runs again, shape (S,)."""
-        return np.asarray(self.op_forward_s[self._repeated(recompute)].sum(axis=0))
+        return np.asarray(self._repeated(recompute) @ self.op_forward_s)
 
-    def _repeated(self, recompute: Recompute) -> Bools:
-        """Which ops a recompute choice runs again."""
-        again = np.array([_repeats(recompute, op) for op in self.ops])
-        if self.pricing.job.software.stops_recompute and recompute.granularity is Granularity.FULL:
-            again[_read_until(self.ops) :] = False
+    def _repeated(self, recompute: Recompute) -> Floats:
+        """Share of every op that a recompute choice runs again, shape (ops,)."""
+        software, scaled = self.pricing.job.software, self.pricing.job.precision.scaled
+        if recompute.per_op and self.name not in (EMBEDDING, HEAD):
+            return np.array([op.again for op in listed(self.ops, compiled=software.compiled, scaled=scaled)])
+        again = np.array([float(_repeats(recompute, op)) for op in self.ops])
+        if software.stops_recompute and recompute.granularity is Granularity.FULL:
+            again[_read_until(self.ops) :] = 0.0
         return again
 
     def _repeated_compute_s(self) -> Floats:
@@ -290,6 +294,8 @@ class Part:
             rows = self.table.recompute == number
             if recompute.granularity is Granularity.FULL and self.name not in (EMBEDDING, HEAD):
                 repeated[:, rows] = np.stack([step_exchange * e.tp_forward_s, e.cp_forward_s, e.ep_forward_s])[:, rows]
+            elif recompute.per_op and self.name not in (EMBEDDING, HEAD):  # gathers; what sums scatter is kept
+                repeated[0, rows] = (0.5 * step_exchange * e.tp_forward_s)[rows]
             elif "moe" in recompute.modules:
                 repeated[2, rows] = e.ep_forward_s[rows]
         return repeated

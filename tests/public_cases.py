@@ -51,6 +51,7 @@ COLUMNS = {
     "overlap": "overlap",
     "routing": "token_routing",
     "network_gbps": "scaleout_gbps_per_node",
+    "cuda_graphs": "cuda_graphs",
     "notes": "notes",
 }
 CARDS = {

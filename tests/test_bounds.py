@@ -56,6 +56,15 @@ CASES = {
         precision="fp8",
         framework="none",
     ),
+    "a list of ops": lambda: small(
+        "deepseek_v2_lite",
+        cluster="dgx-h100:1",
+        layers=(1, 3),
+        gpus=8,
+        memory_gib=14.0,
+        seq=8192,
+        framework="torchtitan",
+    ),
     "all or nothing": lambda: small("gpt3_126m", layers=(7,), gpus=4, memory_gib=2.2, framework="deepspeed"),
 }
 

@@ -7,7 +7,16 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from costmodels.job import TrainingJob
-from costmodels.layout import FULL_RECOMPUTE, Granularity, Layout, Recompute, Stage, Strategy, StrategyRun
+from costmodels.layout import (
+    FULL_RECOMPUTE,
+    TITAN_SELECTIVE,
+    Granularity,
+    Layout,
+    Recompute,
+    Stage,
+    Strategy,
+    StrategyRun,
+)
 from costmodels.pipeline.schedules import Schedule
 from costmodels.precision import precision
 from costmodels.software import software
@@ -88,7 +97,7 @@ def plans(draw):
         sequence_parallel=tp > 1 and draw(st.booleans()),
         zero=zero,
         shard_group=draw(st.sampled_from(groups)) if zero else 0,
-        recompute=draw(st.sampled_from([Recompute(), FULL_RECOMPUTE])),
+        recompute=draw(st.sampled_from([Recompute(), TITAN_SELECTIVE, FULL_RECOMPUTE])),
     )
     schedule = Schedule.ZBV if vpp == 2 and draw(st.booleans()) else None
     schedule = Schedule.GPIPE if vpp == 1 and pp > 1 and draw(st.booleans()) else schedule
@@ -180,6 +189,11 @@ def test_what_cannot_be_said_is_refused_by_name(name, layout, part):
     assert part in str(error.value)
 
 
+def test_recompute_by_operation_is_written_and_read_back():
+    found = export(DENSE, plan(Strategy(dp=2, zero=3, recompute=TITAN_SELECTIVE), ((32,),)))
+    assert "activation-checkpoint:selective" in found.arguments
+
+
 def test_recompute_of_parts_is_refused_with_the_nearest():
     part = Recompute(granularity=Granularity.SELECTIVE, modules=("mlp",))
     with pytest.raises(InputError, match="recompute full or none"):
@@ -228,7 +242,7 @@ def test_defaults_fill_what_is_left_out():
         (("--parallelism.tensor-paralel-degree", "2"), "did you mean --parallelism.tensor_parallel_degree"),
         (("--training.seq-len", "long"), "got 'long'"),
         (("activation-checkpoint:half",), "'half' is unknown"),
-        ((), "selective has no counterpart"),
+        (("activation-checkpoint:memory-budget",), "memory-budget has no counterpart"),
         (("activation-checkpoint:none", "--parallelism.data-parallel-shard-degree", "3"), "covers 3 GPUs"),
         (("activation-checkpoint:none", "--parallelism.pipeline-parallel-schedule", "DualPipeV"), ""),
         (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Granularity
+from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, TITAN_SELECTIVE, Granularity
 from costmodels.results import MemoryUse, Moment, Verdict
 from planner.evidence.measured import parse_run
 from planner.evidence.runs import (
@@ -131,11 +131,9 @@ def test_modules_named_in_a_remark():
     assert recompute.modules == ("mlp_act", "layernorm")
 
 
-def test_products_in_eight_bits_are_not_kept_by_selective_recompute_per_op():
+def test_selective_recompute_per_op_is_a_list_of_its_own():
     titan = {"framework": "torchtitan", "hardware": "H100", "recompute": "selective (op)", "pp": "1", "fsdp": "1"}
-    kept = asked(**titan, precision="bf16").layout.first.recompute.modules
-    again = asked(**titan, precision="fp8 tensorwise").layout.first.recompute.modules
-    assert set(again) - set(kept) == {"mlp"}
+    assert asked(**titan, precision="bf16").layout.first.recompute == TITAN_SELECTIVE
 
 
 def test_every_second_layer_runs_again_in_torchtitan_by_layer():

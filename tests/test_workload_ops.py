@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.layout import TITAN_SELECTIVE
 from costmodels.workload.architecture import Architecture
 from costmodels.workload.counts import attended_keys, forward_flops, owned_parameters
 from costmodels.workload.kernels import Softmax
@@ -177,18 +176,6 @@ def test_experts_keep_routed_inputs_per_copy() -> None:
     assert kept(ops["expert_fc2"], ("moe_act",)).elements_per_token == 0
     assert kept(ops["expert_activation"], ("moe_act",)).elements_per_token > 0
     assert kept(ops["router"], ("moe",)).elements_per_token == 4096  # the recomputed part's own input stays
-
-
-def test_products_of_experts_that_run_again_keep_what_the_exchange_received() -> None:
-    """torchtitan's list of kept outputs: exchanges are on it, the grouped products of experts are not."""
-    spec = model("mixtral_8x7b")
-    ops = layer_ops(spec.runs[0].kind, spec)
-    again = [op.name for op in ops if runs_again(op, ("experts",))]
-    assert again == ["expert_fc1", "expert_activation", "expert_fc2"]
-    routed = [op for op in ops if op.split in (Split.EXPERT_COLUMN, Split.EXPERT_TENSOR, Split.EXPERT_ROW)]
-    assert sum(kept(op, ("experts",)).elements_per_token for op in routed) == spec.hidden  # per routed copy
-    assert sum(kept(op, ("moe",)).elements_per_token for op in routed) == 0
-    assert "experts" in TITAN_SELECTIVE.modules
 
 
 def test_latent_experts_run_at_the_latent_width() -> None:

@@ -7,8 +7,9 @@ import numpy as np
 from costmodels.job import TrainingJob
 from costmodels.memory.states import EXPERT_SPLITS
 from costmodels.memory.tokens import TokenShares
-from costmodels.table import Floats
+from costmodels.table import Bools, Floats
 from costmodels.workload.op import Kept, Op, OpKind, Split, kept
+from costmodels.workload.per_op import listed
 
 _GEMMS = frozenset({OpKind.GEMM, OpKind.GROUPED_GEMM})
 _ACTIVATION_FUNCTIONS = ("mlp_act", "moe_act")
@@ -49,6 +50,35 @@ def kept_bytes(ops: Sequence[Op], job: TrainingJob, shares: TokenShares, modules
     total = np.zeros_like(shares.tokens)
     for split, size in per_token.items():
         total += size * shares.share(split)
+    return total * shares.tokens
+
+
+def listed_bytes(ops: Sequence[Op], job: TrainingJob, shares: TokenShares, exchanged: Bools) -> Floats:
+    """Bytes that a layer keeps beside its input when only outputs on a list are kept (``PER_OP``).
+
+    Parameters
+    ----------
+    ops : sequence of Op
+        The layer.
+    job : TrainingJob
+        Precision; whether the software compiles.
+    shares : TokenShares
+        Tokens per rank, shape (S,).
+    exchanged : ndarray
+        Whether experts' tokens are exchanged between ranks, shape (S,).
+
+    Returns
+    -------
+    ndarray
+        Bytes, shape (S,).
+    """
+    width = job.precision.activation_bytes
+    total = np.zeros_like(shares.tokens)
+    for op, what in zip(ops, listed(ops, compiled=job.software.compiled, scaled=job.precision.scaled), strict=True):
+        total += (what.elements * width + what.fixed_bytes) * shares.share(what.split)
+        total += np.where(shares.tp > 1, what.scattered * width * shares.share(Split.SEQUENCE), 0.0)
+        received = what.received * width * op.top_k
+        total += np.where(exchanged, received * shares.share(Split.EXPERT_TOKENS), 0.0)
     return total * shares.tokens
 
 

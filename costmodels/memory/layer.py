@@ -12,6 +12,7 @@ from costmodels.memory.activations import (
     dummy_gradient_bytes,
     input_bytes,
     kept_bytes,
+    listed_bytes,
     scattered_bytes,
     working_bytes,
 )
@@ -168,6 +169,8 @@ def _block(scope: Scope, ops: Sequence[Op], parameters: LocalParameters, what: _
     for recompute in table.recomputes:
         if recompute.granularity is Granularity.FULL:
             sizes.append(np.minimum(what.kept_input, everything))
+        elif recompute.per_op:
+            sizes.append(np.minimum(what.kept_input + listed_bytes(ops, job, what.shares, table.ep > 1), everything))
         elif recompute.granularity is Granularity.SELECTIVE:
             sizes.append(kept_bytes(ops, job, what.shares, recompute.modules))
         else:

@@ -117,6 +117,8 @@ def _qkv(mixer: Attention, hidden: int) -> Op:
     queries = mixer.heads * (mixer.qk_dim + (mixer.v_dim if mixer.output_gate else 0))
     keys_and_values = mixer.kv_heads * (mixer.qk_dim + (0 if mixer.shared_kv else mixer.v_dim))
     n = queries + (keys_and_values if mixer.own_kv else 0)
+    keys = mixer.kv_heads * mixer.qk_dim
+    columns = (queries, keys, keys_and_values - keys) if mixer.own_kv else (queries,)
     return Op(
         name="qkv",
         module="attn",
@@ -128,6 +130,7 @@ def _qkv(mixer: Attention, hidden: int) -> Op:
         saved_split=Split.SEQUENCE,
         dropped_by=("layernorm",),
         parameters=hidden * n + (n if mixer.qkv_bias else 0),
+        columns=tuple(width for width in columns if width),
     )
 
 

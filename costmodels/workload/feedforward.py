@@ -71,6 +71,7 @@ def _mlp_ops(
             saved_split=Split.SEQUENCE,
             dropped_by=("layernorm",),
             parameters=hidden * fc1_n + (fc1_n if ffn.bias else 0),
+            columns=(ffn.hidden, ffn.hidden) if ffn.gated else (),
         ),
         Op(
             name=f"{prefix}activation",

@@ -61,6 +61,8 @@ class Op:
         ``opaque``. :data:`SUBMODULES` says which contain others.
     k, n : int
         Weight shape of a GEMM.
+    columns : tuple of int
+        Columns of the products that code without merged weights runs in place of this one; empty: it is one product.
     heads, kv_heads, qk_dim, v_dim, window : int
         Shape of an attention op.
     flops_per_token : float
@@ -129,6 +131,7 @@ class Op:
     shared_input_elements_per_token: float = 0.0
     made_elements_per_token: float = 0.0
     dropped_by: tuple[str, ...] = ()
+    columns: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

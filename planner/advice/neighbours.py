@@ -20,6 +20,7 @@ from costmodels.results import LayoutCost
 from hardware.errors import InputError
 from planner.layouts.build import uniform_layout, with_strategies
 from planner.layouts.grids import expert_count
+from planner.layouts.recompute_options import OWN_CHOICES
 from planner.layouts.splits import even_chunks
 from planner.request import PlanRequest
 from planner.rules import broken_rules
@@ -87,8 +88,9 @@ def _all(request: PlanRequest, layout: Layout, cost: LayoutCost) -> Iterator[tup
 
 def _recomputes(request: PlanRequest, layout: Layout) -> Iterator[tuple[str, Layout]]:
     present = _modules(request)
-    options = [NO_RECOMPUTE, *(_selective(module) for module in MODULES if module in present), FULL_RECOMPUTE]
-    for option in options:
+    own = OWN_CHOICES.get(request.framework)
+    selective = [_selective(module) for module in MODULES if module in present] if own is None else own
+    for option in (NO_RECOMPUTE, *selective, FULL_RECOMPUTE):
         words = "no recompute" if option == NO_RECOMPUTE else f"recompute {option} in all layers"
         yield words, with_strategies(layout, recompute=option)
 

@@ -122,7 +122,7 @@ class OptionTimes:
             parts = plain.plus(more)
             if option.granularity is Granularity.FULL:
                 parts = replace(full, low=np.maximum(full.low, parts.low))
-            elif "moe" in option.modules:  # repeats an exchange, which may hide a wait and lets the clock rise
+            elif "moe" in option.modules or option.per_op:  # exchanges again: a wait hides, the clock rises
                 parts = replace(parts, exact=parts.low)
             found.append(parts)
         return tuple(found)

@@ -61,8 +61,6 @@ OMNI_PATH_NODE_SHARE: Final = 0.28
 Fitted to 101 steps of BLOOM and its tuning runs, where 4 and 8 groups meet (0.25 to 0.34 give the same error); the 41
 of Lucie with 1 and 2 groups are priced by the adapters alone."""
 OMNI_PATH_GBPS: Final = 100.0  # of one adapter
-TITAN_SELECTIVE_FP8: Final = replace(TITAN_SELECTIVE, modules=(*TITAN_SELECTIVE.modules, "mlp"))
-"""Scaled products are not among the ops that it keeps (its ``_save_list`` names ``aten.mm``): all run again."""
 TITAN_LAYERS_APART: Final = 2
 """Of ``selective_ac_option`` in torchtitan's ``train_configs`` of 2024: every so many layers one runs again."""
 CORE_ATTENTION: Final = Recompute(granularity=Granularity.SELECTIVE, modules=("core_attn",))
@@ -386,7 +384,7 @@ def _recompute(run: MeasuredRun, job: TrainingJob) -> Recompute:
     if selective and stated:
         return Recompute(granularity=Granularity.SELECTIVE, modules=stated)
     if selective and job.software.framework == "torchtitan":
-        return TITAN_SELECTIVE_FP8 if job.precision.gemm == "fp8" else TITAN_SELECTIVE
+        return TITAN_SELECTIVE
     return run.recompute
 
 

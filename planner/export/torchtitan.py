@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from costmodels.job import TrainingJob
-from costmodels.layout import Layout, Strategy
+from costmodels.layout import TITAN_SELECTIVE, Layout, Strategy
 from costmodels.pipeline.schedules import Schedule, positions
 from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
@@ -112,7 +112,6 @@ def launch_arguments(model: ModelSpec, job: TrainingJob, layout: Layout, grid: S
         A part of the model or of the layout has no option.
     """
     entry = _registered(model)
-    recompute = "full" if whole_or_no_recompute(layout, "torchtitan") else "none"
     return (
         *("--module", entry["module"], "--config", entry["config"]),
         *_batch_arguments(job, layout),
@@ -120,8 +119,16 @@ def launch_arguments(model: ModelSpec, job: TrainingJob, layout: Layout, grid: S
         *_split_arguments(layout),
         *_software_arguments(job, layout, grid),
         *_loss_arguments(job, grid),
-        f"activation-checkpoint:{recompute}",
+        f"activation-checkpoint:{_checkpointing(layout)}",
     )
+
+
+def _checkpointing(layout: Layout) -> str:
+    if all(
+        run.strategy.recompute == TITAN_SELECTIVE for stage in layout.stages for run in stage.strategies if run.count
+    ):
+        return "selective"
+    return "full" if whole_or_no_recompute(layout, "torchtitan") else "none"
 
 
 def _registered(model: ModelSpec) -> dict[str, Any]:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, TITAN_SELECTIVE
 from costmodels.precision import precision
 from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
@@ -31,7 +30,6 @@ from planner.ingest.options import Fault
 from planner.ingest.plain_layout import StatedLayout, UnpricedError
 from planner.ingest.torchtitan_models import entry_of, model_of_config
 from planner.ingest.torchtitan_words import own_name
-from planner.layouts.build import with_strategies
 from planner.request import Framework
 from planner.rules.proposal import ModelFacts, Proposal, facts_of
 from planner.rules.table import NEWEST, Found
@@ -65,7 +63,7 @@ def judge_torchtitan(given: LaunchInput) -> JudgedLaunch:
         notes.append(f"activation checkpointing {checkpoint} is priced as selective")
     if not torchtitan_switches.compiles(launch):
         notes.append(f"the model is not compiled, and priced so; {torchtitan_switches.COMPILED} compiles it")
-    plain = replace(launch, checkpoint=checkpoint if checkpoint == "full" else "none")
+    plain = replace(launch, checkpoint=checkpoint if checkpoint in ("full", "none") else "selective")
     facts = facts_of(model)
     given = replace(given, version=version)
     judged = _stated(
@@ -76,17 +74,12 @@ def judge_torchtitan(given: LaunchInput) -> JudgedLaunch:
         torchtitan.degrees_of(launch, facts),
     )
     judged = _with_violations(judged, torchtitan_switches.switch_violations(plain, launch.checkpoint, facts))
-    layout = judged.layout
-    if layout is not None:
-        recompute = {"full": FULL_RECOMPUTE, "none": NO_RECOMPUTE}.get(checkpoint, TITAN_SELECTIVE)
-        layout = with_strategies(layout, recompute=recompute)
     dense = _dense_recipe(launch)
     recipe = dense if launch.old else str(entry.get("precision", dense))
     unjudged = tuple(own_name(word) for word in launch.unjudged if word.startswith("--"))
     return replace(
         judged,
         title=f"torchtitan {version}",
-        layout=layout,
         precision=recipe,
         optimizer_bytes=precision(recipe).moment_bytes,
         state_offload=launch.arguments.has("--training.enable_cpu_offload"),

@@ -12,7 +12,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
-from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Layout, Strategy
+from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, TITAN_SELECTIVE, Layout, Strategy
 from costmodels.pipeline.schedules import Schedule, positions
 from hardware.errors import InputError
 from planner.ingest.options import Arguments, Fault, Option, read_arguments
@@ -49,7 +49,7 @@ _FILLED: Final = ("1f1b", "dualpipev")
 """Schedules with as many micro-batches as positions at least."""
 _SELECTIVE: Final = "selective"
 _MODES: Final = ("full", "none", _SELECTIVE, "memory-budget", "memory_budget")
-_RECOMPUTE: Final = MappingProxyType({"full": FULL_RECOMPUTE, "none": NO_RECOMPUTE})
+_RECOMPUTE: Final = MappingProxyType({"full": FULL_RECOMPUTE, _SELECTIVE: TITAN_SELECTIVE, "none": NO_RECOMPUTE})
 _OWN_PLACES: Final = ("--hf_assets_path", "--dump_folder")
 _OWN: Final = ("--module", "--config")
 _VALUES: Final = MappingProxyType({"flag": "0", "list": "+"})
@@ -315,7 +315,7 @@ def _strategy(launch: TitanLaunch, model: ModelFacts) -> Strategy:
     if launch.checkpoint not in _RECOMPUTE:
         raise InputError(
             f"activation checkpointing {launch.checkpoint or 'that is not named'} has no counterpart in a layout",
-            allowed=f"{CHECKPOINT}full or {CHECKPOINT}none",
+            allowed=", ".join(CHECKPOINT + word for word in _RECOMPUTE),
         )
     reshard = read.text(_P + "fsdp_reshard_after_forward", "default")
     sharded = {"always": 3, "never": 2}.get(reshard, 2 if pp > 1 else 3)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from costmodels.job import TrainingJob
-from costmodels.layout import FULL_RECOMPUTE, Granularity, Layout, Recompute, Strategy
+from costmodels.layout import FULL_RECOMPUTE, TITAN_SELECTIVE, Granularity, Layout, Recompute, Strategy
 from costmodels.precision import with_wide_weights
 from costmodels.results import Verdict
 from costmodels.software import software
@@ -288,6 +288,8 @@ def _recompute(proposal: Proposal) -> Recompute:
     switches = proposal.switches
     if switches.recompute_full:
         return FULL_RECOMPUTE
+    if switches.recompute_per_op:
+        return TITAN_SELECTIVE
     if not switches.recompute_selective:
         return Recompute()
     names = ("moe", "moe_act", "layernorm", "mla_up_proj", "shared_experts")

@@ -77,7 +77,11 @@ def layout_of(request: PlanRequest, wanted: ExplicitLayout) -> Layout:
     strategy = _strategy(request, wanted, pp)
     recompute, first_layers = parse_recompute_words(wanted.recompute)
     island = request.cluster.islands[0]
-    check_modules(recompute, Pricing(model=request.model, job=request.job, island=island, constants=Constants()))
+    check_modules(
+        recompute,
+        request.framework,
+        Pricing(model=request.model, job=request.job, island=island, constants=Constants()),
+    )
     split = _split(request, chunks, pp, vpp)
     longest = max(map(max, split))
     if first_layers > longest:

@@ -1,9 +1,10 @@
 """Which recompute choices a search tries: those that no other choice beats in both memory and time, by module."""
 
 from itertools import combinations
+from types import MappingProxyType
 from typing import Final
 
-from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Granularity, Recompute
+from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, PER_OP, TITAN_SELECTIVE, Granularity, Recompute
 from costmodels.part_ops import part_ops
 from costmodels.pricing import Pricing
 from costmodels.workload.op import SUBMODULES
@@ -12,7 +13,10 @@ from planner.layouts.recompute_words import MODULES, parse_recompute_words
 from planner.request import Framework
 
 SELECTIVE_MODULES: Final = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe_act", "moe", "shared_experts")
-_FULL_OR_NONE: Final = (Framework.GALVATRON, Framework.DEEPSPEED, Framework.TORCHTITAN)
+OWN_CHOICES: Final = MappingProxyType(
+    {Framework.GALVATRON: (), Framework.DEEPSPEED: (), Framework.TORCHTITAN: (TITAN_SELECTIVE,)}
+)
+"""What frameworks without recompute by modules know between none and all."""
 MAX_MODULES: Final = 3
 
 
@@ -24,7 +28,7 @@ def recompute_options(wanted: str, framework: Framework, pricing: Pricing) -> tu
     wanted : str
         ``auto``, or the words of :func:`planner.layouts.recompute_words.parse_recompute_words`.
     framework : Framework
-        Some know only all or nothing.
+        Some know only all or nothing, torchtitan its own list of ops as well.
     pricing : Pricing
         Gives the model's modules and the software's kernels.
 
@@ -34,21 +38,26 @@ def recompute_options(wanted: str, framework: Framework, pricing: Pricing) -> tu
         Words that are not understood, or a number of layers.
     """
     if wanted == "auto":
-        selective = () if framework in _FULL_OR_NONE else _selective(pricing)
+        own = OWN_CHOICES.get(framework)
+        selective = _selective(pricing) if own is None else own
         return (NO_RECOMPUTE, *selective, FULL_RECOMPUTE)
     recompute, layers = parse_recompute_words(wanted)
     if layers:
         raise InputError(
             f"--recompute {wanted!r} counts layers", allowed="auto, none, selective, full: a search counts"
         )
-    check_modules(recompute, pricing)
+    check_modules(recompute, framework, pricing)
     return (recompute,)
 
 
-def check_modules(recompute: Recompute, pricing: Pricing) -> None:
-    """Raise InputError for a module that no layer of the model has: nothing would be recomputed."""
+def check_modules(recompute: Recompute, framework: Framework, pricing: Pricing) -> None:
+    """Raise InputError for a module that no layer of the model has, and for a list of ops that the framework lacks."""
+    if recompute.per_op and framework not in (Framework.TORCHTITAN, Framework.NONE):
+        raise InputError(
+            f"--recompute {recompute} with framework {framework}", allowed="it with framework torchtitan or none"
+        )
     present = {op.module for ops in part_ops(pricing) for op in ops}
-    present |= {outer for outer, inner in SUBMODULES.items() if present & set(inner)}
+    present |= {PER_OP} | {outer for outer, inner in SUBMODULES.items() if present & set(inner)}
     for module in recompute.modules:
         if module not in present:
             raise InputError(

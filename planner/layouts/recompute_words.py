@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Granularity, Recompute
+from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, PER_OP, Granularity, Recompute
 from hardware.errors import InputError
 from planner.nearest import nearest
 
@@ -19,8 +19,9 @@ MODULES: Final = (
     "mamba",
     "gdn",
     "gdn_norm_out",
+    PER_OP,
 )
-"""Parts of a layer that may be recomputed alone; Megatron-LM's names where it has them."""
+"""Parts of a layer that may be recomputed alone; Megatron-LM's names where it has them; or torchtitan's list of ops."""
 
 _MOST_DIGITS: Final = 9
 DEFAULT_MODULES: Final = ("core_attn",)
@@ -59,6 +60,8 @@ def parse_recompute_words(text: str) -> tuple[Recompute, int]:
         return FULL_RECOMPUTE, int(rest)
     if kind == "selective" and (rest or not colon):
         modules = tuple(dict.fromkeys(part.strip() for part in rest.split("+"))) if rest else DEFAULT_MODULES
+        if PER_OP in modules and len(modules) > 1:
+            raise InputError(f"--recompute {text!r}: {PER_OP} is a list of its own", allowed=f"selective:{PER_OP}")
         for module in modules:
             if module not in MODULES:
                 raise InputError(

@@ -114,6 +114,7 @@ class Switches:
     ends_alone: bool = False  # embedding and head have stages of their own, which hold no layer
     recompute_full: bool = False
     recompute_selective: bool = False
+    recompute_per_op: bool = False  # outputs on torchtitan's list are kept
     recompute_some: bool = False  # some layers recompute in full, others do not
     recompute_method: bool = False
     recompute_layers: int = 0
@@ -252,7 +253,7 @@ def recompute_switches(recomputes: Iterable[Recompute]) -> dict[str, Any]:
     """Switches that the recompute of some layers sets together, by name."""
     told = tuple(recomputes)
     full = any(recompute.granularity is Granularity.FULL for recompute in told)
-    selective = any(recompute.granularity is Granularity.SELECTIVE for recompute in told)
+    selective = any(recompute.granularity is Granularity.SELECTIVE and not recompute.per_op for recompute in told)
     modules = {module for recompute in told for module in recompute.modules}
     return {
         "recompute_full": full,
@@ -260,6 +261,7 @@ def recompute_switches(recomputes: Iterable[Recompute]) -> dict[str, Any]:
         "recompute_layers": int(full),
         "recompute_layers_given": full,
         "recompute_selective": selective and not full,
+        "recompute_per_op": any(recompute.per_op for recompute in told),
         "recompute_some": full and any(recompute.granularity is not Granularity.FULL for recompute in told),
         **{f"recompute_{name}": name in modules for name in RECOMPUTE_MODULES},
     }

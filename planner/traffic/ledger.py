@@ -132,13 +132,15 @@ def _of_layers(
         exchange = layer_exchange(name, pricing.model, pricing.job, one)
         for call in exchange.calls:
             purpose = _PURPOSE_OF[call.axis]
-            again = 1.0 if _repeats(recompute, purpose, name) else 0.0
+            again = 1.0 if _repeats(recompute, purpose, name, call.collective) else 0.0
             times = float(counts[part]) * num_microbatches
             yield from _entries(purpose, call, times, one, again)
 
 
-def _repeats(recompute: Recompute, purpose: Purpose, part: str) -> bool:
+def _repeats(recompute: Recompute, purpose: Purpose, part: str, collective: str) -> bool:
     """Whether the backward pass makes the forward's exchanges again."""
+    if recompute.per_op:
+        return purpose is Purpose.TP and collective == "all_gather" and part not in (EMBEDDING, HEAD)
     if recompute.granularity is Granularity.FULL:
         return purpose in _REPEATED_WHOLE and part not in (EMBEDDING, HEAD)
     return purpose is Purpose.EP and "moe" in recompute.modules
