@@ -18,6 +18,7 @@ _SUFFIXES = (".json", ".toml")
 _SHOWN_FILES = 5  # of a folder that is no model
 _SHOWN_NAMES = 3  # of presets near a wrong name
 _NEAREST = 6  # spellings near a wrong name, several of which may be one preset's
+_WORD: Final = re.compile(r"[a-z0-9.]+")
 _SAME_SIZE: Final = 1.6
 """A name's round size and the parameters differ by up to 1.4 (Gemma 2 of 2B: 2.6 billion); 1.3b and 13b by 10."""
 
@@ -180,8 +181,10 @@ def unknown(name: str) -> InputError:
     """
     by_key = {normalise(spelling): entry.name for entry in entries() for spelling in (entry.name, *entry.aliases)}
     *_, shortest = spellings(name)
+    words = set(_WORD.findall(shortest))
+    longer = [entry.name for entry in entries() if len(words) > 1 and words <= set(_WORD.findall(entry.name))]
     close = get_close_matches(normalise(shortest), by_key, n=_NEAREST)
-    near = list(dict.fromkeys(by_key[key] for key in close))[:_SHOWN_NAMES]
+    near = list(dict.fromkeys([*longer, *(by_key[key] for key in close)]))[:_SHOWN_NAMES]
     hint = f"; nearest: {', '.join(near)}" if near else ""
     return InputError(
         f"model {name!r} is not known{hint}",
