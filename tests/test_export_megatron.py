@@ -253,7 +253,21 @@ def test_software_becomes_flags():
     assert said["--moe-flex-dispatcher-backend"] == ("deepep",)
     assert said["--cp-comm-type"] == ("a2a",)
     assert {"--tp-comm-overlap", "--cross-entropy-loss-fusion", "--optimizer-cpu-offload"} <= set(said)
+    old = flags_of(exported(spec, task, layout, version="0.15").arguments)
+    assert "--moe-enable-deepep" in old  # its flex dispatcher has no other backend
+    assert "--moe-flex-dispatcher-backend" not in old
     assert {"--overlap-grad-reduce", "--overlap-param-gather", "--use-precision-aware-optimizer"} <= set(said)
+
+
+def test_an_option_of_a_later_version_is_refused_and_left_to_a_recipe():
+    """YaRN's positions are an option of core 0.19; NeMo's recipe of gpt-oss on core 0.15 sets them itself."""
+    spec, task = model("gpt_oss_20b"), job()
+    layout = plan(Strategy(dp=8, zero=1, ep=8), ((24,),))
+    with pytest.raises(InputError, match=r"core 0\.17 has no option --yarn-original-max-position-embeddings"):
+        exported(spec, task, layout, version="0.17")
+    site = Site(hosts=("one",), gpus_per_node=8)
+    planned = Planned(model=spec, job=task, layout=layout, site=site, version="0.17", recipe=True)
+    assert "--num-experts" in export_megatron(planned).arguments
 
 
 # ------------------------------------------------------------------------------------------------------ refusals

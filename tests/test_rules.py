@@ -132,7 +132,7 @@ def test_every_rule_on_options_has_a_case_and_asks_for_options_that_exist():
     newest = [rule for rule in rules_for(Framework.MEGATRON, NEWEST[Framework.MEGATRON]) if rule.needs_options]
     assert {rule.id for rule in newest} == shown
     derived = re.findall(r'"(--[a-z-]+)"', Path(option_facts.__file__).read_text(encoding="utf-8"))
-    known = {*megatron_options("0.13"), *megatron_options("0.19"), *derived}
+    known = {*megatron_options("0.13"), *megatron_options("0.16"), *megatron_options("0.19"), *derived}
     asked = {re.split("[=:]", name)[0] for rule in all_rules() for name in rule.conditions}
     assert asked <= known
 
@@ -499,3 +499,24 @@ def test_frameworks_on_megatron_core_have_the_rules_of_the_core_that_they_build_
         for rule in all_rules()
         if dict(rule.versions).get(Framework.MEGATRON) == ">=0.17" and Framework.BRIDGE in rule.frameworks
     }
+
+
+@pytest.mark.parametrize(
+    ("option", "versions"),
+    [
+        ("--use-custom-fsdp", "0.13"),
+        ("--use-megatron-fsdp", "0.14 0.15 0.16 0.17 0.18 0.19"),
+        ("--linear-attention-freq", "0.16 0.17 0.18 0.19"),
+        ("--hybrid-layer-pattern", "0.17 0.18 0.19"),
+        ("--cuda-graph-modules", "0.18 0.19"),
+        ("--yarn-original-max-position-embeddings", "0.19"),
+    ],
+)
+def test_options_are_those_of_each_version(option, versions):
+    """Read from the parsers of tags core_v0.13.0 to 0.18.2 and of megatron-core 0.19.2."""
+    every = ("0.13", "0.14", "0.15", "0.16", "0.17", "0.18", "0.19")
+    assert " ".join(version for version in every if option in megatron_options(version)) == versions
+    sizes = (503, 515, 576, 681, 736, 786, 846)
+    assert tuple(len(megatron_options(version)) for version in every) == sizes
+    assert megatron_options("0.20") == megatron_options("0.19")
+    assert megatron_options("0.15.2") == megatron_options("0.15")

@@ -19,7 +19,7 @@ from costmodels.workload.model import Attention, LayerKind
 from hardware.errors import InputError
 from planner.adapters import said_targets, without_adapters
 from planner.export.launch import Export, Planned, Program
-from planner.export.megatron import export_megatron
+from planner.export.megatron import export_megatron, known_words
 from planner.export.megatron_model import model_arguments
 from planner.export.plan_checks import check_rules, check_sizes, has_experts
 from planner.ingest.adapters import of_overrides
@@ -96,7 +96,7 @@ def export_bridge(plan: Planned) -> Export:
     plan = replace(plan, job=without_adapters(plan.job))
     words = override_words(plan, Framework.BRIDGE)
     check_rules(plan, Framework.BRIDGE, known)
-    core = export_megatron(replace(plan, version=CORE[Framework.BRIDGE]))
+    core = export_megatron(replace(plan, version=CORE[Framework.BRIDGE], recipe=True))
     return Export(
         framework=Framework.BRIDGE,
         version=known,
@@ -152,8 +152,8 @@ def override_words(plan: Planned, framework: Framework) -> tuple[str, ...]:
     """
     model, job, layout = plan.model, plan.job, plan.layout
     check_sizes(plan)
-    core = export_megatron(replace(plan, placement=(), version=CORE[framework]))
-    model_words = model_arguments(model, job.seq)
+    core = export_megatron(replace(plan, placement=(), version=CORE[framework], recipe=True))
+    model_words = known_words(model_arguments(model, job.seq), CORE[framework])
     words = overrides_of_arguments(core.arguments, model_words, job.precision.name, framework)
     read = layout_of_overrides(words, model_words, world=layout.gpus, framework=framework)
     if not same_launch(read, layout, experts=has_experts(model)):

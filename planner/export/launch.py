@@ -35,6 +35,8 @@ class Planned:
         Of the framework; the newest known by default.
     launcher : Launcher
         What starts the processes.
+    recipe : bool
+        A recipe builds the model: what the version has no option for is the recipe's to say.
     """
 
     model: ModelSpec
@@ -44,6 +46,7 @@ class Planned:
     placement: tuple[RankPlace, ...] = ()
     version: str | None = None
     launcher: Launcher = Launcher.TORCHRUN
+    recipe: bool = False
 
     @cached_property
     def nodes(self) -> tuple[NodeRow, ...]:

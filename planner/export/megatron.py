@@ -39,6 +39,7 @@ __all__ = ["export_megatron", "layout_string", "recompute_arguments", "run_argum
 
 FULL_LAYOUT_SINCE: Final = (0, 14)  # multi-token prediction inside a layout, FSDP under its later name
 _DELTA_SINCE: Final = (0, 16)
+_BACKENDS_SINCE: Final = (0, 16)  # the flex dispatcher has several
 _SHARDING: Final = MappingProxyType({2: "optim_grads", 3: "optim_grads_params"})
 _OPTIMIZER_DTYPES: Final = MappingProxyType({8.0: "", 4.0: "bf16", 2.0: "fp8"})
 
@@ -72,7 +73,8 @@ def export_megatron(plan: Planned) -> Export:
         raise InputError(f"model {model.name}: core {known} has no gated delta rule", allowed="core 0.16 or later")
     split = pattern_arguments(model, layout, known) if hybrid else _split_arguments(model, layout, known)
     run = run_arguments(model, job, layout, known, split=split)
-    arguments = (*model_arguments(model, job.seq), *run, *_fusion_arguments(model))
+    sizes = model_arguments(model, job.seq)
+    arguments = (*(known_words(sizes, known) if plan.recipe else sizes), *run, *_fusion_arguments(model))
     export = Export(
         framework=Framework.MEGATRON,
         version=known,
@@ -85,6 +87,15 @@ def export_megatron(plan: Planned) -> Export:
     )
     _prove(export, layout, job)
     return export
+
+
+def known_words(words: Sequence[str], version: str) -> tuple[str, ...]:
+    """Return options of an argument list that a core version has, with their values, where it allows these."""
+    options = megatron_options(version)
+    starts = [index for index, word in enumerate(words) if word.startswith("--")]
+    given = [words[start:end] for start, end in pairwise((*starts, len(words)))]
+    known = [one for one in given if one[0] in options and set(one[1:]) <= set(options[one[0]].choices or one[1:])]
+    return tuple(word for one in known for word in one)
 
 
 def run_arguments(
@@ -115,7 +126,7 @@ def run_arguments(
         *("--micro-batch-size", str(layout.micro_batch), "--global-batch-size", str(job.global_batch)),
         *_precision_arguments(job, grid),
         *_sharding_arguments(job, grid, version),
-        *_software_arguments(job, layout, grid, is_moe=is_moe),
+        *_software_arguments(job, layout, grid, is_moe=is_moe, version=version),
         *recompute_arguments(layout),
         *_dropout_arguments(job),
     )
@@ -231,7 +242,7 @@ def _optimizer_arguments(job: TrainingJob) -> list[str]:
     return [*arguments, *(["--optimizer-cpu-offload"] if job.software.optimizer_offload else [])]
 
 
-def _software_arguments(job: TrainingJob, layout: Layout, grid: Strategy, *, is_moe: bool) -> list[str]:
+def _software_arguments(job: TrainingJob, layout: Layout, grid: Strategy, *, is_moe: bool, version: str) -> list[str]:
     software, arguments = job.software, []
     refuse_linear_loss(job, "Megatron-core", "releases up to 0.19 have no such loss, its development branch has linear")
     if software.tp_overlap and grid.sequence_parallel and grid.tp > 1:
@@ -244,7 +255,7 @@ def _software_arguments(job: TrainingJob, layout: Layout, grid: Strategy, *, is_
         arguments += ["--cp-comm-type", software.cp_comm]
     if software.activation_offload_layers:
         arguments += ["--cpu-offloading-num-layers", str(software.activation_offload_layers)]
-    return [*arguments, *(_dispatch_arguments(job, layout, grid) if is_moe else [])]
+    return [*arguments, *(_dispatch_arguments(job, layout, grid, version) if is_moe else [])]
 
 
 def _fusion_arguments(model: ModelSpec) -> list[str]:
@@ -253,12 +264,13 @@ def _fusion_arguments(model: ModelSpec) -> list[str]:
     return ["--no-bias-dropout-fusion"] if biased else []
 
 
-def _dispatch_arguments(job: TrainingJob, layout: Layout, grid: Strategy) -> list[str]:
+def _dispatch_arguments(job: TrainingJob, layout: Layout, grid: Strategy, version: str) -> list[str]:
     software = job.software
     arguments = ["--moe-grouped-gemm"] if software.grouped_gemm else []
     if software.dispatcher in (Dispatcher.DEEPEP, Dispatcher.HYBRIDEP):
         arguments += ["--moe-token-dispatcher-type", "flex"]
-        arguments += ["--moe-flex-dispatcher-backend", str(software.dispatcher)]
+        alone = version_key(version) < _BACKENDS_SINCE and software.dispatcher is Dispatcher.DEEPEP
+        arguments += ["--moe-enable-deepep"] if alone else ["--moe-flex-dispatcher-backend", str(software.dispatcher)]
     else:
         arguments += ["--moe-token-dispatcher-type", str(software.dispatcher)]
     if software.capacity_factor:

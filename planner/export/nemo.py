@@ -52,7 +52,7 @@ def export_nemo(plan: Planned) -> Export:
     words = override_words(plan, Framework.NEMO)
     check_rules(plan, Framework.NEMO, known)
     machines = (f"trainer.num_nodes={len(plan.nodes)}", f"trainer.devices={plan.site.gpus_per_node}")
-    core = export_megatron(replace(plan, version=CORE[Framework.NEMO]))
+    core = export_megatron(replace(plan, version=CORE[Framework.NEMO], recipe=True))
     return Export(
         framework=Framework.NEMO,
         version=known,

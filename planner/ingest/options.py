@@ -16,10 +16,6 @@ from typing import Final
 
 from planner.rules.table import version_key
 
-_OLDEST: Final = "0.13"
-_NEWEST: Final = "0.19"
-_OLD_BEFORE: Final = (0, 14)
-_NEW_FROM: Final = (0, 19)
 MOST_INTEGER: Final = 10**12  # products of a few such numbers still fit into the columns of the rules
 MOST_LAYERS: Final = 10_000
 MOST_RANKS: Final = 1_000_000  # of one parallel degree
@@ -102,7 +98,7 @@ def megatron_options(version: str) -> Mapping[str, Option]:
     Parameters
     ----------
     version : str
-        Core version, such as ``0.19``. Versions between the two that were read have the options of both.
+        Core version, such as ``0.19``; older than all that were read: the oldest, newer: the newest.
 
     Returns
     -------
@@ -112,15 +108,15 @@ def megatron_options(version: str) -> Mapping[str, Option]:
     package = files("planner.ingest")
     table = tomllib.loads(package.joinpath("megatron_options.toml").read_text(encoding="utf-8"))
     choices = tomllib.loads(package.joinpath("megatron_choices.toml").read_text(encoding="utf-8"))
-    key = version_key(version)
-    wanted = [_OLDEST] if key < _OLD_BEFORE else [_NEWEST] if key >= _NEW_FROM else [_OLDEST, _NEWEST]
-    found: dict[str, Option] = {}
-    for edition in wanted:
-        for group in table["options"]:
-            if edition in group["versions"]:
-                for name in group["names"]:
-                    allowed = tuple(choices[edition].get(name, ()))
-                    found[name] = Option(name=name, values=group["values"], kind=group["kind"], choices=allowed)
+    editions = table["editions"]
+    edition = [one for one in editions if version_key(one) <= version_key(version)[:2]][-1:] or editions[:1]
+    allowed = {name: told for of, names in choices.items() if edition[0] in of.split() for name, told in names.items()}
+    found = {
+        name: Option(name=name, values=group["values"], kind=group["kind"], choices=tuple(allowed.get(name, ())))
+        for group in table["options"]
+        if edition[0] in group["versions"]
+        for name in group["names"].split()
+    }
     return MappingProxyType(found)
 
 
