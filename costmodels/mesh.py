@@ -116,7 +116,7 @@ def group_of(axis: Axis, table: StrategyTable) -> Group:
     stage = table.gpus
     shard = table.zero_group
     experts = table.etp * table.ep
-    expert_shard = _expert_shard(table)
+    expert_shard = table.expert_zero_group
     size, stride = {
         Axis.TP: (table.tp, one),
         Axis.CP: (table.cp, table.tp),
@@ -133,12 +133,6 @@ def group_of(axis: Axis, table: StrategyTable) -> Group:
         Axis.PP: (table.pp, stage),
     }[axis]
     return Group(size=size, stride=stride, ranks=stage * table.pp)
-
-
-def _expert_shard(table: StrategyTable) -> Ints:
-    """Ranks that share the states of the experts: those of the dense group that hold the same experts."""
-    within = np.maximum(1, table.zero_group * table.tp // (table.etp * table.ep))
-    return np.gcd(within, table.edp)
 
 
 def place(group: Group, tiers: tuple[Tier, ...]) -> PlacedGroup:

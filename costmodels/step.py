@@ -352,13 +352,13 @@ def _exchanging(span_s: Floats, links_s: Floats) -> Exchanging:
 
 
 def _sliced_s(pricing: Pricing, table: StrategyTable, contents: Contents, work: StageWork) -> Floats:
-    """Host seconds to cut gradients and weights into the shards of their group one by one, shape (R, pp)."""
+    """Host seconds to cut gradients and weights into the shards of their ZeRO group one by one, shape (R, pp)."""
     sliced = np.zeros((len(contents.rows), contents.spec.pp))
     if not pricing.job.software.sliced_states:
         return sliced
     for j in range(contents.rows.shape[1]):
         rows = table.take(contents.rows[:, j])
-        shards = np.where((rows.zero >= 1) & (rows.dp * rows.cp > 1), rows.dp * rows.cp, 0)
+        shards = np.where((rows.zero >= 1) & (rows.zero_group > 1), rows.zero_group, 0)
         sliced += pricing.constants.overlap.slice_s * shards[:, None] * work.weight_tensors[:, j]
     return sliced
 

@@ -59,6 +59,12 @@ class StrategyTable:
         return np.where(self.shard_group > 0, self.shard_group, self.dp * self.cp)
 
     @property
+    def expert_zero_group(self) -> Ints:
+        """Ranks that ZeRO shards expert states over: those of the dense group with the same experts, shape (S,)."""
+        within = np.maximum(1, self.zero_group * self.tp // (self.etp * self.ep))
+        return np.gcd(within, self.edp)
+
+    @property
     def sequence_split(self) -> Ints:
         """Divisor of tokens outside the tensor-parallel region: tp under sequence parallelism, else 1."""
         return np.where(self.sequence_parallel, self.tp, 1)
@@ -79,6 +85,12 @@ class StrategyTable:
 
 
 _ARRAYS: Final = (*_INT_FIELDS, "pp", "sequence_parallel", "recompute", "micro_batch")
+
+
+def joined_tables(first: StrategyTable, second: StrategyTable) -> StrategyTable:
+    """Return the rows of two tables with the same recompute choices, one behind the other."""
+    arrays = {name: np.concatenate([getattr(first, name), getattr(second, name)]) for name in _ARRAYS}
+    return StrategyTable(recomputes=first.recomputes, **arrays)
 
 
 def table_of(strategies: list[Strategy], *, pp: list[int], micro_batch: list[int]) -> StrategyTable:

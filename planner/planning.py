@@ -279,6 +279,7 @@ def shape_of(ranked: RankedLayout) -> tuple[StageShape, float]:
         samples=layout.micro_batch * first.dp,
         pp=layout.pp,
         num_microbatches=layout.num_microbatches,
+        shard_group=first.shard_group,
     )
     return shape, ranked.cost.step.total_s
 

@@ -14,9 +14,12 @@ from planner.profile import MachineProfile
 
 __all__ = ["DEGREES", "MOST_OF_A_DEGREE", "Framework", "Launcher", "Objective", "PlanRequest", "parse_fixed", "pins"]
 
-DEGREES: Final = ("tp", "pp", "cp", "ep", "etp", "dp", "vpp", "zero", "micro_batch")
+DEGREES: Final = ("tp", "pp", "cp", "ep", "etp", "dp", "vpp", "zero", "shard_group", "micro_batch")
 MOST_OF_A_DEGREE: Final = 1_000_000_000  # as many as the sequences of the largest global batch
-_DEGREE_ALIASES: Final = MappingProxyType({"mbs": "micro_batch", "micro-batch": "micro_batch"})
+_DEGREE_ALIASES: Final = MappingProxyType(
+    {"mbs": "micro_batch", "micro-batch": "micro_batch", "shard-group": "shard_group"}
+)
+_LEAST: Final = MappingProxyType({"zero": 0, "shard_group": 2})  # of a degree, where it is not 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,10 +114,10 @@ def parse_fixed(items: list[str]) -> tuple[tuple[str, int], ...]:
             raise InputError(
                 f"--fix {item!r} is not understood", allowed="NAME=INTEGER with NAME of " + ", ".join(DEGREES)
             )
-        lowest = 0 if key == "zero" else 1
+        lowest = _LEAST.get(key, 1)
         highest = 3 if key == "zero" else MOST_OF_A_DEGREE
         if not _in_range(text.strip(), lowest, highest):
-            allowed = "0, 1, 2 or 3" if key == "zero" else f"an integer from 1 to {highest}"
+            allowed = "0, 1, 2 or 3" if key == "zero" else f"an integer from {lowest} to {highest}"
             raise InputError(f"--fix {item!r} has the value {text!r}", allowed=allowed)
         if key in found and found[key] != int(text):
             both = f"{found[key]} and {int(text)}"

@@ -32,15 +32,15 @@ def cut(model: ModelSpec, *counts: int) -> ModelSpec:
     return replace(model, runs=runs)
 
 
-def sized(cluster: Cluster, gpus: int, memory_gib: float | None = None) -> Cluster:
-    """One island of one node with some of its GPUs, and another size of memory."""
+def sized(cluster: Cluster, gpus: int, memory_gib: float | None = None, nodes: int = 1) -> Cluster:
+    """One island of nodes with some of their GPUs, and another size of memory."""
     island = cluster.islands[0]
     part = island.node.accelerator
     if memory_gib is not None:
         part = replace(part, memory_bytes=memory_gib * GIB, allocatable_bytes=0.0)
     scale_up = replace(island.node.scale_up, domain_gpus=gpus)
     node = replace(island.node, accelerator=part, gpus=gpus, scale_up=scale_up)
-    return replace(cluster, islands=(replace(island, node=node, nodes=1),))
+    return replace(cluster, islands=(replace(island, node=node, nodes=nodes),))
 
 
 def small(
@@ -48,11 +48,12 @@ def small(
     layers: tuple[int, ...] = (4,),
     gpus: int = 4,
     memory_gib: float | None = None,
+    nodes: int = 1,
     **words: object,
 ) -> PlanRequest:
-    """A request for a cut model on some GPUs of one node."""
+    """A request for a cut model on some GPUs of every node."""
     request = asked(model, **words)
-    cluster = sized(request.cluster, gpus, memory_gib)
+    cluster = sized(request.cluster, gpus, memory_gib, nodes)
     return replace(request, model=cut(request.model, *layers), cluster=cluster)
 
 
@@ -74,15 +75,18 @@ def divisors(number: int) -> list[int]:
     return [d for d in range(1, number + 1) if number % d == 0]
 
 
-ZERO_STAGES = {Framework.MEGATRON: (1, 2, 3), Framework.DEEPSPEED: (0, 1, 2, 3), Framework.NONE: (0, 1, 2, 3)}
+ZERO_STAGES = {
+    Framework.MEGATRON: (1, 2, 3),
+    Framework.TORCHTITAN: (2, 3),
+    Framework.DEEPSPEED: (0, 1, 2, 3),
+    Framework.NONE: (0, 1, 2, 3),
+}
 """Stages that a search offers where there is something to shard."""
 
 
 def grids(request: PlanRequest, gpus: int) -> Iterator[tuple[Strategy, int, int, int]]:
     """Every (strategy, pp, micro-batch, micro-batches) on so many GPUs, legal or not."""
-    parallel = request.framework is not Framework.DEEPSPEED
     batch = request.job.global_batch
-    experts = max((getattr(getattr(kind, "ffn", None), "experts", 0) for kind in request.model.kinds()), default=0)
     for tp in divisors(gpus):
         for cp in divisors(gpus // tp):
             for pp in divisors(gpus // (tp * cp)):
@@ -90,15 +94,32 @@ def grids(request: PlanRequest, gpus: int) -> Iterator[tuple[Strategy, int, int,
                 if batch % dp or pp > request.model.layers:
                     continue
                 for size in divisors(batch // dp):
-                    for zero in ZERO_STAGES[request.framework] if dp * cp > 1 else (0,):
-                        for etp in {1, tp} if experts else {1}:
-                            for ep in divisors(experts) if experts else (1,):
-                                if tp * cp * dp % (ep * etp) == 0:
-                                    yield (
-                                        Strategy(tp=tp, cp=cp, dp=dp, ep=ep, etp=etp, zero=zero,
-                                                 sequence_parallel=tp > 1 and parallel),
-                                        pp, size, batch // (dp * size),
-                                    )  # fmt: skip
+                    for strategy in strategies(request, tp, cp, dp):
+                        yield strategy, pp, size, batch // (dp * size)
+
+
+def strategies(request: PlanRequest, tp: int, cp: int, dp: int) -> Iterator[Strategy]:
+    """Every ZeRO stage with every group of its ranks, and every grid of experts, under some degrees."""
+    sequence_parallel = tp > 1 and request.framework is not Framework.DEEPSPEED
+    experts = max((getattr(getattr(kind, "ffn", None), "experts", 0) for kind in request.model.kinds()), default=0)
+    for zero in ZERO_STAGES[request.framework] if dp * cp > 1 else (0,):
+        for etp in {1, tp} if experts else {1}:
+            for ep in divisors(experts) if experts else (1,):
+                if tp * cp * dp % (ep * etp):
+                    continue
+                for group in shard_groups(request, tp, dp * cp, ep * etp) if zero else (0,):
+                    yield Strategy(
+                        tp=tp, cp=cp, dp=dp, ep=ep, etp=etp, zero=zero, shard_group=group,
+                        sequence_parallel=sequence_parallel,
+                    )  # fmt: skip
+
+
+def shard_groups(request: PlanRequest, tp: int, ranks: int, experts: int) -> list[int]:
+    """0 for all ranks, and every smaller group of whole nodes (or parts of nodes) that holds all experts."""
+    node = max(1, request.cluster.islands[0].node.gpus // tp)
+    near = max(size for size in divisors(ranks) if node % size == 0)
+    sizes = [size for size in divisors(ranks) if 1 < size < ranks and size % near == 0]
+    return [0, *(size for size in sizes if size * tp % experts == 0)]
 
 
 def layouts_of(

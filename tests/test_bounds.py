@@ -17,6 +17,7 @@ from costmodels.pipeline.simulate import makespan
 from costmodels.price import price_layout
 from costmodels.results import Verdict
 from planner.bounds.memory import Flight, StageRoom, memory_bound
+from planner.bounds.option_memory import OptionMemory
 from planner.bounds.options import OptionBounds
 from planner.bounds.priced import PricedBounds
 from planner.bounds.stage_capacity import Layers, Pipelines, capacity_bound_s
@@ -30,9 +31,10 @@ from planner.bounds.step_time import (
 )
 from planner.bounds.whole_layers import Chunks, OncePerStep, whole_layers_bound_s
 from planner.layouts.expand import expand
-from planner.layouts.grids import Grids, enumerate_grids
+from planner.layouts.grids import Grids, enumerate_grids, joined
 from planner.layouts.recompute_options import recompute_options
 from planner.rules import legal_mask
+from planner.search.shard_groups import legal_groups
 
 QUICK = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 EXACT = 1.0 + 1e-9
@@ -65,6 +67,12 @@ CASES = {
         seq=8192,
         framework="torchtitan",
     ),
+    "groups of ranks": lambda: small(
+        layers=(4,), gpus=2, nodes=4, memory_gib=7.0, seq=4096, framework="none", recompute="full"
+    ),
+    "groups of ranks that hold experts": lambda: small(
+        "deepseek_v2_lite", cluster="dgx-h100:1", layers=(1, 3), gpus=2, nodes=2, memory_gib=24.0, seq=4096
+    ),
     "all or nothing": lambda: small("gpt3_126m", layers=(7,), gpus=4, memory_gib=2.2, framework="deepspeed"),
 }
 
@@ -78,7 +86,10 @@ class Case:
         self.options = recompute_options(self.request.recompute, self.request.framework, self.pricing)
         every = enumerate_grids(self.request, self.request.cluster.gpus)
         legal_ones = legal_mask(self.request.framework, every.table, self.request.model, self.request.job).ok
-        self.grids: Grids = every.take(np.flatnonzero(legal_ones))
+        whole: Grids = every.take(np.flatnonzero(legal_ones))
+        self.of, groups = legal_groups(self.request, whole, self.pricing.tiers)
+        self.whole = len(whole)
+        self.grids = joined(whole, groups)
         bounds = OptionBounds(
             request=self.request,
             pricing=self.pricing,
@@ -89,6 +100,8 @@ class Case:
         self.least_s = bounds.time_s()
         self.within_s = bounds.within_memory_s(np.arange(len(self.grids)))
         self.priced_s = self._priced_s()
+        memory = OptionMemory(pricing=self.pricing, accepted=Verdict.FITS)
+        self.mean_fits = memory.mean_fits(self.grids, self.options, np.ones(self.within_s.shape, dtype=np.bool_))
 
     def _priced_s(self) -> np.ndarray:
         """Bounds of every grid under every option once its parts are priced, shape (S, O)."""
@@ -100,6 +113,10 @@ class Case:
         piped = np.flatnonzero(block.grids.table.pp > 1)
         least[piped] = np.maximum(least[piped], bounds.whole_layers_s(piped, np.inf))
         return least.reshape(self.within_s.shape)
+
+    def grid_of(self, row: int) -> int:
+        """The grid that a group was made of; any other row is its own."""
+        return row if row < self.whole else int(self.of[row - self.whole])
 
     def layouts(self, row: int) -> list[Layout]:
         table = self.grids.table
@@ -158,7 +175,10 @@ def test_no_layout_is_faster_than_the_bound_of_its_grid(name):
             return
         cost = price_layout([found.pricing], layout)
         assert found.least_s[row] <= cost.step.total_s * EXACT
+        assert found.least_s[found.grid_of(row)] <= cost.step.total_s * EXACT
         if fits(cost):
+            assert found.mean_fits[row, found.option_of(layout)]
+            assert found.within_s[found.grid_of(row), found.option_of(layout)] <= cost.step.total_s * EXACT
             assert found.within_s[row, found.option_of(layout)] <= cost.step.total_s * EXACT
             assert found.priced_s[row, found.option_of(layout)] <= cost.step.total_s * EXACT
 
@@ -174,6 +194,19 @@ def test_the_bounds_say_something():
         assert found.least_s[row] >= layout.num_microbatches * stage_s / EXACT
     assert np.isinf(found.within_s).any()
     assert np.isfinite(found.within_s).any()
+
+
+def test_groups_are_among_the_layouts_that_the_bounds_are_held_against():
+    for name in ("groups of ranks", "groups of ranks that hold experts"):
+        found = case(name)
+        grouped = found.grids.table.shard_group[found.whole :]
+        assert grouped.size > 20
+        assert (grouped > 1).all()
+        assert (found.least_s[found.whole :] == found.least_s[found.of]).all()
+        assert found.mean_fits[found.whole :].any()
+    short = case("dense, short of memory")
+    assert not short.mean_fits.all()
+    assert np.isinf(short.within_s[~short.mean_fits]).all()
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -204,6 +204,18 @@ def test_the_commands_print_and_write(tmp_path):
     assert [row["value"] for row in json.loads(file.read_text())["values"]] == [0, 1, 2, 3]
 
 
+def test_from_outside_groups_are_compared_with_all_ranks(tmp_path):
+    file = tmp_path / "x.json"
+    words = ("llama32_1b", "dgx-h100:2", "--by", "shard_group", "--global-batch", "16", "--seq", "2048")
+    more = ("--framework", "torchtitan", "--fix", "pp=1", "--fix", "tp=1", "--fix", "cp=1", "--json", str(file))
+    result = RUN.invoke(app, ["compare", *words, *more])
+    assert result.exit_code == 0, result.output
+    assert "sharded over 4 ranks" in " ".join(result.output.split())
+    rows = json.loads(file.read_text())["values"]
+    assert [row["value"] for row in rows] == [2, 4, 8, 16]
+    assert [row["layout"]["shard_group"] for row in rows] == [2, 4, 8, 0]
+
+
 def test_an_estimate_that_does_not_fit_says_what_to_change():
     words = ("llama3_8b", "dgx-h100:1", "--global-batch", "16", "--seq", "8192")
     result = RUN.invoke(app, ["estimate", *words])

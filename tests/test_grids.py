@@ -10,6 +10,7 @@ from small_requests import asked, grids, legal, sized, small
 
 from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE
 from costmodels.positions import contents_of
+from hardware.tiers import island_tiers
 from planner.layouts.build import uniform_layout
 from planner.layouts.expand import expand, pipeline_groups, prefix_contents, virtual_degrees
 from planner.layouts.grids import (
@@ -24,6 +25,7 @@ from planner.layouts.grids import (
     kernel_table,
     world_sizes,
 )
+from planner.layouts.shard_groups import group_sizes
 from planner.layouts.splits import balanced_positions, even_chunks, even_positions, leading_positions
 from planner.request import PlanRequest
 from planner.rules import legal_mask
@@ -51,6 +53,37 @@ def slow_rows(request: PlanRequest, gpus: int) -> set[Row]:
         if legal(request, layout):
             found.add((strategy.tp, strategy.cp, pp, strategy.dp, strategy.ep, strategy.etp, size, strategy.zero))
     return found
+
+
+def test_a_pinned_group_divides_the_ranks_that_zero_shards_over():
+    request = replace(small(gpus=8, global_batch=8), fixed=(("shard_group", 4),))
+    table = enumerate_grids(request, 8).table
+    ranks = table.dp * table.cp
+    assert set(ranks.tolist()) == {4, 8}
+    assert (table.zero > 0).all()
+    assert (table.shard_group == np.where(ranks == 4, 0, 4)).all()
+    free = enumerate_grids(replace(request, fixed=()), 8).table
+    assert not free.shard_group.any()
+
+
+@pytest.mark.parametrize(
+    ("shape", "sizes"),
+    [
+        ((64, 1, 1), (8, 16, 32)),  # of eight nodes of eight
+        ((64, 2, 1), (4, 8, 16, 32)),
+        ((16, 8, 1), (2, 4, 8)),  # no two ranks of a node hold the same weights
+        ((64, 1, 16), (16, 32)),  # the experts of a group lie on two nodes
+        ((8, 1, 1), ()),  # all on one node
+        ((6, 8, 1), (2,)),
+        ((24, 1, 1), (8,)),
+        ((2048, 1, 1), (8, 16, 32, 64, 128, 256)),  # doubled four times, and a leaf
+        ((1, 8, 1), ()),
+    ],
+)
+def test_groups_are_of_nodes_and_their_doubles(shape, sizes):
+    nodes = max(8, shape[0] * shape[1] // 8)
+    tiers = island_tiers(asked("llama32_1b", f"dgx-h100:{nodes}").cluster.islands[0])
+    assert group_sizes(*shape, tiers) == sizes
 
 
 @pytest.mark.parametrize("gpus", [1, 2, 3, 4, 6, 8])

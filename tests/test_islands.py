@@ -176,6 +176,19 @@ def test_alike_islands_are_searched_once():
     assert {stage.island for one in found.layouts for stage in one.layout.stages} <= {0, 1}
 
 
+def test_groups_of_the_ranks_of_a_stage_are_tried_where_its_islands_have_slow_networks():
+    islands = [replace(island_of(name, 2, 60.0), nodes=4) for name in ("dgx-h100", "dgx-a100")]
+    slow = [replace(one, node=replace(one.node, nics=replace(one.node.nics, count=1))) for one in islands]
+    base = replace(request_on(), cluster=mixed(*slow), fixed=(("pp", 2), ("tp", 1), ("cp", 1), ("zero", 2)), top=2)
+    found = IslandSearch(base, pricings_of(base), [], float("inf")).run()
+    assert found[0].layout.first.shard_group in {2, 4}
+    assert fits(found[0].cost)
+    whole = replace(base, fixed=(*base.fixed, ("shard_group", 8)))
+    plain = IslandSearch(whole, pricings_of(whole), [], float("inf")).run()
+    assert {one.layout.first.shard_group for one in plain} == {0}
+    assert found[0].cost.step.total_s < plain[0].cost.step.total_s
+
+
 def test_a_pinned_pipeline_holds_over_islands():
     request = replace(request_on(), fixed=(("pp", 4),))
     found = IslandSearch(request, pricings_of(request), [], float("inf")).run()

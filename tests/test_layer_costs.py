@@ -177,8 +177,8 @@ def test_gradients_accumulated_apart_take_a_pass_over_all_parameters() -> None:
     assert (added_s <= 2.0 * ideal_s + 1e-5).all()
 
 
-def layout_of(*, pp: int, dp: int, zero: int = 0, micro_batch: int = 1) -> Layout:
-    strategy = Strategy(dp=dp, zero=zero)
+def layout_of(*, pp: int, dp: int, zero: int = 0, shard_group: int = 0, micro_batch: int = 1) -> Layout:
+    strategy = Strategy(dp=dp, zero=zero, shard_group=shard_group)
     stage = Stage(layers_per_chunk=(32 // pp,), strategies=(StrategyRun(strategy=strategy, count=32 // pp),))
     return Layout(stages=(stage,) * pp, micro_batch=micro_batch, num_microbatches=64 // (dp * micro_batch))
 
@@ -201,6 +201,10 @@ def test_shards_cut_one_by_one_cost_the_host_time_for_each_tensor_and_rank() -> 
     slice_s = pricing().constants.overlap.slice_s
     gained = dict(sliced.details)["weight_gather"] - dict(whole.details)["weight_gather"]
     assert gained == pytest.approx(8 * tensors * slice_s, rel=0.1)
+    grouped = layout_of(pp=1, dp=8, zero=1, shard_group=2)
+    whole, sliced = (price_layout([pricing(sliced_states=on)], grouped).step for on in (False, True))
+    gained = dict(sliced.details)["weight_gather"] - dict(whole.details)["weight_gather"]
+    assert gained == pytest.approx(2 * tensors * slice_s, rel=0.1)
 
 
 @pytest.mark.parametrize(

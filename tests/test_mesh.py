@@ -119,6 +119,8 @@ def test_hybrid_shards_lie_in_neighbouring_ranks() -> None:
     experts = group_of(Axis.EXPERT_SHARD, table)
     assert (int(experts.size[0]), int(experts.stride[0])) == (2, 4)  # edp 8 in 4 instances
     assert place(shard, (tier(8), tier(32))).members.tolist() == [[4, 4]]
+    odd = table_of([Strategy(dp=30, ep=6, zero=3, shard_group=15)], pp=[1], micro_batch=[1])
+    assert group_of(Axis.EXPERT_SHARD, odd).size.tolist() == odd.expert_zero_group.tolist() == [1]  # of edp 5, not 2
 
 
 @given(size=st.integers(1, 16), stride=st.integers(1, 8), blocks=st.integers(1, 9))

@@ -44,6 +44,8 @@ def test_a_question_survives_plain_data():
         ({"fixed": ("micro_batch=" + "9" * 19,)}, "1 to 1000000000"),
         ({"fixed": ("tp=" + "9" * 5000,)}, "1 to 1000000000"),
         ({"fixed": ("tp=\N{SUPERSCRIPT TWO}",)}, "1 to 1000000000"),
+        ({"fixed": ("shard_group=1",)}, "an integer from 2 to"),
+        ({"fixed": ("shard_group=8", "shard-group=4")}, "8 and 4"),
         ({"power_cap_w": 150.0}, "so low; allowed: 200 to 700 W"),
         ({"power_cap_w": 800.0}, "so high; allowed: 200 to 700 W"),
         ({"power_cap_w": float("inf")}, "200 to 700 W"),

@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from small_requests import asked, fits, grids, layouts_of, legal, pricing_of, small
+from small_requests import asked, fits, grids, layouts_of, legal, pricing_of, small, with_one_adapter
 
 from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Layout, Recompute
 from costmodels.price import price_layout
@@ -48,6 +48,9 @@ SPACES = {
     "some layers recompute": lambda: small(
         "llama3_8b", layers=(3,), gpus=2, memory_gib=24.5, global_batch=2, seq=8192, framework="deepspeed",
     ),
+    "groups of a node, as the network is slow": lambda: with_one_adapter(small(
+        layers=(2,), gpus=2, nodes=2, memory_gib=10.0, seq=8192, framework="torchtitan", recompute="none",
+    )),
 }  # fmt: skip
 
 
@@ -89,6 +92,15 @@ def test_the_best_of_the_search_is_the_best_there_is(name):
     assert best_s < float("inf")
     assert report.layouts[0].cost.step.total_s == pytest.approx(best_s, rel=SAME)
     assert report.search.lower_bound_s <= best_s * (1.0 + SAME)
+
+
+def test_groups_are_the_best_where_the_network_is_slow_and_whole_layouts_hold_all_they_shard():
+    report = plan(SPACES["groups of a node, as the network is slow"]())
+    best = report.layouts[0]
+    assert (best.layout.first.dp, best.layout.first.shard_group) == (4, 2)
+    alone = plan(replace(report.request, fixed=(("shard_group", 4),)))
+    assert all(ranked.layout.first.shard_group == 0 for ranked in alone.layouts)
+    assert alone.layouts[0].cost.step.total_s > best.cost.step.total_s
 
 
 @cache
@@ -273,15 +285,21 @@ def bounds_of(search):
     )
 
 
+def named(grids):
+    """Rows of grids as tuples of their degrees."""
+    names = ("tp", "cp", "pp", "dp", "ep", "etp", "zero", "shard_group", "micro_batch")
+    return list(zip(*(getattr(grids.table, name).tolist() for name in names), strict=True))
+
+
 def test_a_frontier_gives_every_grid_once_the_least_of_what_is_refined_first():
     every = bounds_of(candidates("dense"))
-    frontier = Frontier(every)
-    seen: list[int] = []
+    frontier = Frontier(every, grouped=False)
+    seen = []
     while True:
-        rows, known = frontier.take(7, float("inf"))
-        if not rows.size:
+        grids, known = frontier.take(7, float("inf"))
+        if not len(grids):
             break
-        seen += rows.tolist()
+        seen += named(grids)
         bounds = known.min(axis=1).tolist()
         assert bounds == sorted(bounds)
     assert len(seen) == len(set(seen))
@@ -289,16 +307,44 @@ def test_a_frontier_gives_every_grid_once_the_least_of_what_is_refined_first():
     assert frontier.left == 0
 
 
+def test_a_frontier_gives_the_groups_of_grids_after_them():
+    every = bounds_of(candidates("several nodes"))
+    frontier = Frontier(every, grouped=True)
+    whole, groups = [], []
+    while True:
+        grids, _ = frontier.take(200, float("inf"))
+        if not len(grids):
+            break
+        (groups if grids.table.shard_group.any() else whole).extend(named(grids))
+        assert not (groups and not grids.table.shard_group.all())
+    assert len(groups) == len(set(groups)) > 0
+    left = {(*row[:7], row[8]) for row in whole}
+    assert all((*row[:7], row[8]) in left and row[6] > 0 for row in groups)
+    assert frontier.left == 0
+
+
+def test_groups_that_no_limit_lets_in_stay_and_count_with_the_bounds_of_their_grids():
+    every = bounds_of(candidates("several nodes"))
+    frontier = Frontier(every, grouped=True)
+    _, known = frontier.take(20, float("inf"))
+    taken_s = float(known.min())
+    assert frontier.least_s <= taken_s
+    waiting = frontier.left
+    frontier.drop_groups()
+    assert frontier.left < waiting
+    assert frontier.least_s >= taken_s
+
+
 def test_a_frontier_keeps_back_what_exceeds_the_limit():
     bounds = bounds_of(candidates("dense"))
     limit_s = sorted(bounds.time_s())[len(bounds.grids) // 2]
-    frontier = Frontier(bounds)
+    frontier = Frontier(bounds, grouped=False)
     taken = 0
     while True:
-        rows, known = frontier.take(50, float(limit_s))
-        if not rows.size:
+        grids, known = frontier.take(50, float(limit_s))
+        if not len(grids):
             break
-        taken += len(rows)
+        taken += len(grids)
         assert known.min() <= limit_s
     assert taken + frontier.without_memory + frontier.left == len(bounds.grids)
     assert frontier.least_s > limit_s

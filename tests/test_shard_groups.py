@@ -1,6 +1,7 @@
 """ZeRO over groups of ranks: priced, offered, exported and read back; frameworks that cannot do it say so."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
@@ -10,10 +11,13 @@ from hardware.errors import InputError
 from planner import Question, request_of
 from planner.advice.neighbours import neighbours
 from planner.cli import app
+from planner.launches.check import layout_of_proposal
 from planner.layouts.explicit import ExplicitLayout, layout_of
-from planner.planning import estimate
+from planner.planning import estimate, pricings_of
 from planner.question import request_for
 from planner.report.words import layout_text
+from planner.rules.proposal import facts_of, proposals_of
+from planner.search.uniform import UniformSearch
 
 RUN = CliRunner()
 SLOW = """
@@ -82,3 +86,41 @@ def test_from_outside_groups_are_exported_and_read_back(tmp_path):
     priced, read = (json.loads(path.read_text()) for path in (file, checked))
     assert priced["layout"]["shard_group"] == 8
     assert read["prediction"]["step_time_s"] == pytest.approx(priced["layout"]["step_time_s"], rel=1e-6)
+
+
+def test_from_outside_a_search_finds_groups_writes_them_and_reads_them_back(tmp_path):
+    cluster, file, out = tmp_path / "slow.toml", tmp_path / "plan.json", tmp_path / "launch"
+    cluster.write_text(SLOW.format(rate=50.0))
+    words = ["search", "llama3_8b", str(cluster), "--global-batch", "64", "--seq", "8192", "--framework", "torchtitan"]
+    pins = [word for pin in ("pp=1", "tp=1", "cp=1", "dp=32", "zero=3") for word in ("--fix", pin)]
+    result = RUN.invoke(app, [*words, *pins, "--json", str(file)])
+    assert result.exit_code == 0, result.output
+    best = json.loads(file.read_text())["layouts"][0]
+    assert best["shard_group"] in {8, 16}
+    assert best["memory"]["verdict"] == "fits"
+    assert f"ZeRO{best['zero']}/{best['shard_group']}" in result.output
+    assert (
+        RUN.invoke(app, [*words, *pins, "--fix", "shard_group=32", "--json", str(tmp_path / "all.json")]).exit_code == 0
+    )
+    everywhere = json.loads((tmp_path / "all.json").read_text())["layouts"][0]
+    assert everywhere["shard_group"] == 0
+    assert best["step_time_s"] < 0.9 * everywhere["step_time_s"]
+    result = RUN.invoke(app, ["export", str(file), "--to", "torchtitan", "-o", str(out)])
+    assert result.exit_code == 0, result.output
+    assert f"data_parallel_shard_degree {best['shard_group']}" in (out / "launch.sh").read_text()
+
+
+@pytest.mark.parametrize("framework", ["deepspeed", "galvatron"])
+def test_a_pinned_group_that_a_framework_cannot_have_is_refused_with_its_rule(framework):
+    asked = replace(request(framework=framework), fixed=(("shard_group", 8),), time_limit_s=5.0)
+    search = UniformSearch(asked, pricings_of(asked)[0])
+    legal = search.grids_of(32)
+    assert not legal.table.shard_group.any()
+    assert any("groups of 8 of 32 ranks has no option" in reason for reason in search.tally.rejected)
+
+
+def test_a_proposal_keeps_the_group_of_its_layout():
+    asked = request(framework="megatron")
+    layout = layout_of(asked, ExplicitLayout(zero=1, shard_group=8))
+    proposals = proposals_of(layout, facts_of(asked.model), global_batch=64, seq=8192, world=32)
+    assert layout_of_proposal(proposals[0]).first.shard_group == 8

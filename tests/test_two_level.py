@@ -6,7 +6,7 @@ from functools import cache
 from itertools import groupby, pairwise, product
 
 import pytest
-from small_requests import fits, legal, pricing_of, small
+from small_requests import fits, legal, pricing_of, small, with_one_adapter
 
 from costmodels.layout import Layout, Stage, Strategy, StrategyRun
 from costmodels.pipeline.schedules import Schedule
@@ -149,6 +149,24 @@ def test_pinned_degrees_hold_for_every_layer():
 def test_the_price_of_a_frameworks_constraints_is_never_negative():
     report = plan(replace(CASES["short of memory"](), framework=Framework.MEGATRON, top=1))
     assert 0.0 < report.unconstrained_s <= report.layouts[0].cost.step.total_s
+
+
+def test_layers_of_their_own_strategies_share_one_group_of_ranks():
+    request = with_one_adapter(small(layers=(3,), gpus=2, nodes=2, memory_gib=12.0, framework="none"))
+    pricing = pricing_of(request)
+    shape = StageShape(gpus=4, samples=4, pp=1, num_microbatches=2)
+    whole, grouped = (stage_strategies(request, pricing, replace(shape, shard_group=group)) for group in (0, 2))
+    assert {strategy.shard_group for strategy in whole} == {0}
+    assert {strategy.shard_group for strategy in grouped if strategy.zero and strategy.dp * strategy.cp == 4} == {2}
+    assert {strategy.shard_group for strategy in grouped if strategy.dp * strategy.cp < 4} == {0}
+    bound_s = mixed_bound_s(request, pricing)
+    for group in (0, 2):
+        wanted = [(replace(shape, shard_group=group), float("inf"))]
+        (one,) = mixed_plans(request, pricing, wanted, time.monotonic() + 60.0)
+        groups = {run.strategy.shard_group for stage in one.layout.stages for run in stage.strategies}
+        assert groups <= {0, group}
+        assert legal(request, one.layout)
+        assert bound_s <= one.cost.step.total_s
 
 
 def test_a_deadline_that_has_passed_solves_nothing():

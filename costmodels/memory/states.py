@@ -158,7 +158,7 @@ def state_bytes(parameters: LocalParameters, job: TrainingJob, table: StrategyTa
     """
     per = parameter_bytes(job)
     dense_group = table.zero_group
-    expert_group = np.maximum(1, dense_group * table.tp // (table.ep * table.etp))
+    expert_group = table.expert_zero_group
 
     def held(stage: int) -> Floats:
         sharded = table.zero >= stage

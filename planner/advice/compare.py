@@ -5,13 +5,14 @@ from typing import Final
 
 from costmodels.pricing import Constants
 from hardware.errors import InputError
+from planner.layouts.grids import divisors
 from planner.layouts.logits import logits_of
 from planner.plan_report import RankedLayout
 from planner.planning import plan, pricings_of
 from planner.request import PlanRequest
 from planner.traffic.ledger import Purpose, step_calls
 
-COMPARED: Final = ("tp", "pp", "cp", "ep", "zero", "vpp", "micro_batch")
+COMPARED: Final = ("tp", "pp", "cp", "ep", "zero", "shard_group", "vpp", "micro_batch")
 ZERO_STAGES: Final = (0, 1, 2, 3)
 MOST_VALUES: Final = 12
 
@@ -116,9 +117,9 @@ def gathered_bytes(request: PlanRequest, ranked: RankedLayout) -> float:
 
 
 def zero_remark(ranked: RankedLayout) -> str:
-    """Say what a ZeRO stage gives in a layout: over how many ranks it shards, and what it exchanges when."""
+    """Say what ZeRO gives in a layout: over how many ranks it shards, and what it exchanges when."""
     first = ranked.layout.first
-    ranks = first.dp * first.cp
+    ranks = first.shard_group or first.dp * first.cp
     if ranks == 1:
         return "saves nothing: dp x cp is 1, there is no replica to shard over"
     held = {
@@ -136,5 +137,7 @@ def _values(request: PlanRequest, degree: str) -> list[int]:
     layers, gpus, batch = request.model.layers, request.cluster.gpus, request.job.global_batch
     if degree == "vpp":
         return list(range(1, layers + 1))
+    if degree == "shard_group":
+        return [value for value in divisors(gpus) if value > 1]
     whole, highest = (batch, batch) if degree == "micro_batch" else (gpus, layers if degree == "pp" else gpus)
     return [value for value in range(1, highest + 1) if whole % value == 0]

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import gcd
 from typing import Final
 
 from costmodels.layout import (
@@ -18,9 +17,11 @@ from costmodels.layout import (
 from costmodels.pipeline.schedules import Schedule
 from costmodels.results import LayoutCost
 from hardware.errors import InputError
+from hardware.tiers import island_tiers
 from planner.layouts.build import uniform_layout, with_strategies
 from planner.layouts.grids import expert_count
 from planner.layouts.recompute_options import OWN_CHOICES
+from planner.layouts.shard_groups import group_sizes
 from planner.layouts.splits import even_chunks
 from planner.request import PlanRequest
 from planner.rules import broken_rules
@@ -174,11 +175,13 @@ def _zero_stages(request: PlanRequest, layout: Layout) -> Iterator[tuple[str, La
 
 
 def _shard_groups(request: PlanRequest, layout: Layout) -> Iterator[tuple[str, Layout]]:
-    """ZeRO over the ranks of one scale-up domain, copies of their shards on the others, or over all ranks."""
-    first, domain = layout.first, request.cluster.islands[layout.stages[0].island].node.scale_up.domain_gpus
+    """ZeRO over the smallest, the next smaller and the next larger group that a search tries, or over all ranks."""
+    first, tiers = layout.first, island_tiers(request.cluster.islands[layout.stages[0].island])
     ranks = first.dp * first.cp
-    near = gcd(ranks, domain // first.tp)
-    if first.zero and 1 < near < ranks:
+    sizes = group_sizes(ranks, first.tp, first.ep * first.etp, tiers) if first.zero else ()
+    smaller = [size for size in sizes if size < (first.shard_group or ranks)]
+    larger = [size for size in sizes if size > (first.shard_group or ranks)]
+    for near in dict.fromkeys((*smaller[:1], *smaller[-1:], *larger[:1])):
         yield f"ZeRO over groups of {near} ranks", with_strategies(layout, shard_group=near)
     if first.shard_group:
         yield f"ZeRO over all {ranks} ranks", with_strategies(layout, shard_group=0)

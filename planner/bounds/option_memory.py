@@ -16,6 +16,7 @@ from costmodels.table import Bools, Floats, Ints
 from planner.bounds.memory import Flight, StageRoom, memory_bound, stage_room
 from planner.bounds.stage_capacity import Layers, Pipelines, capacity_bound_s
 from planner.bounds.step_time import Work
+from planner.layouts.expand import expand
 from planner.layouts.grids import Grids
 
 _ROUNDING: Final = 1e-9
@@ -149,10 +150,13 @@ class OptionMemory:
 
     def _room(self, grids: Grids, option: Recompute) -> StageRoom:
         recompute = np.zeros(len(grids), dtype=np.int64)
-        table = replace(grids.table, recompute=recompute, recomputes=(option,))
+        return self._room_of(replace(grids, table=replace(grids.table, recompute=recompute, recomputes=(option,))))
+
+    def _room_of(self, grids: Grids) -> StageRoom:
+        """Return the room of some grids under their own recompute."""
         pricing = self.pricing
-        memory = model_memory(pricing.model, pricing.job, table, pricing.constants.memory)
-        in_flight = np.minimum(grids.num_microbatches, table.pp)
+        memory = model_memory(pricing.model, pricing.job, grids.table, pricing.constants.memory)
+        in_flight = np.minimum(grids.num_microbatches, grids.table.pp)
         return stage_room(pricing, memory, part_names(pricing), self.accepted, in_flight)
 
     def states_fit(self, grids: Grids) -> Bools:
@@ -163,6 +167,33 @@ class OptionMemory:
         held = self.held(grids, NO_RECOMPUTE)
         usable = usable_memory(self.pricing.accelerator) - self.pricing.constants.memory.context_bytes
         return np.asarray(self.counts(held) @ held.room.states_bytes <= grids.table.pp * usable)
+
+    def mean_fits(self, grids: Grids, options: tuple[Recompute, ...], wanted: Bools) -> Bools:
+        """Whether the weighted mean of the stages can fit under the options that are wanted, shape (S, O).
+
+        Layouts in which some layers recompute in full and the others do nothing hold no less than the leaner of both.
+
+        Parameters
+        ----------
+        grids : Grids
+            The S grids.
+        options : tuple of Recompute
+            The O options.
+        wanted : ndarray of bool
+            Shape (S, O); nothing is said of others.
+        """
+        block = expand(grids, options, wanted)
+        room, flight = (
+            self._room_of(block.grids),
+            Flight(block.grids.table.pp, block.grids.num_microbatches, chunked=False),
+        )
+        counts = part_weights(self.pricing)[: room.states_bytes.shape[0]]
+        least = memory_bound(room, counts, flight).least_bytes
+        fits = np.zeros(wanted.shape, dtype=np.bool_)
+        fits[block.grid, block.grids.table.recompute] = least <= room.room_bytes
+        if NO_RECOMPUTE in options and FULL_RECOMPUTE in options:
+            fits[:, options.index(NO_RECOMPUTE)] |= fits[:, options.index(FULL_RECOMPUTE)]
+        return np.asarray(fits & wanted)
 
     def counts(self, held: Held) -> Floats:
         """Layers of each kind in the model, shape (kinds,)."""

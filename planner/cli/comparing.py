@@ -60,7 +60,9 @@ def fewest(  # noqa: PLR0913, PLR0917 - the flags are the command line's contrac
 def compare(  # noqa: PLR0913, PLR0917 - the flags are the command line's contract
     model: Model,
     cluster: ClusterName,
-    by: Annotated[str, typer.Option("--by", help="Degree to vary: tp, pp, cp, ep, zero, vpp or micro_batch.")],
+    by: Annotated[
+        str, typer.Option("--by", help="Degree to vary: tp, pp, cp, ep, zero, shard_group, vpp or micro_batch.")
+    ],
     global_batch: GlobalBatch,
     seq: Seq = None,
     precision: PrecisionName = "bf16",

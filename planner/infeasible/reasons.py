@@ -267,4 +267,5 @@ def in_short(layout: Layout) -> str:
     first = layout.first
     degrees = (("TP", first.tp), ("PP", layout.pp), ("CP", first.cp), ("EP", first.ep), ("DP", first.dp))
     named = [f"{name}{degree}" for name, degree in degrees if degree > 1]
-    return " ".join([*named, *([f"ZeRO{first.zero}"] if first.zero > 1 else [])]) or "one GPU"
+    group = f"/{first.shard_group}" if first.shard_group else ""
+    return " ".join([*named, *([f"ZeRO{first.zero}{group}"] if first.zero > 1 or group else [])]) or "one GPU"

@@ -23,7 +23,16 @@ from planner.ingest.megatron_switches import LATER, switches_of
 from planner.ingest.option_facts import batches_of, option_facts
 from planner.ingest.options import Arguments, Fault, megatron_options, read_arguments
 from planner.request import Framework
-from planner.rules.proposal import ModelFacts, Proposal, Split, Switches, group_of, rank_order_of, replicas_of
+from planner.rules.proposal import (
+    ModelFacts,
+    Proposal,
+    Split,
+    Switches,
+    group_of,
+    rank_order_of,
+    replicas_of,
+    shard_group_of,
+)
 from planner.rules.split import Layers, layers_built, virtual_degree
 from planner.rules.table import SPLIT_CHECK, Found, all_rules, resolve_version, version_key
 from planner.rules.verdict import Violation, accepted_at_launch, check
@@ -343,7 +352,7 @@ def layout_built(launch: Launch, built: Layers) -> Layout:
         etp=proposal.etp if proposal.model.experts else 1,
         sequence_parallel=proposal.sequence_parallel,
         zero=proposal.zero,
-        shard_group=_shard_group(proposal, dp),
+        shard_group=shard_group_of(proposal, dp),
     )
     stages = tuple(Stage(layers_per_chunk=chunks, strategies=_runs(plain, chunks, read, proposal)) for chunks in built)
     return Layout(
@@ -354,11 +363,6 @@ def layout_built(launch: Launch, built: Layers) -> Layout:
         rank_order=rank_order_of(proposal, dp),
         microbatch_group=group_of(proposal),
     )
-
-
-def _shard_group(proposal: Proposal, dp: int) -> int:
-    instances = proposal.switches.optimizer_instances
-    return dp * proposal.cp // instances if instances > 1 else 0
 
 
 def _runs(plain: Strategy, chunks: tuple[int, ...], read: Arguments, proposal: Proposal) -> tuple[StrategyRun, ...]:

@@ -30,7 +30,7 @@ from planner.planning import estimate, over_islands
 from planner.question import LaunchQuestion, job_of
 from planner.request import Framework, PlanRequest
 from planner.rules.nearest import Neighbour, spread
-from planner.rules.proposal import Proposal, group_of, rank_order_of, replicas_of
+from planner.rules.proposal import Proposal, group_of, rank_order_of, replicas_of, shard_group_of
 from planner.rules.split import layers_built
 from planner.rules.table import newer_notes, resolve_version
 
@@ -272,6 +272,7 @@ def layout_of_proposal(proposal: Proposal) -> Layout:
         etp=proposal.etp if proposal.model.experts else 1,
         sequence_parallel=proposal.sequence_parallel and proposal.tp > 1,
         zero=proposal.zero,
+        shard_group=shard_group_of(proposal, dp),
         recompute=_recompute(proposal),
     )
     split = layers_built(proposal) or spread(proposal.model.layers, proposal.pp, proposal.vpp)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from costmodels.job import TrainingJob
-from costmodels.layout import Layout
+from costmodels.layout import Layout, Strategy
 from costmodels.precision import precision as find_precision
 from costmodels.results import MemoryUse, Verdict
 from costmodels.software_words import stated_job
@@ -346,6 +346,7 @@ def _further(carried: RankedLayout, report: PlanReport) -> tuple[str, ...]:
         ("dp", old.first.dp, new.first.dp),
         ("virtual chunks", old.vpp, new.vpp),
         ("ZeRO", old.first.zero, new.first.zero),
+        ("ranks that ZeRO shards over", _sharded_over(old.first), _sharded_over(new.first)),
         ("micro-batch", old.micro_batch, new.micro_batch),
         ("recompute", str(old.first.recompute), str(new.first.recompute)),
         ("rank order", old.rank_order, new.rank_order),
@@ -354,3 +355,8 @@ def _further(carried: RankedLayout, report: PlanReport) -> tuple[str, ...]:
     if (old.pp, old.vpp) == (new.pp, new.vpp) and old.layers_per_stage != new.layers_per_stage:
         changed.append("layers per stage " + ",".join(str(stage.layers) for stage in new.stages))
     return tuple(changed)
+
+
+def _sharded_over(strategy: Strategy) -> str:
+    """Ranks of a group; those that hold the same weights are told by their degrees."""
+    return str(strategy.shard_group) if strategy.shard_group else "all"

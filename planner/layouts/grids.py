@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.layout import NO_RECOMPUTE
-from costmodels.table import Ints, StrategyTable
+from costmodels.table import Ints, StrategyTable, joined_tables
 from costmodels.workload.model import Attention, LayerKind, ModelSpec, MoeFfn, OpaqueLayer
 from hardware.cluster import Island
 from planner.request import Framework, PlanRequest
@@ -56,6 +56,15 @@ class Grids:
     def take(self, index: Ints) -> "Grids":
         """Rows ``index`` as new grids."""
         return Grids(table=self.table.take(index), num_microbatches=self.num_microbatches[index], gpus=self.gpus[index])
+
+
+def joined(first: Grids, second: Grids) -> Grids:
+    """Return the rows of two grids, one behind the other."""
+    return Grids(
+        table=joined_tables(first.table, second.table),
+        num_microbatches=np.concatenate([first.num_microbatches, second.num_microbatches]),
+        gpus=np.concatenate([first.gpus, second.gpus]),
+    )
 
 
 def divisors(number: int) -> tuple[int, ...]:
@@ -120,7 +129,7 @@ def enumerate_grids(request: PlanRequest, world: int) -> Grids:
         Rows in a fixed order; may be empty.
     """
     rows = list(_grid_rows(request, world))
-    columns = np.array(rows, dtype=np.int64).reshape(-1, 8).T
+    columns = np.array(rows, dtype=np.int64).reshape(-1, 9).T
     table = _table(request, columns)
     return Grids(
         table=table,
@@ -130,8 +139,8 @@ def enumerate_grids(request: PlanRequest, world: int) -> Grids:
 
 
 def _table(request: PlanRequest, columns: Ints) -> StrategyTable:
-    """Strategies without recompute from columns tp, cp, pp, dp, ep, etp, micro-batch, ZeRO stage."""
-    tp, cp, pp, dp, ep, etp, micro_batch, zero = columns
+    """Strategies without recompute from columns tp, cp, pp, dp, ep, etp, micro-batch, ZeRO stage and its group."""
+    tp, cp, pp, dp, ep, etp, micro_batch, zero, shard_group = columns
     return StrategyTable(
         tp=tp,
         cp=cp,
@@ -140,7 +149,7 @@ def _table(request: PlanRequest, columns: Ints) -> StrategyTable:
         etp=etp,
         pp=pp,
         zero=zero,
-        shard_group=np.zeros_like(tp),
+        shard_group=shard_group,
         sequence_parallel=(tp > 1) & (request.framework not in WITHOUT_SEQUENCE_PARALLEL),
         recompute=np.zeros_like(tp),
         micro_batch=micro_batch,
@@ -175,8 +184,17 @@ def _batch_rows(request: PlanRequest, tp: int, cp: int, pp: int, dp: int) -> Ite
         if per_replica % micro_batch:
             continue
         for zero in _choices(request, "zero", stages):
-            for ep, etp in experts:
-                yield tp, cp, pp, dp, ep, etp, micro_batch, zero
+            for group in _shard_groups(request, dp * cp, zero):
+                for ep, etp in experts:
+                    yield tp, cp, pp, dp, ep, etp, micro_batch, zero, group
+
+
+def _shard_groups(request: PlanRequest, ranks: int, zero: int) -> tuple[int, ...]:
+    """Ranks that ZeRO shards over as pinned, none where it cannot; 0: all that hold the same weights."""
+    pinned = request.fixed_degree("shard_group")
+    if pinned is None or (zero and pinned == ranks):
+        return (0,)
+    return (pinned,) if zero and ranks % pinned == 0 else ()
 
 
 def _expert_grids(request: PlanRequest, tp: int, stage_gpus: int) -> Iterator[tuple[int, int]]:
@@ -261,5 +279,5 @@ def kernel_table(request: PlanRequest, most_gpus: int) -> StrategyTable:
             stage = tp * cp * max(1, expert_count(request.model)) * tp
             for ep, etp in _expert_grids(request, tp, stage):
                 picked = _choices(request, "micro_batch", sizes)
-                rows += [(tp, cp, 1, stage // (tp * cp), ep, etp, size, 0) for size in picked]
-    return _table(request, np.array(rows, dtype=np.int64).reshape(-1, 8).T)
+                rows += [(tp, cp, 1, stage // (tp * cp), ep, etp, size, 0, 0) for size in picked]
+    return _table(request, np.array(rows, dtype=np.int64).reshape(-1, 9).T)

@@ -20,6 +20,7 @@ from planner.report.words import digits, gib, layout_text, memory_text, percent,
 from planner.request import PlanRequest
 
 STATES: Final = ("weights", "gradients", "optimizer")
+_SHARDING: Final = ("zero", "shard_group")  # degrees that decide which weights are gathered
 _WORDS: Final = ("machine", "layout", "recompute", "GiB", "what decides")
 
 
@@ -153,7 +154,7 @@ def print_compared(console: Console, request: PlanRequest, degree: str, rows: Se
     ordered = sorted(rows, key=lambda row: (row.ranked is None, row.ranked.cost.step.total_s if row.ranked else 0.0))
     fits = [row for row in ordered if row.ranked is not None]
     table = ruled_table()
-    extra = {"cp": ("tokens", "logits GiB"), "zero": ("gathers",)}.get(degree, ())
+    extra = ("tokens", "logits GiB") if degree == "cp" else ("gathers",) if degree in _SHARDING else ()
     for title in (degree, "layout", "mb", "recompute", "step s", "loss", "tok/s/GPU", "GiB", *extra):
         table.add_column(title, justify="left" if title in _WORDS else "right")
     for row in fits:
@@ -188,14 +189,14 @@ def _compared(row: Compared, best: RankedLayout | None) -> tuple[str | Text, ...
 def _extra(row: Compared, degree: str) -> tuple[str, ...]:
     if degree == "cp":
         return (f"{row.seq:,}", f"{gib(row.logits_bytes):.2f}")
-    return (f"{gib(row.gathered_bytes):.1f} GiB" if row.gathered_bytes else "0",) if degree == "zero" else ()
+    return (f"{gib(row.gathered_bytes):.1f} GiB" if row.gathered_bytes else "0",) if degree in _SHARDING else ()
 
 
 def _remarks(request: PlanRequest, degree: str, rows: Sequence[Compared]) -> list[tuple[str, str]]:
     """What the rows do not show: values that cannot be, rules of lengths, what a ZeRO stage gives."""
     refused = [(f"{degree} {row.value}", row.why_not) for row in rows if row.ranked is None]
-    if degree == "zero":
-        kept = [(f"zero {row.value}", zero_remark(row.ranked)) for row in rows if row.ranked is not None]
+    if degree in _SHARDING:
+        kept = [(f"{degree} {row.value}", zero_remark(row.ranked)) for row in rows if row.ranked is not None]
         return [*refused, *kept, ("gathers", "weights that a GPU receives for each micro-batch")]
     if degree != "cp":
         return refused

@@ -283,6 +283,13 @@ def _instances(grid: Strategy) -> int:
     return max(1, grid.dp * grid.cp // grid.shard_group) if grid.shard_group else 1
 
 
+def shard_group_of(proposal: Proposal, dp: int) -> int:
+    """Ranks that ZeRO shards over in a proposal with so many replicas; 0: all that hold the same weights."""
+    instances, ranks = proposal.switches.optimizer_instances, dp * proposal.cp
+    group = ranks // instances if instances > 1 else proposal.shard_group
+    return group if proposal.zero and 0 < group < ranks else 0
+
+
 def rank_order_of(proposal: Proposal, dp: int) -> RankOrder:
     """Order of the ranks of a proposal with so many replicas; without stages or replicas there is but one."""
     turned = proposal.switches.pp_before_dp and proposal.pp > 1 and dp > 1

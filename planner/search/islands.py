@@ -23,10 +23,11 @@ from planner.inter_op.chunks import ChunkProblem, partition_chunks
 from planner.inter_op.costs import Position
 from planner.inter_op.objective import one_f_one_b
 from planner.inter_op.stages import StageProblem, partition_stages
-from planner.layouts.build import schedule_of, uniform_stages
+from planner.layouts.build import schedule_of, uniform_stages, with_strategies
 from planner.layouts.expand import expand, pinned_virtual
 from planner.layouts.grids import Grids, divisors, enumerate_grids
 from planner.layouts.recompute_options import recompute_options
+from planner.layouts.shard_groups import group_sizes
 from planner.request import PlanRequest
 from planner.rules import broken_rules, legal_mask
 from planner.search.island_rows import IslandRows
@@ -118,8 +119,10 @@ class IslandSearch:
                 found = [plan for plan in self._solve(entry, limit_s) if plan.cost.step.total_s <= limit_s]
                 fastest = min(found, key=lambda plan: plan.cost.step.total_s, default=None)
                 best |= {entry.key: fastest} if fastest is not None else {}
-        ranked = sorted(best.values(), key=lambda plan: plan.cost.step.total_s)
-        return ranked[: self.request.top]
+        ranked = sorted(best.values(), key=lambda plan: plan.cost.step.total_s)[: self.request.top]
+        if late(self.deadline):
+            return ranked
+        return sorted(map(self._with_best_group, ranked), key=lambda plan: plan.cost.step.total_s)
 
     def _limit_s(self, best: Mapping[tuple[int, ...], IslandPlan]) -> float:
         """Time beyond which nothing can enter the ranking any more."""
@@ -181,6 +184,22 @@ class IslandSearch:
             cost = price_layout(self.pricings, layout)
             if all(use.verdict is Verdict.FITS for use in cost.memory):
                 yield IslandPlan(layout=layout, cost=cost)
+
+    def _with_best_group(self, plan: IslandPlan) -> IslandPlan:
+        """Return a plan with ZeRO over the groups of ranks that make it fastest; bounds know nothing of them."""
+        first, best = plan.layout.first, plan
+        tiers = [tier for pricing in self.pricings for tier in pricing.tiers]
+        free = self.request.fixed_degree("shard_group") is None and first.zero
+        sizes = group_sizes(first.dp * first.cp, first.tp, first.ep * first.etp, tiers) if free else ()
+        for size in sizes:
+            layout = with_strategies(plan.layout, shard_group=size)
+            if broken_rules(layout, self.request):
+                continue
+            cost = price_layout(self.pricings, layout)
+            fits = all(use.verdict is Verdict.FITS for use in cost.memory)
+            if fits and cost.step.total_s < best.cost.step.total_s:
+                best = IslandPlan(layout=layout, cost=cost)
+        return best
 
     def _virtual_degrees(self, entry: _Open) -> tuple[int, ...]:
         pinned = pinned_virtual(self.request)

@@ -151,6 +151,7 @@ class PricedBlock:
             ep=int(table.ep[at]),
             etp=int(table.etp[at]),
             zero=int(table.zero[at]),
+            shard_group=int(table.shard_group[at]),
             micro_batch=int(table.micro_batch[at]),
             num_microbatches=found.contents.spec.num_microbatches,
             vpp=found.contents.spec.vpp,

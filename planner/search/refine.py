@@ -32,6 +32,7 @@ def layout_of(candidate: Candidate) -> Layout:
             etp=candidate.etp,
             sequence_parallel=candidate.sequence_parallel,
             zero=candidate.zero,
+            shard_group=candidate.shard_group,
             recompute=candidate.recompute,
         ),
         tuple(candidate.layers[stage :: candidate.pp] for stage in range(candidate.pp)),

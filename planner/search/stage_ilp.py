@@ -30,12 +30,16 @@ OPTIONS: Final = SolveOptions(relative_gap=1e-3)  # finer than the cost models; 
 
 @dataclass(frozen=True, kw_only=True)
 class StageShape:
-    """What all stages of a pipeline share: GPUs of a stage, sequences of a micro-batch over its replicas, depth."""
+    """What all stages of a pipeline share: GPUs of a stage, sequences of a micro-batch over its replicas, depth.
+
+    ``shard_group`` is what ZeRO shards over in every layer whose data-parallel ranks it divides; 0: all of these.
+    """
 
     gpus: int
     samples: int
     pp: int
     num_microbatches: int
+    shard_group: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,6 +28,7 @@ class Candidate:
     ep: int
     etp: int
     zero: int
+    shard_group: int
     micro_batch: int
     num_microbatches: int
     vpp: int
@@ -48,7 +49,7 @@ class Candidate:
         modules = len(self.recompute.modules) + 10 * (self.recompute.granularity is Granularity.FULL)
         return (
             self.total_s, self.pp, self.vpp, self.tp, self.cp, self.ep, self.etp, self.zero, self.micro_batch, modules,
-            self.prefix,
+            self.prefix, self.shard_group,
         )  # fmt: skip
 
 

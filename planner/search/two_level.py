@@ -24,6 +24,7 @@ from planner.inter_op.stages import StageProblem, partition_stages
 from planner.intra_op.solution import SolutionCache
 from planner.layouts.grids import Grids, enumerate_grids
 from planner.layouts.recompute_options import recompute_options
+from planner.layouts.shard_groups import in_groups
 from planner.request import Framework, PlanRequest
 from planner.rules import legal_mask
 from planner.search.spans import late
@@ -50,6 +51,7 @@ def candidate_shape(candidate: Candidate) -> tuple[StageShape, float]:
         samples=candidate.micro_batch * candidate.dp,
         pp=candidate.pp,
         num_microbatches=candidate.num_microbatches,
+        shard_group=candidate.shard_group,
     )
     return shape, candidate.total_s
 
@@ -92,11 +94,18 @@ def mixed_plans(
 
 
 def stage_strategies(request: PlanRequest, pricing: Pricing, shape: StageShape) -> tuple[Strategy, ...]:
-    """Strategies that a layer may use on a stage: every legal grid of its GPUs, ZeRO stage and recompute."""
+    """Strategies that a layer may use on a stage: every legal grid of its GPUs, ZeRO stage and recompute.
+
+    All share the group of the shape, as one mesh of replicas and shards holds a whole model.
+    """
     grids = enumerate_grids(request, shape.gpus * shape.pp)
     table = grids.table
     fits = (table.pp == shape.pp) & (table.dp * table.micro_batch == shape.samples)
     chosen = grids.take(np.flatnonzero(fits))
+    if shape.shard_group:
+        ranks = chosen.table.dp * chosen.table.cp
+        divides = (chosen.table.zero > 0) & (ranks > shape.shard_group) & (ranks % shape.shard_group == 0)
+        chosen = in_groups(chosen, np.where(divides, shape.shard_group, 0))
     legal = legal_mask(request.framework, chosen.table, request.model, request.job).ok
     choices = recompute_options(request.recompute, request.framework, pricing)
     rows = np.flatnonzero(legal & _of_one_kind(request, chosen.table, legal))

@@ -121,7 +121,7 @@ class UniformSearch:
                 accepted=self.accepted,
                 grids=grids,
             )
-            self._best_first(Frontier(bounds))
+            self._best_first(Frontier(bounds, grouped=not self.any_will_do))
 
     def _with_room(self, grids: Grids) -> Grids:
         """Drop grids whose states alone are too large: they are not worth a bound on their time under any option.
@@ -149,14 +149,16 @@ class UniformSearch:
         taken = 0
         while True:
             size = LATE_BLOCK if late(self.deadline) else BLOCK if taken else FIRST_BLOCK
-            rows, known = frontier.take(size, self.tally.threshold_s())
-            if not rows.size:
+            grids, known = frontier.take(size, self.tally.threshold_s(), grouped=bool(self.tally.best))
+            if not len(grids):
                 break
-            self._evaluate(frontier.bounds.grids.take(rows), known)
-            taken += len(rows)
+            self._evaluate(grids, known)
+            taken += len(grids)
             enough = bool(self.tally.best) or taken >= FIRST_BLOCK
             if (late(self.deadline) and enough) or (self.any_will_do and self.tally.best):
                 break
+        if not self.tally.best:
+            frontier.drop_groups()
         ended = late(self.deadline)
         self.tally.pruned["memory lower bound"] += frontier.without_memory
         if frontier.left:

@@ -36,15 +36,15 @@ POINTS: Final = "points"
 TABLE: Final = "results.csv"
 COLUMNS: Final = (
     "model", "cluster", "global_batch", "seq", "precision", "framework", "objective", "power_cap_w",
-    "status", "reason", "gpus", "layout", "tp", "pp", "cp", "dp", "ep", "etp", "vpp", "zero", "micro_batch",
-    "num_microbatches", "schedule", "recompute", "layers_per_stage", "step_time_s", "tokens_per_s",
+    "status", "reason", "gpus", "layout", "tp", "pp", "cp", "dp", "ep", "etp", "vpp", "zero", "shard_group",
+    "micro_batch", "num_microbatches", "schedule", "recompute", "layers_per_stage", "step_time_s", "tokens_per_s",
     "tokens_per_s_per_gpu", "mfu", "bubble_share", "exposed_comm_share", "memory_gib", "usable_gib", "verdict",
     "gpu_w", "energy_j_per_token", "low_s", "high_s", "gap", "proven_optimal", "cut", "report",
 )  # fmt: skip
 _ASKED: Final = COLUMNS[:8]
 _COPIED: Final = (
-    "gpus", "tp", "pp", "cp", "dp", "ep", "etp", "vpp", "zero", "micro_batch", "num_microbatches", "schedule",
-    "step_time_s", "tokens_per_s", "tokens_per_s_per_gpu", "mfu",
+    "gpus", "tp", "pp", "cp", "dp", "ep", "etp", "vpp", "zero", "shard_group", "micro_batch", "num_microbatches",
+    "schedule", "step_time_s", "tokens_per_s", "tokens_per_s_per_gpu", "mfu",
 )  # fmt: skip
 
 Row = dict[str, object]
