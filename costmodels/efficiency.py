@@ -50,8 +50,9 @@ class AttentionEfficiency:
 
     ``math`` is the share of the 16-bit peak for long sequences and 128-wide heads at full clock; ``length_half`` the
     attended keys, and ``width_half`` the head width, at which half of the asymptote is reached;
-    ``backward_ratio`` the backward kernel's share of the forward kernel's rate; ``fa2`` and ``fa1`` the rate of those
-    kernels over the generation's best. All [1] or counts.
+    ``backward_ratio`` the backward kernel's share of the forward kernel's rate; ``fa2``, ``fa1``, ``triton`` the rate
+    of those kernels over the generation's best, ``triton_half`` the attended keys at which the last has half of it. All
+    [1] or counts.
     """
 
     math: float
@@ -60,6 +61,8 @@ class AttentionEfficiency:
     backward_ratio: float
     fa2: float
     fa1: float
+    triton: float
+    triton_half: float
 
 
 @dataclass(frozen=True, kw_only=True)

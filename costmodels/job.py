@@ -105,7 +105,7 @@ class Software:
     state_offload: bool = False  # weights, gradients and optimizer all stay in host memory (FSDP's CPU offload)
     activation_offload_layers: int = 0
     dropout: bool = False  # masks are kept
-    attention_kernel: str = "cudnn"  # generation of the fused kernel: cudnn (and FlashAttention 3), fa2, fa1
+    attention_kernel: str = "cudnn"  # the fused kernel: cudnn (and FlashAttention 3), fa2, fa1, triton
     early_release: bool = False  # of Blackwell's first year: low-precision kernels were tuned in later releases
     scripted: bool = False  # layers are PyTorch calls op by op from Python, without fused modules
     blocking_launches: bool = False  # every launch waits for its kernel (CUDA_LAUNCH_BLOCKING): no host runs ahead

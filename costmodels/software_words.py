@@ -26,7 +26,7 @@ _SWITCHES: Final = (
 _CHOICES: Final[Mapping[str, Sequence[str]]] = MappingProxyType(
     {
         "dispatcher": tuple(Dispatcher),
-        "attention_kernel": ("cudnn", "fa2", "fa1"),
+        "attention_kernel": ("cudnn", "fa2", "fa1", "triton"),
         "cp_comm": ("p2p", "a2a", "allgather"),
     }
 )

@@ -6,6 +6,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.compute.machine import ELEMENT_BYTES, Machine
+from costmodels.efficiency import AttentionEfficiency
 from costmodels.table import Floats
 
 _QUERY_TILE: Final = 128.0  # queries of one block of the fused kernel
@@ -78,7 +79,7 @@ def flash_attention_s(
     number_format : str
         Format of queries, keys and values.
     kernel : str
-        Generation of the kernel: ``cudnn``, ``fa2`` or ``fa1``.
+        The kernel: ``cudnn``, ``fa2``, ``fa1`` or ``triton`` (FlashAttention in Triton, 2022).
 
     Returns
     -------
@@ -91,7 +92,7 @@ def flash_attention_s(
     it) and with the keys of a call; fitted to the figures of Shah et al., arXiv 2407.08608.
     """
     constants = machine.generation.attention
-    share = {"fa2": constants.fa2, "fa1": constants.fa1}.get(kernel, 1.0)
+    share = _kernel_share(shape, constants, kernel)
     forward_s = _products_s(shape, machine, number_format) / share
     backward_s = forward_s * _BACKWARD_PRODUCTS / machine.generation.attention.backward_ratio
     bandwidth = machine.accelerator.memory_bytes_per_s * machine.generation.gemm.bandwidth
@@ -105,6 +106,14 @@ def flash_attention_s(
         _joint(forward_s, forward_bytes / bandwidth, machine) + _FORWARD_KERNELS * launch_s,
         _joint(backward_s, backward_bytes / bandwidth, machine) + _BACKWARD_KERNELS * launch_s,
     )
+
+
+def _kernel_share(shape: AttentionShape, constants: AttentionEfficiency, kernel: str) -> Floats | float:
+    """Rate of a kernel over that of the generation's best one, for the keys of a call; shape (U,) or one number."""
+    if kernel == "triton":
+        share: Floats = constants.triton / (1.0 + constants.triton_half / np.maximum(shape.call_keys, 1.0))
+        return share
+    return {"fa2": constants.fa2, "fa1": constants.fa1}.get(kernel, 1.0)
 
 
 def matrix_attention_s(
