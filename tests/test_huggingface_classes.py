@@ -22,7 +22,18 @@ CARDS: dict[str, dict[str, Any]] = {
         "models"
     ].items()
 }
-OWN_CODE = {"arctic", "baichuan", "chatglm", "grok-1", "hunyuan", "internlm2", "kimi_k2", "mimo", "xverse"}
+OWN_CODE = {
+    "arctic",
+    "baichuan",
+    "chatglm",
+    "grok-1",
+    "hunyuan",
+    "internlm2",
+    "kimi_k2",
+    "mimo",
+    "nemotron-nas",
+    "xverse",
+}
 
 
 def build(config: dict[str, Any]) -> ModelSpec:

@@ -85,7 +85,7 @@ def test_unknown_family_says_what_to_do_instead() -> None:
 
 @pytest.mark.parametrize(
     ("model_type", "why"),
-    [("jamba", "Mamba-1"), ("t5", "an encoder with a decoder"), ("nemotron-nas", "unlike widths")],
+    [("jamba", "Mamba-1"), ("t5", "an encoder with a decoder"), ("deci", "unlike widths")],
 )
 def test_families_without_a_form_are_refused_with_the_reason(model_type: str, why: str) -> None:
     with pytest.raises(InputError, match=f"{model_type}.*{why}.*by their totals"):
@@ -117,3 +117,58 @@ def test_every_layer_of_gemma_4_may_have_an_embedding_of_its_own() -> None:
     assert small.side_width == 42 * 256
     with pytest.raises(InputError, match="two widths"):
         build({**config["models"]["gemma-4-E4B"]["config"], "use_double_wide_mlp": True})
+
+
+# Heads in a group of keys (0: no attention), multiple of the width, layers in a row: block_configs of
+# nvidia/Llama-3_3-Nemotron-Super-49B-v1 and Llama-3_1-Nemotron-Ultra-253B-v1, as NeMo has them
+# (collections/llm/gpt/model/llama_nemotron_config.py)
+SUPER = (
+    "8 2.625 1; 8 5.25 5; 0 2.625 2; 8 5.25 3; 0 3.28125 1; 8 5.25 30; 0 1.3125 1; 0 2.625 2; 0 1.3125 1; 0 5.25 1; "
+    "0 1.3125 1; 0 2.625 1; 0 1.3125 3; 8 5.25 1; 0 1.3125 1; 0 1.0 2; 0 1.3125 1; 0 1.0 3; 0 1.3125 2; 0 0.5 2; "
+    "0 1.0 2; 0 0.5 2; 0 1.0 1; 0 0.5 2; 8 5.25 9"
+)
+ULTRA = (
+    "16 0.4875 1; 16 0.975 1; 16 1.4625 6; 16 1.95 1; 0 0 4; 16 1.95 3; 16 4.875 2; 0 0 6; 16 4.875 3; 0 0 5; "
+    "16 4.875 3; 16 2.4375 1; 0 0 3; 16 1.95 3; 0 1.95 1; 16 4.875 1; 0 4.875 1; 0 0 5; 16 4.875 4; 0 0 5; 16 4.875 4; "
+    "0 0 5; 16 4.875 4; 0 0 5; 16 4.875 4; 0 0 5; 16 4.875 1; 16 3.4125 3; 0 0 2; 16 2.925 1; 16 2.4375 3; 0 2.4375 2; "
+    "16 2.4375 1; 0 0 1; 0 2.4375 7; 16 2.4375 1; 0 0 5; 16 2.925 1; 16 4.875 1; 0 4.875 1; 16 4.875 1; 0 0 8; "
+    "0 36.5625 1; 0 0 8; 0 39.0 1; 0 0 8; 0 31.40625 1; 0 0 5; 0 27.5625 1; 0 1.95 1; 16 1.95 1; 16 2.4375 1; 0 0 1; "
+    "16 2.4375 2; 16 3.4125 1; 16 4.875 4; 16 2.4375 1"
+)
+
+
+def searched(rows: str, hidden: int, heads: int) -> dict[str, object]:
+    """A configuration of Llama-Nemotron whose blocks are told row by row."""
+    blocks = []
+    for row in rows.split(";"):
+        group, multiple, count = (float(word) for word in row.split())
+        attention = {"n_heads_in_group": int(group) or None, "no_op": not group, "replace_with_linear": False}
+        ffn = {"ffn_mult": multiple or None, "no_op": not multiple, "replace_with_linear": False}
+        blocks += [{"attention": attention, "ffn": ffn}] * int(count)
+    sizes = {"hidden_size": hidden, "num_attention_heads": heads, "num_hidden_layers": len(blocks)}
+    return {
+        "model_type": "nemotron-nas",
+        "vocab_size": 128256,
+        "block_configs": blocks,
+        "intermediate_size": None,
+        **sizes,
+    }
+
+
+@pytest.mark.parametrize(
+    ("rows", "hidden", "heads", "billion"), [(SUPER, 8192, 64, 49.867145216), (ULTRA, 16384, 128, 253.4)]
+)
+def test_layers_found_by_architecture_search_have_every_parameter(rows, hidden, heads, billion):
+    """The cards say 49.9 and 253 billion; the tensors of Super are counted."""
+    found = parameter_count(build(searched(rows, hidden, heads))).total
+    assert found / 1e9 == pytest.approx(billion, rel=1e-9 if rows == SUPER else 1e-3)
+
+
+def test_layers_without_a_part_are_left_out_and_said():
+    spec = build(searched(ULTRA, 16384, 128))
+    assert (spec.layers, len(spec.kinds())) == (81, 15)
+    assert spec.notes == ("81 layers have neither attention nor a feed-forward part and are left out",)
+    linear = searched("8 2.625 2", 8192, 64)
+    linear["block_configs"] = [{"attention": {"replace_with_linear": True}, "ffn": {"ffn_mult": 1.0}}]
+    with pytest.raises(InputError, match="a part that is one product is not modelled"):
+        build(linear)

@@ -4,7 +4,7 @@ Presets, Hugging Face configurations, TOML files and measured runs all state the
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from types import MappingProxyType
 from typing import Final
@@ -76,6 +76,8 @@ class Architecture:
         Mixture of experts: see :class:`costmodels.workload.model.MoeFfn`.
     mamba_heads, mamba_head_dim, mamba_state, mamba_groups, conv_width, mamba_conv_bias, mamba_bias :
         Mamba-2 mixers.
+    blocks : tuple of (int, int)
+        Key-value heads and feed-forward width of every layer, where layers differ in them; 0: without that part.
     linear_key_heads, linear_value_heads, linear_key_dim, linear_value_dim : int
         Gated delta-rule mixers.
     tied, learned_positions, max_positions, embedding_norm, head_bias, final_norm, causal, parallel :
@@ -153,6 +155,7 @@ class Architecture:
     mtp_layers: int = 0
     mtp_ffn: str = ""
     vocab_multiple: int = 128
+    blocks: tuple[tuple[int, int], ...] = ()
 
     def build(
         self,
@@ -187,7 +190,7 @@ class Architecture:
             A field is missing, not positive, or does not go with another.
         """
         _check(self, _Place(where or name, words))
-        kinds = [self._kind(mixer, ffn) for mixer, ffn in self._parts()]
+        kinds = self._unlike_kinds() or [self._kind(mixer, ffn) for mixer, ffn in self._parts()]
         norm = self._norm_parameters()
         return ModelSpec(
             name=name,
@@ -209,6 +212,17 @@ class Architecture:
             sources=sources,
             notes=notes,
         )
+
+    def _unlike_kinds(self) -> list[LayerKind]:
+        """Layers with widths of their own; none where all layers have the model's."""
+        made = {
+            (kv_heads, ffn): replace(self, kv_heads=kv_heads or self.heads, ffn=ffn)._kind(
+                "f" if kv_heads else "", "d" if ffn else ""
+            )
+            for kv_heads, ffn in set(self.blocks)
+        }
+        named = {block: replace(kind, name=f"{kind.name} {block[0]}/{block[1]}") for block, kind in made.items()}
+        return [named[block] for block in self.blocks]
 
     def _parts(self) -> list[tuple[str, str]]:
         """Letters of the mixer and of the feed-forward part of every layer; empty where the layer lacks the part."""

@@ -79,7 +79,7 @@ def read_model(path: Path) -> ModelSpec:
 
 def _transformer(top: Fields) -> Architecture:
     table = top.table("transformer")
-    known = dataclass_fields(Architecture)
+    known = [field for field in dataclass_fields(Architecture) if field.name != "blocks"]  # [[layer]] says as much
     table.only([field.name for field in known])
     facts: dict[str, object] = {}
     for field in known:

@@ -1,5 +1,6 @@
 """Hugging Face configurations of models whose layers differ in mixer, heads or keys, one function per family."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from costmodels.workload.architecture import Architecture
@@ -7,6 +8,7 @@ from costmodels.workload.fields import Fields
 from costmodels.workload.hf_dense import llama, qwen3, window_of_types
 from costmodels.workload.hf_moe import hunyuan_moe, qwen3_moe
 
+_NAS_MULTIPLE = 256
 _BORROWING = str.maketrans("fw", "bv")
 
 
@@ -125,6 +127,44 @@ def qwen3_next(config: Fields) -> Architecture:
 def qwen35(config: Fields) -> Architecture:
     """Qwen3.5 with dense feed-forward parts."""
     return _with_delta(config, qwen3(config))
+
+
+def _tables(config: Fields, name: str) -> list[Fields]:
+    """A list of tables."""
+    told = config.values.get(name)
+    if not isinstance(told, list | tuple) or not all(isinstance(entry, Mapping) for entry in told):
+        raise config.wrong(name, told, "a list of tables")
+    return [Fields(entry, f"{config.where}: {name}[{number}]") for number, entry in enumerate(told)]
+
+
+def nemotron_nas(config: Fields) -> Architecture:
+    """Llama-Nemotron by architecture search: layers with fewer keys, other widths, or without one of their parts.
+
+    Layers that have neither part do nothing and are left out.
+
+    References
+    ----------
+    Megatron-core ``transformer/heterogeneous/heterogeneous_config.py``: widths are two thirds of a multiple of the
+    model's width, rounded up to 256.
+    """
+    heads, hidden = config.whole("num_attention_heads", least=1), config.whole("hidden_size", least=1)
+    blocks: list[tuple[int, int]] = []
+    for block in _tables(config, "block_configs"):
+        attention, ffn = (block.table(name) for name in ("attention", "ffn"))
+        for part in (attention, ffn):
+            if part.flag("replace_with_linear", default=False):
+                raise part.wrong("replace_with_linear", True, "false: a part that is one product is not modelled")
+        group = 0 if attention.flag("no_op", default=False) else attention.whole("n_heads_in_group", least=1)
+        if group and heads % group:
+            raise attention.wrong("n_heads_in_group", group, f"a divisor of {heads} heads")
+        share = 0.0 if ffn.flag("no_op", default=False) else ffn.number("ffn_mult")
+        width = -(-int(2 * share * hidden / 3) // _NAS_MULTIPLE) * _NAS_MULTIPLE
+        if group or width:
+            blocks.append((heads // group if group else 0, width))
+    if not blocks:
+        raise config.wrong("block_configs", "no block with a part", "attention or a feed-forward part in some layer")
+    whole = {"intermediate_size": hidden, "num_key_value_heads": heads, "num_hidden_layers": len(blocks)}
+    return replace(llama(Fields({**config.values, **whole}, config.where)), window=0, blocks=tuple(blocks))
 
 
 def hunyuan_large(config: Fields) -> Architecture:

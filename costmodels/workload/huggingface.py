@@ -65,6 +65,7 @@ FAMILIES: Final[Mapping[str, Callable[[Fields], Architecture]]] = MappingProxyTy
         "mistral": hf_dense.llama,
         "mixtral": hf_moe.mixtral,
         "nemotron": hf_dense.nemotron,
+        "nemotron-nas": hf_hybrids.nemotron_nas,
         "nemotron_h": hf_moe.nemotron_h,
         "olmo2": hf_variants.olmo2,
         "olmo3": hf_variants.olmo3,
@@ -119,7 +120,6 @@ _NOT_MODELLED: Final[Mapping[str, str]] = MappingProxyType(
         "minimax": "lightning attention, a linear attention with a fixed decay",
         "minimax_text_01": "lightning attention, a linear attention with a fixed decay",
         "mt5": _TWO_STACKS,
-        "nemotron-nas": _UNLIKE_LAYERS,
         "recurrent_gemma": "gated linear recurrences",
         "rwkv": "recurrences of its own",
         "t5": _TWO_STACKS,
@@ -247,9 +247,16 @@ def from_config(config: Mapping[str, object], *, name: str, where: str) -> Model
             where=f"{where}: model_type",
         )
     built = _built(fields, model_type, name, where)
+    notes += _left_out(fields, model_type, built)
     if sizes := [f"{word} {value}" for word, value in left.items() if _counts(fields, model_type, word, built)]:
         notes += (f"not stated, so the defaults of {model_type}: {', '.join(sizes)}",)
     return replace(built, notes=notes, details=details_of_config(fields.values, where))
+
+
+def _left_out(fields: Fields, model_type: str, built: ModelSpec) -> tuple[str, ...]:
+    """Layers of an architecture search that have no part."""
+    idle = fields.whole("num_hidden_layers") - built.layers if model_type == "nemotron-nas" else 0
+    return (f"{idle} layers have neither attention nor a feed-forward part and are left out",) if idle else ()
 
 
 def _built(fields: Fields, model_type: str, name: str, where: str) -> ModelSpec:
