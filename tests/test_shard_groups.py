@@ -16,6 +16,8 @@ from planner.layouts.explicit import ExplicitLayout, layout_of
 from planner.planning import estimate, pricings_of
 from planner.question import request_for
 from planner.report.words import layout_text
+from planner.request import Framework
+from planner.rules import check_layout
 from planner.rules.proposal import facts_of, proposals_of
 from planner.search.uniform import UniformSearch
 
@@ -124,3 +126,14 @@ def test_a_proposal_keeps_the_group_of_its_layout():
     layout = layout_of(asked, ExplicitLayout(zero=1, shard_group=8))
     proposals = proposals_of(layout, facts_of(asked.model), global_batch=64, seq=8192, world=32)
     assert layout_of_proposal(proposals[0]).first.shard_group == 8
+
+
+@pytest.mark.parametrize(
+    ("version", "zero", "group", "refused"),
+    [("0.16", 2, 8, True), ("0.16", 3, 16, False), ("0.16", 1, 8, False), ("0.17", 2, 8, False)],
+)
+def test_megatron_fsdp_shards_experts_over_groups_from_core_0_17(version, zero, group, refused):
+    asked = request_of(Question(model="mixtral_8x7b", cluster="dgx-h100:2", global_batch=16, seq=4096))
+    layout = layout_of(asked, ExplicitLayout(zero=zero, shard_group=group, ep=8))
+    found = check_layout(layout, asked.model, asked.job, framework=Framework.MEGATRON, version=version)
+    assert ("megatron-fsdp-instances-experts" in {broken.rule for broken in found}) == refused
