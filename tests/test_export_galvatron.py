@@ -12,13 +12,15 @@ from costmodels.layout import FULL_RECOMPUTE, Granularity, Layout, Recompute, St
 from costmodels.pipeline.schedules import Schedule
 from costmodels.precision import precision
 from costmodels.software import software
+from costmodels.workload.counts import parameter_count
 from costmodels.workload.presets import model
 from hardware.errors import InputError
 from planner.export.folder import export_files, write_folder
 from planner.export.galvatron import CONFIG, export_galvatron
+from planner.export.galvatron_model import size_overrides
 from planner.export.hosts import Site
 from planner.export.launch import Planned
-from planner.ingest.galvatron import layout_of, parse_galvatron
+from planner.ingest.galvatron import GalvatronLaunch, layout_of, model_of, parse_galvatron
 from planner.ingest.plain_layout import joined, same_launch, uniform_stages
 from planner.launches.check import read_launch
 from planner.question import LaunchQuestion
@@ -203,13 +205,30 @@ def test_keys_that_are_not_read_are_named():
         parse_galvatron(other(), ["fast"], world=8)
 
 
-def test_an_exported_launch_is_judged_with_its_model_and_asks_for_it_without(tmp_path):
+def test_an_exported_launch_is_judged_with_the_model_that_it_states_or_asks_for_it(tmp_path):
     layout = plan(Strategy(tp=2, dp=4, sequence_parallel=True, zero=2), (32,))
     folder = tmp_path / "launch"
     write_folder(folder, export_files(export(DENSE, layout), layout, "test"))
     asked = LaunchQuestion(framework="galvatron", file=folder / "launch.sh")
-    with pytest.raises(InputError, match=r"names no model.*--model MODEL"):
+    for judged in (read_launch(asked), read_launch(replace(asked, model=DENSE))):
+        assert judged.legal, judged.violations
+        assert judged.layout == layout
+    script = folder / "launch.sh"
+    script.write_text(script.read_text().replace("runtime.model.hidden_size=4096", ""))
+    with pytest.raises(InputError, match=r"states no model.*--model MODEL"):
         read_launch(asked)
-    judged = read_launch(replace(asked, model=DENSE))
-    assert judged.legal, judged.violations
-    assert judged.layout == layout
+
+
+@pytest.mark.parametrize("name", ["llama3_8b", "qwen25_7b", "qwen3_0_6b", "mixtral_8x7b", "qwen3_30b_a3b"])
+def test_sizes_of_a_model_are_stated_and_read_back(name):
+    words = [f"runtime.model.num_layers={model(name).layers}", *size_overrides(model(name))]
+    told = dict(word.split("=", 1) for word in words)
+    built = model_of(GalvatronLaunch(world=1, config={}, overrides=told, unread=()))
+    assert built is not None
+    assert list(built.layer_kinds()) == list(model(name).layer_kinds())
+    assert parameter_count(built) == parameter_count(model(name))
+
+
+@pytest.mark.parametrize("name", ["gpt_oss_20b", "deepseek_v2_lite", "qwen3_next_80b_a3b", "falcon_40b"])
+def test_sizes_that_have_no_key_are_left_to_the_model_file(name):
+    assert size_overrides(model(name)) == ()

@@ -19,6 +19,7 @@ from costmodels.layout import Granularity, Layout, Strategy
 from costmodels.pipeline.schedules import Schedule
 from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
+from planner.export.galvatron_model import size_overrides
 from planner.export.launch import Export, Planned, Program
 from planner.export.plan_checks import (
     check_rules,
@@ -80,7 +81,7 @@ def export_galvatron(plan: Planned) -> Export:
     if not same_launch(read, layout, experts=has_experts(model)):
         raise InputError("the files do not read back as the plan", allowed="report this as an error of the exporter")
     grids = {run.strategy for stage in layout.stages for run in stage.strategies}
-    notes = ["data, tokenizer, learning rate and the model's own file are those of the YAML that CONFIG_YAML names"]
+    notes = ["data, tokenizer, learning rate and the rest of the model are those of the YAML that CONFIG_YAML names"]
     notes += ["ranks.tsv shows the grid of the first layer; other layers have theirs"] if len(grids) > 1 else []
     return Export(
         framework=Framework.GALVATRON,
@@ -166,6 +167,7 @@ def _overrides(model: ModelSpec, job: TrainingJob, layout: Layout) -> tuple[str,
     return (
         f"runtime.model.is_moe_model={str(has_experts(model)).lower()}",
         f"runtime.model.num_layers={facts.layers}",
+        *size_overrides(model),
         f"runtime.parallel.mixed_precision={name}",
         f"runtime.train.sequence_parallel={str(parallel != {False}).lower()}",
         f"runtime.train.seq_length={job.seq}",

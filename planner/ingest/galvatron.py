@@ -14,6 +14,8 @@ from typing import Any, Final
 
 from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Layout, Stage, Strategy
 from costmodels.pipeline.schedules import Schedule
+from costmodels.workload.architecture import Architecture
+from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
 from planner.ingest.options import near_key, whole
 from planner.ingest.plain_layout import StatedLayout, UnpricedError, joined, refuse_illegal
@@ -48,6 +50,10 @@ _SCHEDULES: Final = MappingProxyType({"pipedream_flush": Schedule.ONE_F_ONE_B, "
 _STAGES: Final = MappingProxyType({"ddp": 0, "zero2": 2, "zero3": 3})
 
 
+_MODEL: Final = "runtime.model."
+_SIZES: Final = ("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size", "vocab_size")
+
+
 @dataclass(frozen=True, kw_only=True)
 class GalvatronLaunch:
     """A launch of Galvatron: number of ranks, the JSON's values, overrides by name, and keys that it does not read."""
@@ -56,6 +62,46 @@ class GalvatronLaunch:
     config: Mapping[str, Any]
     overrides: Mapping[str, str]
     unread: tuple[str, ...]
+
+
+def model_of(launch: "GalvatronLaunch") -> ModelSpec | None:
+    """Return the model whose sizes the overrides state; None where they leave them to a file.
+
+    Raises
+    ------
+    InputError
+        The sizes do not go together.
+    """
+    told = {name.removeprefix(_MODEL): value for name, value in launch.overrides.items() if name.startswith(_MODEL)}
+
+    def size(name: str, default: int = 0) -> int:
+        return whole(told.get(name, "")) or default
+
+    def on(name: str, default: str = "false") -> bool:
+        return told.get(name, default).lower() == "true"
+
+    if not all(size(name) for name in _SIZES):
+        return None
+    experts = size("num_moe_experts")
+    facts = Architecture(
+        layers=size("num_layers"),
+        hidden=size("hidden_size"),
+        heads=size("num_attention_heads"),
+        kv_heads=size("num_query_groups", size("num_attention_heads")),
+        head_dim=size("kv_channels"),
+        ffn=size("ffn_hidden_size"),
+        vocab=size("vocab_size"),
+        vocab_multiple=size("make_vocab_size_divisible_by", 128),
+        norm="rms" if told.get("normalization", "RMSNorm") == "RMSNorm" else "layer",
+        qkv_bias=on("add_qkv_bias"),
+        qk_norm=on("qk_layernorm"),
+        gated=on("gated_linear_unit", "true"),
+        tied=not on("untie_embeddings_and_output_weights", "true"),
+        experts=experts,
+        top_k=size("moe_router_topk", 2) if experts else 0,
+        expert_ffn=size("moe_ffn_hidden_size", size("ffn_hidden_size")) if experts else 0,
+    )
+    return facts.build("model of the overrides", sources=("launch arguments",), where="overrides")
 
 
 def parse_galvatron(text: str, overrides: Sequence[str] = (), *, world: int) -> GalvatronLaunch:

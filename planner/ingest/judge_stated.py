@@ -172,20 +172,21 @@ def judge_galvatron(given: LaunchInput) -> JudgedLaunch:
     """Read and judge a launch of Galvatron; see :func:`planner.ingest.judge.judge_launch`."""
     if not given.text.config:
         raise InputError("no Galvatron configuration", allowed="--args-file galvatron_config.json")
-    if given.model is None:
-        raise InputError(
-            "a launch of Galvatron names no model: that is in its YAML",
-            allowed="--model MODEL beside the launch: a name of plan catalog models, or a file",
-        )
     launch = galvatron.parse_galvatron(
         given.text.config,
         [word for word in without_unresolved(given.text, any_value) if "=" in word],
         world=given.world,
     )
-    facts = _with_positions(given.model)
+    model = given.model or galvatron.model_of(launch)
+    if model is None:
+        raise InputError(
+            "this launch of Galvatron states no model: that is in its YAML",
+            allowed="--model MODEL beside the launch: a name of plan catalog models, or a file",
+        )
+    facts = _with_positions(model)
     judged = _stated(
         given,
-        given.model,
+        model,
         (),
         lambda: galvatron.stated_layout(launch, facts),
         galvatron.degrees_of(launch, facts),
