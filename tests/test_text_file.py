@@ -86,9 +86,9 @@ def test_a_folder_that_is_no_model_says_what_it_lacks(tmp_path):
         model(str(tmp_path))
 
 
-def test_a_hub_name_leads_to_the_nearest_preset():
-    with pytest.raises(InputError, match="nearest: llama3_70b"):
-        model("meta-llama/Meta-Llama-3-70B-Instruct")
+def test_a_hub_name_without_a_size_leads_to_the_nearest_presets():
+    with pytest.raises(InputError, match="nearest: llama3_8b"):
+        model("meta-llama/Meta-Llama-3-Instruct")
 
 
 def test_pipes_that_nobody_writes_into_and_devices_keep_nobody_waiting(tmp_path):
