@@ -55,7 +55,8 @@ def stated_job(job: TrainingJob, words: Sequence[str], recipe: str, *, any_frame
         As its framework is priced today.
     words : sequence of str
         Names of presets (``megatron-2023``) and switches (``compiled=off``, ``dispatcher=deepep``,
-        ``gradient_bytes=4``), later ones over earlier ones. ``-`` and ``_`` are one.
+        ``gradient_bytes=4``), later ones over earlier ones and switches over presets, wherever they stand. ``-`` and
+        ``_`` are one.
     recipe : str
         The training recipe as typed; software that keeps other states has its own variant.
     any_framework : bool
@@ -66,13 +67,13 @@ def stated_job(job: TrainingJob, words: Sequence[str], recipe: str, *, any_frame
     InputError
         A word is not understood, or names another framework's software.
     """
-    for word in words:
+    for word in sorted(words, key=lambda word: "=" in word):  # a preset behind a switch would silently undo it
         name, sep, value = word.partition("=")
         if not sep:
             tools = _preset(name, job.software, any_framework=any_framework)
             job = replace(job, software=tools, precision=precision(recipe, framework=tools.framework))
             continue
-        field = name.strip().lower().replace("-", "_")
+        (field,) = stated_switches([word])
         if field not in STATED:
             raise InputError(
                 f"--software {word!r}: {name.strip()} is not known",
@@ -84,6 +85,12 @@ def stated_job(job: TrainingJob, words: Sequence[str], recipe: str, *, any_frame
         else:
             job = replace(job, software=_with(job.software, field, told))
     return job
+
+
+def stated_switches(words: Sequence[str]) -> tuple[str, ...]:
+    """Return the fields that words state by a switch, as :data:`STATED` has them; presets are left out."""
+    names = (word.partition("=")[0] for word in words if "=" in word)
+    return tuple(dict.fromkeys(name.strip().lower().replace("-", "_") for name in names))
 
 
 def _preset(name: str, base: Software, *, any_framework: bool) -> Software:
@@ -122,8 +129,8 @@ def _value(word: str, field: str, value: str) -> Any:
 
 
 def _with(tools: Software, field: str, value: Any) -> Software:
-    """Software with a field stated; what a compiler fused is PyTorch's own without it."""
-    changes: dict[str, Any] = {field: value}
+    """Software with a field stated; PyTorch's own kernels run without a compiler, a fused loss is on whole logits."""
+    changes: dict[str, Any] = {field: value} | ({"linear_loss": None} if field == "fused_loss" else {})
     if field == "compiled":
         changes |= {"scripted": False} if value else (dict(_EAGER) if tools.compiled else {})
     return replace(tools, **changes)

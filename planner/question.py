@@ -13,7 +13,7 @@ from costmodels.job import Software, TrainingJob
 from costmodels.power.node import capped_island
 from costmodels.precision import precision
 from costmodels.software import software
-from costmodels.software_words import stated_job
+from costmodels.software_words import stated_job, stated_switches
 from costmodels.workload import presets
 from costmodels.workload.fields import Fields
 from costmodels.workload.model import ModelSpec
@@ -234,7 +234,10 @@ def request_for(question: Question, model: ModelSpec, machine: Cluster, job: Tra
         parse_recompute_words(question.recompute)
     framework = choice(Framework, question.framework, "framework")
     tools = _offloading(job.software, choice(Offload, question.offload, "offload"), framework)
-    tools = with_loss(tools, loss_of(question.loss, framework))
+    loss = loss_of(question.loss, framework)
+    if loss is not Loss.DEFAULT and "fused_loss" in stated_switches(question.software):
+        raise InputError(f"--loss {loss} and --software fused_loss: both state the loss", allowed="one of them")
+    tools = with_loss(tools, loss)
     job = asked_adapters(job, model, framework, question.lora_rank, question.lora_targets)
     pinned = list(question.fixed)
     if tools.state_offload and not any(pin.startswith("zero=") for pin in pinned):

@@ -43,11 +43,11 @@ OPTIONS = {
     },
     "fewest": {
         "--global-batch", "--seq", "--precision", "--framework", "--recompute", "--fix", "--time-limit", "--json",
-        "--software",
+        "--software", "--loss", "--lora-rank", "--lora-targets",
     },
     "compare": {
         "--by", "--global-batch", "--seq", "--precision", "--framework", "--micro-batch", "--recompute", "--fix",
-        "--time-limit", "--json", "--software",
+        "--time-limit", "--json", "--software", "--loss", "--lora-rank", "--lora-targets",
     },
     "explain": {"--rank", "--measured-s", "--measured", "--row"},
     "traffic": {"--rank", "--scaling", "--json"},

@@ -216,6 +216,26 @@ def test_from_outside_groups_are_compared_with_all_ranks(tmp_path):
     assert [row["layout"]["shard_group"] for row in rows] == [2, 4, 8, 0]
 
 
+def test_from_outside_a_loss_and_adapters_are_asked_for_and_said(tmp_path):
+    file = tmp_path / "x.json"
+    asked_for = ("--global-batch", "8", "--seq", "2048", "--framework", "none", "--loss", "liger", "--lora-rank", "8")
+    for words in (("fewest", "llama32_1b", "dgx-h100"), ("compare", "llama32_1b", "dgx-h100:1", "--by", "tp")):
+        result = RUN.invoke(app, [*words, *asked_for, "--fix", "pp=1", "--json", str(file)])
+        assert result.exit_code == 0, result.output
+        assert "adapters of rank 8 beside attn+mlp are trained" in " ".join(result.output.split())
+        told = json.loads(file.read_text())["request"]
+        assert (told["loss"], told["lora_rank"]) == ("liger", 8)
+
+
+def test_as_many_sizes_are_tried_with_adapters_as_without():
+    """What a long sequence needs are activations: 141 GiB of frozen weights say nothing of how many nodes hold it."""
+    more = {"framework": "bridge", "global_batch": 8, "seq": 1 << 20, "lora_rank": 16}
+    pinned = ("tp=2", "pp=1", "cp=16", "zero=3")
+    found = fewest(asked("llama31_70b", recompute="full", fixed=pinned, **more))
+    assert found.first is not None
+    assert found.first.ranked.layout.gpus == 32
+
+
 def test_an_estimate_that_does_not_fit_says_what_to_change():
     words = ("llama3_8b", "dgx-h100:1", "--global-batch", "16", "--seq", "8192")
     result = RUN.invoke(app, ["estimate", *words])

@@ -223,3 +223,20 @@ def test_a_loss_that_the_software_states_is_no_other():
     request = request_of(asked)
     assert request.job.software.fused_loss
     assert question_of(request) == asked
+
+
+def test_a_fused_loss_that_is_stated_is_on_whole_logits_and_no_second_loss_stands_beside_it():
+    """torchtitan chunks its loss; fused and chunked at once was priced below either."""
+    asked = Question(
+        model="llama32_1b",
+        cluster="dgx-h100:1",
+        global_batch=8,
+        seq=4096,
+        framework="torchtitan",
+        software=("fused_loss=on",),
+    )
+    request = request_of(asked)
+    assert said_loss(request.job.software) is Loss.FUSED
+    assert question_of(request) == asked
+    with pytest.raises(InputError, match=r"--loss whole and --software fused_loss: both state .*; allowed: one of"):
+        request_of(replace(asked, loss="whole"))

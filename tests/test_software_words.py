@@ -9,6 +9,7 @@ from costmodels.software import software
 from costmodels.software_words import STATED
 from hardware.errors import InputError
 from planner.layouts.explicit import ExplicitLayout, layout_of
+from planner.layouts.request_notes import request_notes
 from planner.planning import estimate
 from planner.question import Question, question_from, question_of, request_of
 
@@ -72,6 +73,19 @@ def test_later_words_count_and_all_survive_their_request():
     assert question_of(request_of(question)) == question
     data = {"model": "llama3_8b", "cluster": "dgx-h100:1", "global_batch": 16, "seq": 8192, "software": list(words)}
     assert question_from(data, "here") == question
+
+
+def test_a_release_undoes_no_switch_wherever_it_stands():
+    behind = asked(DENSE, "gradient_bytes=2", "optimizer_bytes=2", "megatron-2023").job
+    assert behind == asked(DENSE, "megatron-2023", "gradient_bytes=2", "optimizer_bytes=2").job
+    assert behind.software.gradient_bytes == 2.0
+
+
+def test_switches_of_experts_are_remarked_where_a_model_has_none():
+    told = "llama3_8b has no experts, dispatcher, routing_imbalance changes nothing"
+    words = ("dispatcher=deepep", "compiled=on", "routing_imbalance=2")
+    assert told in request_notes(asked(DENSE, *words))
+    assert not [note for note in request_notes(asked(MOE, *words)) if "no experts" in note]
 
 
 @pytest.mark.parametrize(

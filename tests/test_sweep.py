@@ -207,6 +207,17 @@ def test_a_grid_asks_every_combination_in_order(tmp_path):
     assert file.title == "sweep"
 
 
+def test_a_grid_states_loss_adapters_software_and_offload_and_the_table_has_them(tmp_path):
+    stated = (
+        "software = ['compiled=off']\noffload = 'optimizer'\nloss = 'liger'\nlora_rank = 8\nlora_targets = 'attn'\n"
+    )
+    question = read_sweep(write(tmp_path, f"{GRID}frameworks = ['none']\n{stated}")).questions[0]
+    names = ("software", "offload", "loss", "lora_rank", "lora_targets")
+    assert [getattr(question, name) for name in names] == [("compiled=off",), "optimizer", "liger", 8, "attn"]
+    row = sweep.row_of(replace(question, software=("a", "b")), {"error": "none"}, "")
+    assert [row[name] for name in names] == ["a; b", "optimizer", "liger", 8, "attn"]
+
+
 def test_what_is_asked_twice_is_answered_once(tmp_path):
     assert len(read_sweep(write(tmp_path, GRID + GRID)).questions) == 4
 

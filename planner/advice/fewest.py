@@ -10,6 +10,7 @@ from costmodels.pricing import Constants
 from costmodels.results import MemoryUse, Verdict
 from hardware.cluster import Cluster
 from hardware.resized import with_nodes
+from planner.adapters import without_adapters
 from planner.infeasible.reasons import states_bytes, states_parts
 from planner.plan_report import RankedLayout
 from planner.planning import plan, pricings_of
@@ -18,7 +19,8 @@ from planner.search.smallest import smallest_layout
 from planner.search.uniform import UniformSearch
 
 MOST_OVER_STATES: Final = 8.0
-"""Sizes are tried up to this many times the memory that the states alone take."""
+"""Sizes are tried up to this many times the memory that the states alone take if all of the model is trained; with
+adapters activations decide."""
 FIRST_SHARE: Final = 0.5
 """Of the time that is left, for the search on the first size that holds a job: a safe one is still to be found."""
 
@@ -194,7 +196,8 @@ def _sizes(request: PlanRequest) -> Iterator[Cluster]:
     for gpus in (size for size in range(1, whole) if whole % size == 0):
         part = with_nodes(replace(alike, node=replace(island.node, gpus=gpus)), 1)
         yield replace(cluster, name=f"{island.node.name}, {gpus} of {whole} GPUs", islands=(part,))
-    most = MOST_OVER_STATES * states_bytes(request) / (whole * usable_memory(island.node.accelerator))
+    whole_model = replace(request, job=without_adapters(request.job))
+    most = MOST_OVER_STATES * states_bytes(whole_model) / (whole * usable_memory(island.node.accelerator))
     for nodes in range(1, 2 + int(most)):
         several = with_nodes(alike, nodes)
         yield replace(cluster, name=f"{island.node.name}:{nodes}", islands=(several,))

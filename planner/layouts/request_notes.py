@@ -1,10 +1,17 @@
 """Remarks on a request by itself, whatever its layout."""
 
+from typing import Final
+
+from costmodels.software_words import stated_switches
 from costmodels.workload.counts import parameter_count
 from planner.adapters import said_targets
+from planner.layouts.grids import expert_count
 from planner.layouts.platform_notes import platform_notes
 from planner.layouts.shape_notes import position_notes, shape_notes
 from planner.request import PlanRequest
+
+OF_EXPERTS: Final = ("expert_overlap", "grouped_gemm", "dispatcher", "capacity_factor", "routing_imbalance")
+"""Switches of software that say how experts run."""
 
 
 def request_notes(request: PlanRequest) -> tuple[str, ...]:
@@ -21,13 +28,17 @@ def request_notes(request: PlanRequest) -> tuple[str, ...]:
         A remark each.
     """
     return (
-        *_stated(request),
-        *_adapters(request),
+        *stated_notes(request),
         *request.model.notes,
         *shape_notes(request.model),
         *position_notes(request.model, request.job.seq),
         *platform_notes(request.framework, request.cluster),
     )
+
+
+def stated_notes(request: PlanRequest) -> tuple[str, ...]:
+    """Say what a request states of its software, and what it trains beside a frozen model; a remark each."""
+    return (*_stated(request), *_adapters(request))
 
 
 def _adapters(request: PlanRequest) -> tuple[str, ...]:
@@ -43,4 +54,8 @@ def _adapters(request: PlanRequest) -> tuple[str, ...]:
 
 def _stated(request: PlanRequest) -> tuple[str, ...]:
     told = [word for name, word in request.words if name == "software"]
-    return (f"software as stated: {', '.join(told)}",) if told else ()
+    if not told:
+        return ()
+    idle = [] if expert_count(request.model) else [name for name in stated_switches(told) if name in OF_EXPERTS]
+    nothing = f"{request.model.name} has no experts, {', '.join(idle)} changes nothing"
+    return (f"software as stated: {', '.join(told)}", *([nothing] if idle else []))

@@ -11,10 +11,11 @@ from costmodels.results import MemoryUse
 from hardware.nouns import count
 from planner.advice.compare import Compared, zero_remark
 from planner.advice.fewest import Fewest, TooFew, host_bytes_of_node
+from planner.layouts.request_notes import stated_notes
 from planner.plan_report import RankedLayout
 from planner.report.console import section, show
 from planner.report.json_report import Json, heading, layout_to_json, memory_use_to_json, request_to_json
-from planner.report.layout_text import job_line, labelled
+from planner.report.layout_text import bullets, job_line, labelled
 from planner.report.ranking import STYLES, ruled_table
 from planner.report.words import digits, gib, layout_text, memory_text, percent, recompute_text
 from planner.request import PlanRequest
@@ -49,6 +50,7 @@ def print_fewest(console: Console, request: PlanRequest, found: Sequence[tuple[F
     show(
         console,
         job_line(request, machine=False),
+        *stated_section(request),
         section("The fewest GPUs that hold it", table),
         Text("  states: weights, gradients and optimizer of the fullest GPU", style="dim"),
         *(Text(f"  {_node(plain)}: {_cut(plain)} for a size that holds it safely", style="dim") for plain in cut),
@@ -60,12 +62,20 @@ def print_fewest(console: Console, request: PlanRequest, found: Sequence[tuple[F
     )
 
 
+def stated_section(request: PlanRequest) -> Sequence[RenderableType]:
+    """What a question states beside its model and machine; nothing where it states nothing."""
+    notes = stated_notes(request)
+    return (section("Asked", bullets(notes)),) if notes else ()
+
+
 def _node(found: Fewest) -> str:
     return found.request.cluster.islands[0].node.name
 
 
 def _nothing(found: Fewest) -> str:
-    return _cut(found) if found.cut_at_gpus else "nothing fits"
+    if found.cut_at_gpus:
+        return _cut(found)
+    return f"nothing fits on up to {count(found.below.gpus, 'GPU')}" if found.below else "nothing fits"
 
 
 def _cut(found: Fewest) -> str:
@@ -159,7 +169,7 @@ def print_compared(console: Console, request: PlanRequest, degree: str, rows: Se
         table.add_column(title, justify="left" if title in _WORDS else "right")
     for row in fits:
         table.add_row(str(row.value), *_compared(row, fits[0].ranked), *_extra(row, degree))
-    parts: list[RenderableType] = [job_line(request)]
+    parts: list[RenderableType] = [job_line(request), *stated_section(request)]
     if fits:
         parts.append(section(f"The best layout with each {degree}", table))
     remarks = _remarks(request, degree, ordered)

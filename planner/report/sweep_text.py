@@ -18,9 +18,14 @@ from planner.report.words import digits
 from planner.sweeps.sweep import Row, SweepResult
 
 MOST_ROWS: Final = 40
-_ASKED: Final = ("model", "cluster", "global_batch", "seq", "precision", "framework", "power_cap_w")
+_ASKED: Final = (
+    "model", "cluster", "global_batch", "seq", "precision", "framework", "power_cap_w", "software", "offload", "loss",
+    "lora_rank", "lora_targets",
+)  # fmt: skip
 _FILES: Final = (".toml", ".json")
-_LEFT: Final = ("model", "cluster", "precision", "framework", "layout", "status")
+_LEFT: Final = (
+    "model", "cluster", "precision", "framework", "software", "offload", "loss", "lora_targets", "layout", "status",
+)  # fmt: skip
 
 
 @contextmanager

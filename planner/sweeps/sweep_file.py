@@ -18,6 +18,11 @@
     time_limit_s = 60
     thermal = false
     launcher = "torchrun"                    # or srun, mpirun
+    software = ["compiled=off"]              # default []; this and the next four as the options of those names
+    offload = "none"
+    loss = "default"
+    lora_rank = 0
+    lora_targets = ""
     profile = "machine.toml"                 # of plan calibrate; default none
 
 A grid asks every combination, models slowest, then clusters, batches, sequences, precisions, frameworks, caps. Several
@@ -51,6 +56,11 @@ _GRID: Final = (
     "time_limit_s",
     "thermal",
     "launcher",
+    "software",
+    "offload",
+    "loss",
+    "lora_rank",
+    "lora_targets",
     "top",
     "profile",
 )
@@ -129,6 +139,11 @@ def _questions(read: Fields, folder: Path) -> list[Question]:
             time_limit_s=read.number("time_limit_s", default=60.0),
             thermal=read.flag("thermal", default=False),
             launcher=read.text("launcher", default="torchrun"),
+            software=read.texts("software"),
+            offload=read.text("offload", default="none"),
+            loss=read.text("loss", default="default"),
+            lora_rank=read.whole("lora_rank", default=0),
+            lora_targets=read.text("lora_targets", default=""),
             top=read.whole("top", default=10, least=1),
             profile=_beside(read.text("profile", default=""), folder),
         )
