@@ -17,7 +17,6 @@ DIFFERS = {
     "a007": ("176_tp4_h64 faster than 176_tp8 by 1.1",),
     "b019": ("D faster than H by 1.3", "D faster than F by 1.3", "D faster than I"),
     "b027": ("fsdp8 faster than f4t8_32 by 1.5",),
-    "h004": ("memory within 20%: 2: zero3",),
     "h021": ("near limit: vpp5",),
 }
 """Checks that may differ, as docs/cases.md tells; a case that comes to agree is taken out."""

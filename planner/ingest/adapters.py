@@ -18,6 +18,10 @@ from planner.ingest.options import whole
 from planner.request import Framework
 
 _SCHEMES: Final = ("lora", "dora")
+_OF_QUANTIZED: Final = "qlora"
+_KINDS: Final = ("--finetuning-type", "--train-type", "--tuner-type", "--sft-type", "--adapter")
+_QUANTIZED: Final = ("--quantization-bit", "--quant-bits", "--load-in-4bit", "--load-in-8bit")
+_NOTHING: Final = ("", "false", "null", "none", "0")
 _MODES: Final = ("--mode", "--peft_scheme", "--peft-scheme")
 _OF_MEGATRON: Final = 32
 _OF_TRAINERS: Final = 8
@@ -37,17 +41,20 @@ class Adapters:
     """What a launch adapts: rank, targets in the words of :data:`costmodels.workload.adapters.TARGETS`.
 
     ``separate``: queries, keys, values, gate and up projection have adapters of their own.
+    ``quantized``: the frozen weights have fewer than 16 bits.
     """
 
     rank: int
     targets: tuple[str, ...] = USUAL_TARGETS
     separate: bool = False
+    quantized: bool = False
 
     @property
     def note(self) -> str:
         """What a reader should know of its price."""
         told = f"adapters of rank {self.rank} beside {', '.join(self.targets)} are trained"
-        return f"{told}; adapters of routed experts are not priced"
+        held = "; the frozen weights are quantized, and priced in 16 bits" if self.quantized else ""
+        return f"{told}; adapters of routed experts are not priced{held}"
 
 
 def of_overrides(text: LaunchText, framework: Framework) -> Adapters | None:
@@ -84,13 +91,21 @@ def of_trainer(words: Sequence[str], *, separate: bool) -> Adapters | None:
         As :attr:`Adapters.separate`.
     """
     told = {name.replace("_", "-"): value for name, value in _told(words).items()}
-    kind = _first(told, "--finetuning-type", "--train-type", "--tuner-type")
+    kind = _first(told, *_KINDS)
     peft = "--use-peft" in told and told["--use-peft"].lower() != "false"
-    if not (peft or kind.startswith(_SCHEMES)):
+    if not (peft or kind.startswith((*_SCHEMES, _OF_QUANTIZED))):
         return None
     rank = whole(_first(told, "--lora-rank", "--lora-r")) or (_OF_TRL if peft else _OF_TRAINERS)
     asked = _first(told, "--lora-target", "--lora-target-modules", "--target-modules")
-    return Adapters(rank=rank, targets=targets_named(asked.replace(",", " ").split()), separate=separate)
+    quantized = kind == _OF_QUANTIZED or any(told.get(name, "").lower() not in _NOTHING for name in _QUANTIZED)
+    targets = targets_named(asked.replace(",", " ").split())
+    return Adapters(rank=rank, targets=targets, separate=separate, quantized=quantized)
+
+
+def unpriced_kind(words: Sequence[str]) -> str:
+    """What a trainer trains in place of all parameters that is no adapter of a known kind; empty for none."""
+    kind = _first({name.replace("_", "-"): value for name, value in _told(words).items()}, *_KINDS)
+    return "" if kind in (*_NOTHING, "full") or kind.startswith((*_SCHEMES, _OF_QUANTIZED)) else kind
 
 
 def _first(told: Mapping[str, str], *names: str) -> str:

@@ -30,6 +30,7 @@ from planner.ingest.options import Fault
 from planner.ingest.plain_layout import StatedLayout, UnpricedError
 from planner.ingest.torchtitan_models import entry_of, model_of_config
 from planner.ingest.torchtitan_words import own_name
+from planner.ingest.trainers import model_named, named_config, with_fills
 from planner.request import Framework
 from planner.rules.proposal import ModelFacts, Proposal, facts_of
 from planner.rules.table import NEWEST, Found
@@ -109,20 +110,25 @@ def _with_violations(judged: JudgedLaunch, found: Sequence[Violation]) -> Judged
 
 
 def deepspeed_text(given: LaunchInput) -> LaunchText:
-    """A launch of DeepSpeed with its configuration apart from its options, also where one file holds both."""
-    return of_neox(given.text, key_table()["top_level"])
+    """A launch of DeepSpeed: its configuration apart from its options, and what its trainer fills in."""
+    return with_fills(of_neox(given.text, key_table()["top_level"]), given.world)
 
 
 def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
     """Read and judge a launch of DeepSpeed; see :func:`planner.ingest.judge.judge_launch`."""
     given = replace(given, text=deepspeed_text(given))
     if not given.text.config:
-        raise InputError("no DeepSpeed configuration", allowed="--args-file ds_config.json, or a script that names one")
+        named = named_config(given.text)
+        raise InputError(
+            f"no DeepSpeed configuration: {named} is not found, or is none" if named else "no DeepSpeed configuration",
+            allowed="--args-file ds_config.json, or a launch that names one as a file, its own or one beside it",
+        )
     refuse_gaps(given.text)
     launch = deepspeed.parse_deepspeed(
         given.text.config, without_unresolved(given.text, deepspeed.takes_value), world=given.world
     )
-    model = given.model or deepspeed.model_of(launch)
+    own = given.model or deepspeed.model_of(launch)
+    model = own or model_named(given.text)
     if model is None:
         raise InputError(
             "the model is not known", allowed="--model MODEL, or --num-layers, --hidden-size and --num-attention-heads"
@@ -140,6 +146,7 @@ def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
     optimizer, states = deepspeed.in_host(launch)
     adapters = of_trainer(given.text.arguments, separate=True)
     told = (adapters.note,) if adapters else ()
+    length = length if own else (*length, f"the model is taken as {model.name}, by its path")
     sixteen = "fp16" if deepspeed.enabled(launch, "fp16") else "bf16" if deepspeed.enabled(launch, "bf16") else "fp32"
     return replace(
         judged,

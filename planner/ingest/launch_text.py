@@ -19,16 +19,26 @@ from hardware.errors import InputError
 from hardware.text_file import read_text_file
 from planner.ingest.script_files import written_files
 from planner.ingest.shell_script import BLANK, MOST_SCRIPT_BYTES, ShellCommand, ShellScript, read_script
+from planner.ingest.trainer_words import as_options, is_settings
 from planner.ingest.training_command import training_command
 
 MOST_YAML_EVENTS: Final = 20_000
 MOST_NESTING: Final = 20
 MOST_TESTS_TOLD: Final = 4
+MOST_FOLDERS: Final = 4
+"""Folders above a launch from which the files that it names may be told: it is started at the top of a checkout."""
 _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _DEEPSPEED_CONFIG: Final = ("--deepspeed_config", "--deepspeed-config")
+_TRAINERS_CONFIG: Final = ("--deepspeed",)
+_YAML: Final = (".yaml", ".yml")
 _PER_NODE: Final = ("--nproc_per_node", "--nproc-per-node", "--num_gpus", "--num-gpus")
 _NODES: Final = ("--nnodes", "--num_nodes", "--num-nodes", "-N")
 _SLURM_PER_NODE: Final = ("--gpus-per-node", "--gres", "--ntasks-per-node")
+_PROCESSES: Final = ("--num_processes", "--num-processes", "-np")
+_TOTAL: Final = ("accelerate", "axolotl", "deepspeed", "mpirun")
+"""Launchers with an option for all processes of all nodes."""
+_ALL_VISIBLE: Final = ("llamafactory-cli", "lmf")
+"""Programs that start a process on each accelerator that they see."""
 _RECIPES: Final = ("--recipe", "--factory")
 _CONFIG_KEYS: Final = ("galvatron_config_path", "deepspeed_config")
 _LAYOUT_WORDS: Final = MappingProxyType({"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"})
@@ -92,10 +102,10 @@ def read_launch_text(path: Path | None, words: Sequence[str]) -> LaunchText:
     text = _text(path)
     where = str(path)
     suffix = path.suffix.lower()
-    if suffix == ".json" or (suffix not in (".yaml", ".yml", ".toml") and text.lstrip().startswith("{")):
+    if suffix == ".json" or (suffix not in (*_YAML, ".toml") and text.lstrip().startswith("{")):
         found = LaunchText(arguments=(), config=text)
-    elif suffix in (".yaml", ".yml"):
-        found = LaunchText(arguments=tuple(yaml_overrides(text, where)))
+    elif suffix in _YAML:
+        found = _settings(tuple(yaml_overrides(text, where)), path)
     elif suffix == ".toml":
         found = LaunchText(arguments=tuple(_toml_options(text, where)))
     else:
@@ -133,14 +143,16 @@ def _shell(text: str, path: Path) -> LaunchText:
         return LaunchText(arguments=tuple(words))
     script = read_script(text, str(path))
     found, rivals = training_command(script, path)
-    command, arguments = found.command, found.arguments
+    command = found.command
+    arguments, settings = _with_settings(found.arguments, path)
+    full = replace(command, words=(*command.words, *arguments))
     unresolved = [name for name in command.unresolved if any(name in word for word in command.words)]
     named = [name for name in unresolved if name not in ("$@", "$*") and any(name in word for word in arguments)]
     told = f"no value in {path.name}, so options that use it are not judged: {', '.join(named).replace(BLANK, ' ')}"
     return LaunchText(
         arguments=arguments,
         unresolved=tuple(dict.fromkeys(unresolved)),
-        config=_named_json(command, path, written_files(script, path.parent)),
+        config=_named_json(full, path, written_files(script, path.parent), settings),
         program=found.program,
         environment=command.environment,
         world=_world(command, script),
@@ -202,19 +214,46 @@ def without_unresolved(text: LaunchText, takes_value: Callable[[str], bool]) -> 
     return tuple(kept)
 
 
-def _named_json(command: ShellCommand, path: Path, written: Mapping[str, str]) -> str:
-    """Text of the JSON configuration that a command names: written by the script, or a file as named or beside it."""
+def _named_json(command: ShellCommand, path: Path, written: Mapping[str, str], settings: Path) -> str:
+    """Text of the JSON configuration that a command names: written by the script, or beside it or its settings."""
     words = command.words
     told = _option(words, _DEEPSPEED_CONFIG)
     told = told or next((word.partition("=")[2] for word in words if word.partition("=")[0].endswith(_CONFIG_KEYS)), "")
+    told = told or _option(words, _TRAINERS_CONFIG)
     by_path = {str(Path(name)): text for name, text in written.items()}
     if told and str(Path(told)) in by_path:
         return _without_gaps(by_path[str(Path(told))], command, str(path))
-    if told.endswith(".json"):
-        for candidate in (Path(told), path.parent / told, path.parent / Path(told).name):
-            if candidate.is_file():
-                return _text(candidate)
-    return ""
+    return _json_beside(told, path) or _json_beside(told, settings)
+
+
+def _json_beside(name: str, path: Path) -> str:
+    """Text of a JSON file as named, or beside the launch; empty where there is none."""
+    found = _beside(name, path) if name.endswith(".json") else None
+    return _text(found) if found else ""
+
+
+def _beside(name: str, path: Path) -> Path | None:
+    """A file as named from here, from the folder of the launch or one above it, or in that folder."""
+    above = [folder / name for folder in path.resolve().parents[:MOST_FOLDERS]]
+    candidates = (Path(name), *above, path.parent / Path(name).name)
+    return next((candidate for candidate in candidates if candidate.is_file()), None)
+
+
+def _settings(overrides: tuple[str, ...], path: Path) -> LaunchText:
+    """A YAML file: overrides, or settings of a trainer on DeepSpeed with the configuration that they name."""
+    if not is_settings(overrides):
+        return LaunchText(arguments=overrides)
+    words = as_options(overrides)
+    return LaunchText(arguments=words, config=_json_beside(_option(words, _TRAINERS_CONFIG), path))
+
+
+def _with_settings(arguments: tuple[str, ...], path: Path) -> tuple[tuple[str, ...], Path]:
+    """Arguments of a trainer with those of the YAML file that it is given first, and that file; else as they are."""
+    file = _beside(arguments[0], path) if arguments and arguments[0].endswith(_YAML) else None
+    overrides = tuple(yaml_overrides(_text(file), str(file))) if file else ()
+    if file is None or not is_settings(overrides):
+        return arguments, path
+    return as_options((*overrides, *arguments[1:])), file
 
 
 def _without_gaps(text: str, command: ShellCommand, where: str) -> str:
@@ -242,12 +281,23 @@ def _world(command: ShellCommand, script: ShellScript) -> int:
     """GPUs that the launcher's options, the batch system's lines or the script's variables state; 0: none do."""
     words = command.words
     own = command.environment
+    total = _count(_option(words, _PROCESSES)) or _included(_option(words, ("--include", "-i")))
+    if total and command.program in _TOTAL:
+        return total
     per_node = _count(_option(words, _PER_NODE)) or _slurm_per_node(script) or _count(own.get("NPROC_PER_NODE", ""))
+    if not per_node and command.program in _ALL_VISIBLE:
+        per_node = len([device for device in own.get("CUDA_VISIBLE_DEVICES", "").split(",") if device.strip()])
     stated = _option(words, _NODES)
     nodes = _count(stated) or _count(_option(script.directives, ("--nodes", "-N"))) or _count(own.get("NNODES", ""))
     if per_node:
         return per_node * (nodes or (0 if stated else 1))  # a number of nodes that only the running shell knows
     return _count(command.environment.get("WORLD_SIZE", script.variables.get("WORLD_SIZE", "")))
+
+
+def _included(text: str) -> int:
+    """Accelerators that DeepSpeed's ``--include`` names, as in ``a:0,1@b:0,1``; 0: of some host it names none."""
+    hosts = [host.partition(":")[2] for host in text.split("@")]
+    return sum(len(slots.split(",")) for slots in hosts) if all(hosts) else 0
 
 
 def _slurm_per_node(script: ShellScript) -> int:

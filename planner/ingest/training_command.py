@@ -10,6 +10,7 @@ from typing import Final
 from hardware.errors import InputError
 from hardware.text_file import read_text_file
 from planner.ingest.shell_script import MOST_SCRIPT_BYTES, ShellCommand, ShellScript, read_script
+from planner.ingest.trainer_words import started_trainer
 
 _SILENT: Final = ("echo", "printf", "cp", "mv", "cat", "ls", "cd", "source")
 _SHELLS: Final = ("bash", "sh", "sbatch")
@@ -81,7 +82,7 @@ def training_command(script: ShellScript, path: Path) -> tuple[TrainingCommand, 
         raise InputError(
             "no training command is found",
             allowed="a script with one of torchrun, python, deepspeed, srun before a .py file, python -m MODULE, "
-            "or a file of arguments alone",
+            "llamafactory-cli train, swift sft, megatron sft, axolotl train, or a file of arguments alone",
             where=str(path),
         )
     chosen = max(found, key=lambda one: len(one.arguments))
@@ -165,6 +166,8 @@ def _behind_program(command: ShellCommand, *, later: bool = True) -> tuple[str, 
         return None
     if command.program == "megatron" and len(words) > 1 and words[1] in _SWIFT_COMMANDS:
         return SWIFT, tuple(words[2:])
+    if (trainer := started_trainer(words)) is not None:
+        return trainer
     if "llm" in words and "pretrain" in words[words.index("llm") :]:  # nemo's command line
         return "nemo", tuple(words[words.index("pretrain", words.index("llm")) + 1 :])
     for index, word in enumerate(words):

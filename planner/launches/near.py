@@ -83,7 +83,8 @@ def _legal_as_written(judged: JudgedLaunch, given: LaunchInput) -> tuple[Neighbo
 
 def _mended_batches(proposal: Proposal, given: LaunchInput) -> tuple[Neighbour, ...]:
     """The launch of DeepSpeed with one of the numbers of its batch changed so that the three multiply out."""
-    launch = deepspeed.parse_deepspeed(deepspeed_text(given).config, given.text.arguments, world=given.world)
+    text = deepspeed_text(given)
+    launch = deepspeed.parse_deepspeed(text.config, text.arguments, world=given.world)
     dp = replicas_of(given.world, proposal.tp, proposal.cp, proposal.pp)
     return tuple(
         Neighbour(proposal=proposal, changes=(change,), layers_per_stage=(), split=False)

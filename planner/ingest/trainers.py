@@ -1,0 +1,121 @@
+"""What a trainer on DeepSpeed fills in where a launch does not say: LLaMA-Factory, ms-swift's ``swift``, Axolotl, TRL.
+
+The facts, with their sources, are in ``trainers.toml``.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Final
+
+from costmodels.workload import presets
+from costmodels.workload.model import ModelSpec
+from planner.ingest.adapters import unpriced_kind
+from planner.ingest.deepspeed_sections import key_table
+from planner.ingest.launch_text import LaunchText
+from planner.ingest.options import whole
+from planner.ingest.trainer_words import trainer_table
+
+_MODELS: Final = ("--model-name-or-path", "--base-model", "--model")
+_AUTO: Final = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+_DTYPES: Final = MappingProxyType({"float16": "--fp16", "float32": ""})
+_KINDS: Final = ("--rlhf-type", "--stage", "--rl")
+_WITH_MORE_MODELS: Final = ("dpo", "kto", "ppo", "grpo", "gkd", "cpo", "orpo", "simpo", "rm", "gdpo", "ipo")
+_CUT_PLUGIN: Final = "CutCrossEntropyPlugin"
+
+
+def with_fills(text: LaunchText, world: int) -> LaunchText:
+    """A launch with what its trainer takes where it says nothing; one of no known trainer stays as it is.
+
+    Parameters
+    ----------
+    text : LaunchText
+        Of DeepSpeed.
+    world : int
+        Number of ranks.
+    """
+    told = told_options(text.arguments)
+    trainer = _trainer(text, told)
+    if not trainer:
+        return text
+    facts = trainer_table()[trainer]
+    fills: dict[str, str] = dict(facts["fills"])
+    for option, switched in facts.get("off", {}).items():
+        if told.get(option, "false") != "false":
+            fills.pop(switched)
+    if facts.get("sixteen") and not {"--bf16", "--fp16"} & told.keys():
+        fills |= {name: "true" for name in [_DTYPES.get(told.get("--torch-dtype", ""), "--bf16")] if name}
+    if _CUT_PLUGIN in told.get("--plugins", ""):
+        fills["--cut-cross-entropy"] = "true"
+    if batch := facts.get("global_batch"):
+        micro = whole(_stated(told, "--micro-batch-size")) or 1
+        fills["--gradient-accumulation-steps"] = str(max(1, -(-batch // (micro * world))))
+    known = {_known(option) for option in told}
+    words = [f"{option}={value}" for option, value in fills.items() if _known(option) not in known]
+    notes = [f"{trainer} fills in what the launch leaves out: {', '.join(words)}"] if words else []
+    notes += [note for note in _remarks(text, told) if note not in text.notes]
+    config = text.config or _own_config(facts, told)
+    return replace(text, arguments=(*text.arguments, *words), config=config, notes=(*text.notes, *notes))
+
+
+def _remarks(text: LaunchText, told: Mapping[str, str]) -> Iterator[str]:
+    """What a trainer does besides a training step of the whole model."""
+    kind = next((told[name] for name in _KINDS if told.get(name) in _WITH_MORE_MODELS), "")
+    if kind:
+        yield f"{kind} has further models or passes than one training step of this model, which have no price here"
+    part = unpriced_kind(text.arguments)
+    if part:
+        yield f"{part} trains other parameters than all, which has no price here: it is priced as training all"
+
+
+def model_named(text: LaunchText) -> ModelSpec | None:
+    """The preset that a launch's model path ends in, such as ``qwen25_7b`` of ``Qwen/Qwen2.5-7B-Instruct``."""
+    told = told_options(text.arguments)
+    named = [told[name] for name in _MODELS if told.get(name)]
+    if not named or (not _trainer(text, told) and _MODELS[0] not in told):
+        return None
+    return presets.beginning(named[0].rstrip("/").rpartition("/")[2])
+
+
+def named_config(text: LaunchText) -> str:
+    """The file that a launch has DeepSpeed's configuration from; empty where it names none."""
+    told = told_options(text.arguments)
+    settings = next((word for word in text.arguments[:1] if word.endswith((".yaml", ".yml"))), "")
+    return settings or next((told[name] for name in ("--deepspeed-config", "--deepspeed") if told.get(name)), "")
+
+
+def told_options(words: Sequence[str]) -> Mapping[str, str]:
+    """Options with hyphens, by their values; ``true`` for a switch."""
+    found: dict[str, str] = {}
+    for index, word in enumerate(words):
+        if word.startswith("--"):
+            name, sign, value = word.partition("=")
+            after = words[index + 1] if index + 1 < len(words) else "--"
+            found[name.replace("_", "-")] = value if sign else "true" if after.startswith("--") else after
+    return found
+
+
+def _trainer(text: LaunchText, told: Mapping[str, str]) -> str:
+    """The trainer that a launch starts, else the one whose options it has; empty for none that is known."""
+    table = trainer_table()
+    if text.program in table:
+        return text.program
+    return next((name for name, facts in table.items() if any(sign in told for sign in facts["signs"])), "")
+
+
+def _known(name: str) -> str:
+    return str(key_table()["spellings"].get(name, name))
+
+
+def _stated(told: Mapping[str, str], known: str) -> str:
+    return next((value for name, value in told.items() if _known(name) == known), "")
+
+
+def _own_config(facts: Mapping[str, Any], told: Mapping[str, str]) -> str:
+    """The configuration that a trainer has by the name that a launch gives; empty for none."""
+    zero = facts.get("configurations", {}).get(told.get("--deepspeed", ""))
+    if zero is None:
+        return ""
+    halves = {name: {"enabled": "auto"} for name in ("bf16", "fp16")}
+    return json.dumps({**dict.fromkeys(_AUTO, "auto"), **halves, "zero_optimization": zero})
