@@ -12,13 +12,14 @@ from costmodels.layout import FULL_RECOMPUTE, Layout, Recompute, Strategy
 from costmodels.pipeline.schedules import Schedule
 from costmodels.precision import precision
 from costmodels.software import software
+from costmodels.workload.counts import parameter_count
 from costmodels.workload.presets import model
 from hardware.errors import InputError
 from planner.export.deepspeed import CONFIG, export_deepspeed
 from planner.export.folder import export_files
 from planner.export.hosts import Site
 from planner.export.launch import Planned
-from planner.ingest.deepspeed import balanced_layers, layout_of, parse_deepspeed
+from planner.ingest.deepspeed import balanced_layers, layout_of, model_of, parse_deepspeed
 from planner.ingest.plain_layout import same_launch, uniform_stages
 from planner.request import Framework
 from planner.rules import check_layout, facts_of
@@ -69,6 +70,24 @@ def test_an_export_reads_back_as_the_plan(name, degrees, zero, full, etp_is_tp, 
     assert not read.unread
     assert not read.unjudged
     assert same_launch(layout_of(read, facts_of(spec)), layout, experts=experts)
+
+
+@pytest.mark.parametrize("name", [DENSE, SPARSE, "gpt_1_3b", "qwen3_30b_a3b", "bloom_7b1", "llama32_1b"])
+def test_the_launch_builds_the_plans_model(name):
+    """Activation, norms, biases, positions and vocabulary are said; norms of heads and embeddings have no option."""
+    spec = model(name)
+    dp = 8 if facts_of(spec).experts else 2
+    exported = export(name, plan(Strategy(dp=dp, ep=8 if dp == 8 else 1, zero=2), (spec.layers,)), seq=1024)
+    built = model_of(parse_deepspeed(dict(exported.files)[CONFIG], exported.arguments, world=dp))
+    assert built is not None
+    assert parameter_count(built).total == pytest.approx(parameter_count(spec).total, rel=1e-5)
+    assert built.vocab == spec.vocab
+
+
+def test_what_has_no_option_is_named():
+    layout = plan(Strategy(dp=2, zero=2), (28,))
+    assert any("biases on some linear layers only" in note for note in export("qwen25_1p5b", layout).notes)
+    assert not any("no option" in note for note in export("gpt_1_3b", plan(Strategy(dp=2), (24,))).notes)
 
 
 def test_the_configuration_states_batch_sharding_precision_and_pipeline():

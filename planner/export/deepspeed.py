@@ -19,6 +19,7 @@ from costmodels.layout import Layout, Strategy
 from costmodels.pipeline.schedules import Schedule
 from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
+from planner.export.deepspeed_model import left_open, model_words
 from planner.export.launch import Export, Planned, Program
 from planner.export.plan_checks import (
     check_rules,
@@ -42,7 +43,7 @@ _PROGRAM: Final = Program(
     target=f'"$TRAIN_SCRIPT" --deepspeed --deepspeed_config "$here/{CONFIG}"',
     script="/path/to/Megatron-DeepSpeed/pretrain_gpt.py",
     user_words="--lr 1e-4 --train-iters 20",
-    user_says="data, tokenizer, activation, norm, position embedding, learning rate, checkpoints",
+    user_says="data, tokenizer, learning rate, checkpoints",
 )
 
 
@@ -74,7 +75,11 @@ def export_deepspeed(plan: Planned) -> Export:
     _check_pipeline(layout)
     full = whole_or_no_recompute(layout, "DeepSpeed")
     config = json.dumps(ds_config(job, layout, grid, full=full), indent=2) + "\n"
-    arguments = (*_degree_arguments(model, layout, grid), *_batch_arguments(job, layout, full=full))
+    arguments = (
+        *_degree_arguments(model, layout, grid),
+        *model_words(model),
+        *_batch_arguments(job, layout, full=full),
+    )
     read = layout_of(parse_deepspeed(config, arguments, world=layout.gpus), facts_of(model))
     if not same_launch(read, layout, experts=has_experts(model)):
         raise InputError("the files do not read back as the plan", allowed="report this as an error of the exporter")
@@ -201,9 +206,13 @@ def _batch_arguments(job: TrainingJob, layout: Layout, *, full: bool) -> list[st
 
 def _notes(model: ModelSpec, layout: Layout) -> tuple[str, ...]:
     notes = [
-        "activation, norm, biases, position embedding, data, tokenizer and learning rate are yours to add",
+        "data, tokenizer and learning rate are yours to add",
         "start it as launch.sh does: the deepspeed launcher sorts the GPUs of a node and undoes a placement",
     ]
+    if left := left_open(model):
+        notes.append(
+            f"Megatron-DeepSpeed has no option for {', '.join(left)} of {model.name}: the program must have it"
+        )
     if layout.pp > 1:
         notes.append(
             "the partition counts layers whose class has 'transformer' in its name, as Megatron-DeepSpeed's have"

@@ -285,17 +285,28 @@ def model_of(launch: DeepSpeedLaunch) -> ModelSpec | None:
     if len(set(read.texts("--num-experts"))) > 1:
         told = " ".join(read.texts("--num-experts"))
         raise InputError(f"{told}: unlike numbers of experts in one model", allowed="one number", where="--num-experts")
+    positions = read.number("--max-position-embeddings", read.number("--seq-length", 0))
+    kind = read.text("--position-embedding-type", "none" if read.has("--no-position-embedding") else "learned")
+    biased = not read.has("--disable-bias-linear")
+    rotary = read.has("--use-rotary-position-embeddings") or kind.startswith("rope")
     facts = Architecture(
         layers=sizes[0],
         hidden=sizes[1],
         heads=sizes[2],
         kv_heads=read.number("--num-key-value-heads", 0),
+        head_dim=read.number("--kv-channels", 0),
         vocab=read.number("--vocab-size", 0) or GPT2_VOCAB,
         ffn=read.number("--ffn-hidden-size", 4 * sizes[1]),
         gated=read.has("--swiglu"),
-        norm="layer",
+        norm="rms" if read.text("--normalization", "").lower() == "rmsnorm" else "layer",
+        qkv_bias=biased,
+        out_bias=biased,
+        ffn_bias=biased,
+        expert_bias=biased,
+        rotary=rotary,
+        learned_positions=positions if kind.startswith("learned") and not rotary else 0,
         tied=not read.has("--untie-embeddings-and-output-weights"),
-        max_positions=read.number("--max-position-embeddings", read.number("--seq-length", 0)),
+        max_positions=positions,
         experts=experts if experts > 1 else 0,
         top_k=read.number("--topk", 1) if experts > 1 else 0,
     )
