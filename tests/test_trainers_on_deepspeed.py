@@ -207,6 +207,52 @@ def test_adapters_of_swift_are_read(tmp_path):
     assert not judged.adapters.separate  # Megatron-core's products
 
 
+def of_swift(tmp_path, words, model="Qwen/Qwen3-30B-A3B"):
+    text = f"NPROC_PER_NODE=8 megatron sft --model {model} --micro_batch_size 1 --global_batch_size 16 {words}"
+    return launch(tmp_path, text, name="sft.sh", framework="megatron", world=0, model="")
+
+
+def test_experts_of_swift_are_whole_beside_tensor_parallelism(tmp_path):
+    """``fp8/llm.sh`` of ms-swift starts tp 2 x ep 8 on 8 GPUs: ``expert_tensor_parallel_size`` is 1, not tp."""
+    judged = of_swift(
+        tmp_path, "--tensor_model_parallel_size 2 --expert_model_parallel_size 8 --sequence_parallel true"
+    )
+    assert judged.legal, judged.violations
+    assert (judged.layout.first.tp, judged.layout.first.ep, judged.layout.first.etp) == (2, 8, 1)
+    words = "--tensor_model_parallel_size 2 --expert_model_parallel_size 4 --expert_tensor_parallel_size 2"
+    assert of_swift(tmp_path, words).layout.first.etp == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "read"),
+    [
+        ("--loss_scale ignore_empty_think", lambda judged: judged.precision == "bf16"),
+        ("--recompute_granularity none", lambda judged: str(judged.layout.first.recompute) == "none"),
+        ("--moe_router_dtype none", lambda judged: judged.precision == "bf16"),
+        ("--torch_dtype float16", lambda judged: judged.precision == "fp16"),
+        ("--rlhf_type dpo", lambda judged: any(note.startswith("dpo has further") for note in judged.notes)),
+        (
+            "--pipeline_model_parallel_size 2 --virtual_pipeline_model_parallel_size 4",
+            lambda judged: (judged.layout.pp, judged.layout.vpp) == (2, 4),
+        ),
+    ],
+)
+def test_options_of_swift_that_are_not_megatrons(tmp_path, words, read):
+    judged = of_swift(tmp_path, f"--expert_model_parallel_size 4 {words}")
+    assert judged.legal, judged.violations
+    assert read(judged)
+
+
+def test_swift_fuses_no_biases_with_dropout_beside_experts_with_biases(tmp_path):
+    judged = of_swift(tmp_path, "--expert_model_parallel_size 8", model="openai-mirror/gpt-oss-20b")
+    assert judged.legal, judged.violations
+
+
+def test_a_model_of_swift_that_is_not_known_is_asked_for(tmp_path):
+    with pytest.raises(InputError, match="the model is not known"):
+        of_swift(tmp_path, "--tensor_model_parallel_size 2", model="some/unheard-of")
+
+
 def test_the_batch_of_a_recipe_breaks_no_rule():
     """Megatron-Bridge pull request 6083: pp 2 with 8 virtual stages is legal on 128 GPUs, with any batch."""
     words = (

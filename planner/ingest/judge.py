@@ -13,7 +13,7 @@ from costmodels.workload import presets
 from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
 from planner.choices import Loss
-from planner.ingest.adapters import of_overrides, of_trainer
+from planner.ingest.adapters import Adapters, of_overrides, of_trainer
 from planner.ingest.bridge import launcher_options_off, read_overrides
 from planner.ingest.judge_stated import any_value, judge_deepspeed, judge_galvatron, judge_torchtitan
 from planner.ingest.judged import SOURCES, JudgedLaunch, LaunchInput, unknown_names
@@ -25,7 +25,8 @@ from planner.ingest.open_ends import foreign_notes, own_options, refuse_gaps, re
 from planner.ingest.options import Arguments, Fault, megatron_options
 from planner.ingest.other_frameworks import refuse_foreign
 from planner.ingest.recipe_defaults import with_recipe_defaults
-from planner.ingest.swift import is_swift, of_swift
+from planner.ingest.swift import is_swift, of_swift, refuse_unnamed
+from planner.ingest.trainers import trainer_remarks
 from planner.request import Framework
 from planner.rules.proposal import Proposal, facts_of
 from planner.rules.table import CORE, Found
@@ -70,11 +71,14 @@ def judge_launch(given: LaunchInput) -> JudgedLaunch:
 
 
 def _megatron(given: LaunchInput) -> JudgedLaunch:
-    adapters = None
+    adapters: Adapters | None = None
+    remarks: tuple[str, ...] = ()
     if is_swift(given.text):
         adapters = of_trainer(given.text.arguments, separate=False)
+        remarks = trainer_remarks(given.text.arguments)
         text, named = of_swift(given.text, megatron_options(given.version), given.model)
         given = replace(given, text=text, model=named)
+        refuse_unnamed(text, named)
     text = given.text
     told = text.environment is not None and CONNECTIONS in text.environment
     refuse_gaps(text)
@@ -104,7 +108,7 @@ def _megatron(given: LaunchInput) -> JudgedLaunch:
             allowed="arguments without --num-layers, or the model that they build",
         )
     judged = _judged(given, launch, judge(launch), model, tuple(notes))
-    priced = (adapters.note,) if adapters else ()
+    priced = (*((adapters.note,) if adapters else ()), *remarks)
     return replace(judged, unknown=(*judged.unknown, *foreign), adapters=adapters, notes=(*judged.notes, *priced))
 
 

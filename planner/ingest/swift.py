@@ -6,7 +6,9 @@ References
 ----------
 ms-swift ``swift/megatron/argument/megatron_args.py`` and its page on the parameters of Megatron-SWIFT. Where nothing is
 said: a micro-batch of 1, a global batch of 16, bf16, the distributed optimizer, selective recompute, grouped GEMM, the
-all-to-all dispatcher; CUDA_DEVICE_MAX_CONNECTIONS is set to 1.
+all-to-all dispatcher, no tensor parallelism of experts (Megatron-LM's own default is tp);
+CUDA_DEVICE_MAX_CONNECTIONS is set to 1. ``swift/megatron/model/utils.py``: no fusion of biases with dropout where
+experts have biases.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,13 +18,13 @@ from typing import Final
 
 from costmodels.workload import presets
 from costmodels.workload.model import ModelSpec
+from hardware.errors import InputError
 from planner.ingest.launch_text import LaunchText
 from planner.ingest.options import Option
 from planner.ingest.training_command import SWIFT
 from planner.rules.proposal import facts_of
 
 _MODEL: Final = ("--model", "--load", "--mcore-model", "--mcore-base-model")
-_SEQUENCE: Final = "--max-length"
 _DEFAULTS: Final = MappingProxyType(
     {
         "--micro-batch-size": "1",
@@ -33,7 +35,26 @@ _DEFAULTS: Final = MappingProxyType(
         "--bf16": "true",
     }
 )
-_OF_EXPERTS: Final = MappingProxyType({"--moe-grouped-gemm": "true", "--moe-token-dispatcher-type": "alltoall"})
+_OF_EXPERTS: Final = MappingProxyType(
+    {
+        "--moe-grouped-gemm": "true",
+        "--moe-token-dispatcher-type": "alltoall",
+        "--expert-tensor-parallel-size": "1",
+    }
+)
+_NAMES: Final = MappingProxyType(
+    {
+        "--virtual-pipeline-model-parallel-size": "--num-virtual-stages-per-pipeline-rank",
+        "--microbatch-group-size-per-vp-stage": "--microbatch-group-size-per-virtual-pipeline-stage",
+        "--max-length": "--seq-length",
+    }
+)
+"""Options of Megatron-LM that have another name here."""
+_OTHER: Final = ("--loss-scale",)
+"""Options that are Megatron-LM's by name alone: this one weighs the parts of a conversation."""
+_NOTHING: Final = "none"
+_HALF: Final = "float16"
+_GROUPED: Final = "--moe-grouped-gemm"
 
 
 def is_swift(text: LaunchText) -> bool:
@@ -55,22 +76,37 @@ def of_swift(
     model : ModelSpec or None
         As the user names it; None: as the launch does.
     """
-    told = _told(text.arguments)
-    found = model or next((named for name in _MODEL if (named := _preset(told.get(name, "")))), None)
-    if _SEQUENCE in told:
-        told["--seq-length"] = told[_SEQUENCE]
+    own = _told(text.arguments)
+    told = {_NAMES.get(name, name): value for name, value in own.items() if name not in _OTHER}
+    found = model or next((named for name in _MODEL if (named := _preset(own.get(name, "")))), None)
     experts = bool(found and facts_of(found).experts) or "--num-experts" in told
     settings = {**_DEFAULTS, **(_OF_EXPERTS if experts else {}), **told}
+    if own.get("--torch-dtype") == _HALF and "--bf16" not in own:
+        settings["--fp16"] = "true"
     if settings.get("--fp16") == "true":
         settings.pop("--bf16")
+    if found and facts_of(found).linear_bias and settings.get(_GROUPED, "false") != "false":
+        settings["--no-bias-dropout-fusion"] = "true"
     words: list[str] = []
     for name, value in settings.items():
         option = options.get(name)
-        if option is None:
+        if option is None or (value == _NOTHING and option.choices and _NOTHING not in option.choices):
             continue
         switch = option.values == "0"
         words += ([name] if value.lower() != "false" else []) if switch else [name, *value.split()]
     return replace(text, arguments=tuple(words), program="", environment=None), found
+
+
+def refuse_unnamed(text: LaunchText, model: ModelSpec | None) -> None:
+    """Refuse a launch whose model is not known: it is named by its path, and no option states its sizes.
+
+    Raises
+    ------
+    InputError
+        Says how to name it.
+    """
+    if model is None and "--num-layers" not in text.arguments:
+        raise InputError("the model is not known", allowed="--model MODEL: a name of plan catalog models, or a file")
 
 
 def _told(words: Sequence[str]) -> dict[str, str]:

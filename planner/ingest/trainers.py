@@ -54,17 +54,21 @@ def with_fills(text: LaunchText, world: int) -> LaunchText:
     known = {_known(option) for option in told}
     words = [f"{option}={value}" for option, value in fills.items() if _known(option) not in known]
     notes = [f"{trainer} fills in what the launch leaves out: {', '.join(words)}"] if words else []
-    notes += [note for note in _remarks(text, told) if note not in text.notes]
+    notes += [note for note in trainer_remarks(text.arguments) if note not in text.notes]
     config = text.config or _own_config(facts, told)
     return replace(text, arguments=(*text.arguments, *words), config=config, notes=(*text.notes, *notes))
 
 
-def _remarks(text: LaunchText, told: Mapping[str, str]) -> Iterator[str]:
-    """What a trainer does besides a training step of the whole model."""
+def trainer_remarks(words: Sequence[str]) -> tuple[str, ...]:
+    """What a trainer, by its arguments, does besides a training step of the whole model."""
+    return tuple(_remarks(words, told_options(words)))
+
+
+def _remarks(words: Sequence[str], told: Mapping[str, str]) -> Iterator[str]:
     kind = next((told[name] for name in _KINDS if told.get(name) in _WITH_MORE_MODELS), "")
     if kind:
         yield f"{kind} has further models or passes than one training step of this model, which have no price here"
-    part = unpriced_kind(text.arguments)
+    part = unpriced_kind(words)
     if part:
         yield f"{part} trains other parameters than all, which has no price here: it is priced as training all"
 
