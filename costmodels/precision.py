@@ -86,6 +86,11 @@ def precision(name: str, *, framework: str = "") -> Precision:
     return recipes.by_name.get(f"{known}-{family}", recipes.by_name[known])
 
 
+def is_recipe(name: str) -> bool:
+    """Whether :func:`precision` knows a name."""
+    return _key(name) in _recipes().by_alias
+
+
 def with_wide_weights(recipe: Precision) -> Precision:
     """Return a recipe whose weights stay in 16 bits, where it keeps and gathers them in the products' format.
 

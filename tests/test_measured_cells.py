@@ -121,6 +121,32 @@ def test_steps_of_a_low_mfu_are_named_with_the_unit(tmp_path):
     assert replace(low, row={"mfu": "40"}).untimed == ""
 
 
+@pytest.mark.parametrize(
+    ("column", "value", "told"),
+    [("step_time_s", "0.0018", "take at their peak; allowed: from"), ("peak_mem_gb", "52000", "allowed: GB of one")],
+)
+def test_what_the_hardware_cannot_have_leaves_its_row_out(tmp_path, column, value, told):
+    """A step in kiloseconds, a peak in MB."""
+    path = table(tmp_path, **{column: value})
+    first, *others = validate([path])
+    assert first.skipped is not None
+    assert first.skipped.startswith(f"{column}: {value}")
+    assert told in first.skipped
+    assert not any(other.skipped for other in others)
+    assert told in shown("calibrate", path, "-o", tmp_path / "m.toml")[1]
+    failed = replace(first.run, status="oom")
+    assert predict(failed).skipped is None
+
+
+def test_a_precision_that_is_not_known_is_named(tmp_path):
+    path = table(tmp_path, dtype="bf61")
+    assert [found.assumed != "" for found in validate([path])] == [True, False, False, False, False]
+    assert (
+        "'bf61': no precision that is known, priced as if none were stated (runs.csv: run-0)"
+        in shown("validate", path)[1]
+    )
+
+
 def test_a_column_near_to_one_that_is_absent_is_named(tmp_path):
     path = table(tmp_path)
     path.write_text(path.read_text(encoding="utf-8").replace("step_time_s", "step_time_ms"), encoding="utf-8")

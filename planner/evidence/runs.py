@@ -28,6 +28,7 @@ from hardware.catalog import cluster_of_run, node_of_hardware, parts_of_hardware
 from hardware.cluster import Cluster
 from hardware.errors import InputError
 from hardware.segments import in_segments
+from planner.evidence.beyond import check_possible
 from planner.evidence.measured import MeasuredRun, RunGrid
 from planner.evidence.sharding import shard_group, zero_stage
 from planner.evidence.source_facts import source_facts
@@ -110,7 +111,8 @@ def question_of(run: MeasuredRun) -> PricedRun:
     Raises
     ------
     InputError
-        The run names an unknown model, machine or precision, or its layout cannot hold its model.
+        The run names an unknown model, machine or precision, its layout cannot hold its model, or its hardware cannot
+        have what was measured.
     """
     grid = run.grid
     if grid is None:
@@ -133,6 +135,7 @@ def question_of(run: MeasuredRun) -> PricedRun:
     )
     cluster = _cluster(run)
     layout = placed_on_islands(_layout(run, grid, model, job), cluster)
+    check_possible(run, model, cluster, job, layout)
     return PricedRun(model=model, cluster=cluster, job=job, layout=layout)
 
 

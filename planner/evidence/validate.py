@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.memory import allocated_bytes, reserved_bytes
+from costmodels.precision import is_recipe
 from costmodels.price import price_layout
 from costmodels.pricing import Constants, Pricing
 from costmodels.results import LayoutCost, MemoryUse
@@ -39,6 +40,14 @@ class Prediction:
     skipped: str | None = None
     cost: LayoutCost | None = None
     profiled: bool = False
+
+    @property
+    def assumed(self) -> str:
+        """What a price assumes because the row's word for it is not known; empty where nothing is."""
+        told = [self.run.text(name) for name in ("dtype", "precision") if self.run.text(name)]
+        if self.skipped or not told or any(is_recipe(word) for word in told):
+            return ""
+        return f"{' and '.join(map(repr, told))}: no precision that is known, priced as if none were stated"
 
     @property
     def error(self) -> float | None:

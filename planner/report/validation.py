@@ -104,6 +104,8 @@ def _left_out(predictions: Sequence[Prediction]) -> list[RenderableType]:
     headers = {found.run.file: found.run.row for found in predictions}
     unread = [f"{file}: {words}" for file, row in headers.items() for words in unread_columns(row)]
     parts = [section("Columns", bullets(unread))] if unread else []
+    assumed = left_out((words, found.run.place) for found in predictions if (words := found.assumed))
+    parts += [section("Assumed", left_out_rows(assumed))] if assumed else []
     parts += [section("Step time not compared", left_out_rows(untimed))] if untimed else []
     return [*parts, section("Not predicted", left_out_rows(skipped))] if skipped else parts
 
