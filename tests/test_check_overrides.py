@@ -5,6 +5,7 @@ Expectations are what megatron-bridge 0.6.2 (with Megatron-core 0.19.2) and nemo
 
 import pytest
 
+from hardware.errors import InputError
 from planner.ingest.judged import JudgedLaunch
 from planner.launches.check import read_launch
 from planner.question import LaunchQuestion
@@ -73,3 +74,47 @@ def test_a_virtual_degree_of_one_interleaves_where_no_arguments_drop_it():
     words = (*words, "train.global_batch_size=4", "train.micro_batch_size=1")
     assert not read_launch(told("bridge", *words, world=8, model="llama3_8b")).accepted
     assert read_launch(told("bridge", words[0], *words[2:], world=8, model="llama3_8b")).accepted
+
+
+GAPS = """#!/bin/bash
+#SBATCH --nodes=2
+#SBATCH --gpus-per-node=8
+for CONFIG in "2,1" "4,2"; do
+  IFS=',' read -r TP PP <<< "$CONFIG"
+  {command}
+done
+"""
+
+
+@pytest.mark.parametrize(
+    ("framework", "command", "key", "given"),
+    [
+        (
+            "bridge",
+            "srun python run.py --recipe llama3_8b model.tensor_model_parallel_size=$TP train.global_batch_size=32",
+            "model.tensor_model_parallel_size",
+            ("model.tensor_model_parallel_size=2",),
+        ),
+        (
+            "torchtitan",
+            "srun torchrun -m torchtitan.train --config llama3_8b --parallelism.tensor_parallel_degree $TP",
+            "--parallelism.tensor_parallel_degree",
+            ("--parallelism.tensor_parallel_degree=2",),
+        ),
+    ],
+)
+def test_degrees_that_a_script_does_not_hold_are_asked_for(tmp_path, framework, command, key, given):
+    """Recipes' scripts read tp and pp in a loop; such a launch was judged and priced with tp 1 and pp 1."""
+    file = tmp_path / "slurm.sh"
+    file.write_text(GAPS.replace("{command}", command))
+    with pytest.raises(InputError, match=f"values are not in the file: {key} [$]TP"):
+        read_launch(LaunchQuestion(framework=framework, file=file))
+    judged = read_launch(LaunchQuestion(framework=framework, file=file, arguments=given))
+    assert (judged.world, judged.proposal.tp, judged.proposal.pp) == (16, 2, 1)
+
+
+def test_what_a_model_with_vision_freezes_is_a_field_of_it():
+    words = ("model.freeze_language_model=true", "model.freeze_sound_encoder=false", "train.global_batch_size=32")
+    judged = read_launch(LaunchQuestion(framework="bridge", arguments=words, world=8, model="llama3_8b"))
+    assert judged.legal, judged.violations
+    assert not judged.unknown

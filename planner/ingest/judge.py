@@ -14,14 +14,14 @@ from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
 from planner.choices import Loss
 from planner.ingest.adapters import Adapters, of_overrides, of_trainer
-from planner.ingest.bridge import launcher_options_off, read_overrides
+from planner.ingest.bridge import launcher_options_off, override_keys, read_overrides
 from planner.ingest.judge_stated import any_value, judge_deepspeed, judge_galvatron, judge_torchtitan
 from planner.ingest.judged import SOURCES, JudgedLaunch, LaunchInput, unknown_names
 from planner.ingest.launch_text import LaunchText, without_unresolved
 from planner.ingest.megatron import Launch, LaunchVerdict, judge, layout_built, parse_megatron
 from planner.ingest.megatron_model import model_of
 from planner.ingest.megatron_switches import CONNECTIONS
-from planner.ingest.open_ends import foreign_notes, own_options, refuse_gaps, refuse_missing
+from planner.ingest.open_ends import deciding_keys, foreign_notes, own_options, refuse_gaps, refuse_missing
 from planner.ingest.options import Arguments, Fault, megatron_options
 from planner.ingest.other_frameworks import refuse_foreign
 from planner.ingest.recipe_defaults import with_recipe_defaults
@@ -187,6 +187,7 @@ def precision_of(read: Arguments) -> str:
 def _overrides(given: LaunchInput) -> JudgedLaunch:
     """Megatron-Bridge and NeMo: overrides as the flags that they stand for, over a model that a recipe names."""
     framework, text = given.framework, given.text
+    refuse_gaps(text, deciding_keys(override_keys(framework)))
     read = read_overrides(launcher_options_off(without_unresolved(text, any_value), framework), framework)
     model, notes = _recipe_model(given, read.layers)
     facts = replace(facts_of(model), max_positions=0) if model else None  # positions follow the sequence here

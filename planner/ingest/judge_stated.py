@@ -25,7 +25,7 @@ from planner.ingest.judged import (
     unknown_names,
 )
 from planner.ingest.launch_text import LaunchText, without_unresolved
-from planner.ingest.open_ends import refuse_gaps
+from planner.ingest.open_ends import DECIDING_IN_TITAN, refuse_gaps
 from planner.ingest.options import Fault
 from planner.ingest.plain_layout import StatedLayout, UnpricedError
 from planner.ingest.torchtitan_models import entry_of, model_of_config
@@ -47,6 +47,7 @@ def any_value(name: str) -> bool:
 
 def judge_torchtitan(given: LaunchInput) -> JudgedLaunch:
     """Read and judge a launch of torchtitan; see :func:`planner.ingest.judge.judge_launch`."""
+    refuse_gaps(given.text, DECIDING_IN_TITAN)
     launch = torchtitan.read_torchtitan(without_unresolved(given.text, any_value), world=given.world)
     version = _OLD_VERSION if launch.old and given.version == NEWEST[Framework.TORCHTITAN] else given.version
     config = launch.arguments.text("--config")

@@ -6,10 +6,11 @@ Megatron-LM ``megatron/training/arguments.py``, ``parse_args``: a program may ad
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from hardware.errors import InputError
+from planner.ingest.bridge import OverrideKey
 from planner.ingest.judged import LaunchInput
 from planner.ingest.launch_text import LaunchText, unresolved_options
 from planner.ingest.options import Fault, close_name, megatron_options, without_unknown
@@ -27,6 +28,19 @@ _DECIDING: Final = frozenset(
     )
 )
 """Options without whose values nothing can be said of a launch."""
+DECIDING_IN_TITAN: Final = frozenset(
+    (
+        *(
+            f"--parallelism.{name}_degree"
+            for name in (
+                *("data_parallel_replicate", "data_parallel_shard", "tensor_parallel", "pipeline_parallel"),
+                *("context_parallel", "expert_parallel", "expert_tensor_parallel"),
+            )
+        ),
+        *(f"--training.{name}" for name in ("local_batch_size", "global_batch_size", "seq_len")),
+    )
+)
+"""The same of torchtitan."""
 _PROGRAMS: Final = frozenset(
     f"{name}.py"
     for name in (
@@ -37,21 +51,45 @@ _PROGRAMS: Final = frozenset(
 """Programs of Megatron-LM that take the options of its parser alone."""
 
 
-def refuse_gaps(text: LaunchText) -> None:
+def refuse_gaps(text: LaunchText, deciding: Collection[str] = _DECIDING) -> None:
     """Refuse a script that does not hold what its layout depends on: nothing it builds could be told.
+
+    Parameters
+    ----------
+    text : LaunchText
+        As read.
+    deciding : collection of str
+        Options, or keys of overrides, without whose values nothing can be said.
 
     Raises
     ------
     InputError
         Names the options and what their values wait for.
     """
-    gaps = unresolved_options(text, _DECIDING)
+    gaps = {**unresolved_options(text, deciding), **_unresolved_keys(text, deciding)}
     if gaps:
         told = ", ".join(f"{name} {value}" for name, value in gaps.items())
+        first = next(iter(gaps))
         raise InputError(
             f"values are not in the file: {told}",
-            allowed=f"them behind the file, such as -- {next(iter(gaps))} VALUE",
+            allowed=f"them behind the file, such as -- {first}{' ' if first.startswith('--') else '='}VALUE",
         )
+
+
+def deciding_keys(keys: Iterable[OverrideKey]) -> frozenset[str]:
+    """Keys of overrides that stand for options without whose values nothing can be said."""
+    return frozenset(name for key in keys if key.flag in _DECIDING for name in key.keys)
+
+
+def _unresolved_keys(text: LaunchText, keys: Collection[str]) -> Mapping[str, str]:
+    """Overrides ``key=value`` whose values the file does not hold, unless a later word gives one."""
+    found: dict[str, str] = {}
+    for word in text.arguments:
+        name, sign, value = word.lstrip("+").partition("=")
+        if sign and name in keys and not name.startswith("--"):
+            found.pop(name, None)
+            found |= {name: value.replace(BLANK, " ")} if any(gap in value for gap in text.unresolved) else {}
+    return found
 
 
 def refuse_missing(text: LaunchText, faults: Sequence[Fault]) -> None:
