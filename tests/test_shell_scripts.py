@@ -206,3 +206,30 @@ def test_lists_of_values_in_a_yaml_of_flags(tmp_path):
     text = "MODEL_ARGS:\n  --sizes: 2 4\n  --modules: '[moe_act mlp]'\n  --freq: ([0]*1+[1]*7)\n"
     words = read_launch_text(script(tmp_path, text, "m.yaml"), ()).arguments
     assert words == ("--sizes", "2", "4", "--modules", "moe_act", "mlp", "--freq", "([0]*1+[1]*7)")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        r"""$(echo "$OVERRIDES" | tr '\n' ' ' | sed 's/  \+/ /g')""",
+        "$(echo ${OVERRIDES} | xargs)",
+        "`echo $OVERRIDES`",
+    ],
+)
+def test_words_that_are_brought_onto_one_line_are_read(tmp_path, command):
+    """Megatron-Bridge's scripts of gpt-oss build their command so."""
+    script = tmp_path / "a.sh"
+    script.write_text(
+        'OVERRIDES=" model.tensor_model_parallel_size=2 \\\n  train.global_batch_size=64"\n'
+        f'CMD="python run_recipe.py --recipe llama3_8b_pretrain_config"\nCMD="$CMD {command}"\nsrun bash -c "$CMD"\n'
+    )
+    judged = read_launch(LaunchQuestion(framework="bridge", file=script, world=8))
+    assert (judged.proposal.tp, judged.proposal.global_batch) == (2, 64)
+    assert "no value in" not in " ".join(judged.notes)
+
+
+def test_what_other_commands_print_stays_open(tmp_path):
+    script = tmp_path / "a.sh"
+    script.write_text("A=4\nsrun python run.py --recipe llama3_8b train.global_batch_size=$(echo $A | wc -c)\n")
+    with pytest.raises(InputError, match="values are not in the file"):
+        read_launch(LaunchQuestion(framework="bridge", file=script, world=8))

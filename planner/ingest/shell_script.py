@@ -18,7 +18,7 @@ from hardware.errors import InputError
 from planner.ingest.options import whole
 from planner.ingest.shell_conditions import Branch, Case, condition, whole_number
 from planner.ingest.shell_functions import Functions, Statement
-from planner.ingest.shell_words import ARM_END, Pieces, closing_bracket, literal, statements
+from planner.ingest.shell_words import ARM_END, Pieces, closing_bracket, echoed_variable, literal, statements
 
 MOST_SCRIPT_BYTES: Final = 1 << 20
 MOST_VALUE: Final = 200_000
@@ -419,6 +419,9 @@ def _value(text: str, index: int, state: _State) -> tuple[tuple[str, ...], int]:
     if text.startswith(("$(", "`"), index):
         end = text.find("`", index + 1) if text[index] == "`" else closing_bracket(text, index + 1, "command")
         end = len(text) if end < 0 else end + 1
+        echoed = echoed_variable(text[index:end].strip("`$()"))
+        if echoed in state.values:
+            return (" ".join(" ".join(state.values[echoed]).split()),), end
         return (_not_known(text[index:end], state),), end
     if text.startswith("${", index):
         end = closing_bracket(text, index + 1, "expansion") + 1

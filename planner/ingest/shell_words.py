@@ -12,6 +12,9 @@ from typing import Final
 from hardware.errors import InputError
 
 _HERE: Final = re.compile(r"<<(-?)[ \t]*(?:'(\w+)'|\"(\w+)\"|\\?(\w+))")
+_BLANKS: Final = r"(?: *\| *(?:tr (?:-s|-d)?[ '\"\\n]+|sed -?E? *'s/[ \\+*s]+/ ?/g'|xargs))*"
+_ECHOED: Final = re.compile(r"(?:echo|printf '%s')(?: -n)? +\"?\$\{?(?P<name>[A-Za-z_]\w*)\}?\"?" + _BLANKS)
+MOST_ECHOED: Final = 200
 ARM_END: Final = ";;"
 """End of an arm of ``case``, a statement of its own."""
 Pieces = tuple[tuple[str, str], ...]
@@ -116,6 +119,15 @@ def _closing_quote(text: str, index: int, where: str) -> int:
     if index >= len(text):
         raise InputError("a double quote is not closed", allowed="a shell script", where=where)
     return index
+
+
+def echoed_variable(command: str) -> str:
+    """Name of the variable that a command prints, at most with its blanks changed; empty for any other command.
+
+    Such as ``echo "$A" | tr -s ' ' | xargs``, by which scripts bring words onto one line.
+    """
+    found = _ECHOED.fullmatch(command.strip()) if len(command) <= MOST_ECHOED else None
+    return found["name"] if found else ""
 
 
 def closing_bracket(text: str, index: int, where: str) -> int:
