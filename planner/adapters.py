@@ -99,6 +99,16 @@ def with_adapters(
     return replace(job, trained_share=share, adapter_modules=modules, adapter_rank=rank)
 
 
+def with_adapters_of(job: TrainingJob, other: TrainingJob) -> TrainingJob:
+    """Return a job that trains what another one trains: its adapters, or the whole model."""
+    return replace(
+        job,
+        trained_share=other.trained_share,
+        adapter_modules=other.adapter_modules,
+        adapter_rank=other.adapter_rank,
+    )
+
+
 def without_adapters(job: TrainingJob) -> TrainingJob:
     """Return a job that trains the whole model."""
     return replace(job, trained_share=1.0, adapter_modules=(), adapter_rank=0)

@@ -150,6 +150,38 @@ def test_a_report_is_carried_to_the_framework_that_is_asked(saved, tmp_path):
     assert json.loads(out.read_text())["request"]["framework"] == "bridge"
 
 
+def test_adapters_are_carried_or_refused_by_who_has_none(tmp_path):
+    """They were dropped, and the port was one of training all parameters."""
+    file, out = tmp_path / "lora.json", tmp_path / "port.json"
+    words = ["estimate", "llama32_1b", "dgx-h100:1", "--global-batch", "16", "--seq", "2048", "--lora-rank", "8"]
+    assert RUN.invoke(app, [*words, "--framework", "bridge", "--json", str(file)]).exit_code == 0
+    carry_on = ["search", "dgx-a100:1", "--from", str(file), "--top", "1", "--json", str(out)]
+    for more in (["--framework", "nemo"], ["--precision", "fp16"]):
+        assert RUN.invoke(app, [*carry_on, *more]).exit_code == 0
+        assert json.loads(out.read_text())["request"]["lora_rank"] == 8
+    result = RUN.invoke(app, [*carry_on, "--framework", "megatron"])
+    assert result.exit_code == 2
+    assert "--lora-rank with framework megatron; allowed: bridge, nemo, deepspeed, none" in result.output
+
+
+@pytest.mark.parametrize(
+    ("machine", "group", "what"),
+    [
+        ("dgx-a100:4", 8, ["dp 16 -> 32"]),
+        ("dgx-a100:1", 0, ["dp 16 -> 8"]),
+        ("gb200-nvl72:3", 0, ["dp 16 -> 12", "ranks that ZeRO shards over 8 -> all"]),
+    ],
+)
+def test_groups_that_zero_shards_over_stay_as_large(tmp_path, machine, group, what):
+    file = tmp_path / "groups.json"
+    words = ["estimate", "llama32_1b", "dgx-h100:2", "--global-batch", "96", "--seq", "2048", "--zero", "3"]
+    words += ["--framework", "torchtitan", "--shard-group", "8", "--json", str(file)]
+    assert RUN.invoke(app, words).exit_code == 0
+    found = port(recipe_in(asking(machine, file=file)), asking(machine, file=file))
+    assert [change.what for change in found.forced] == what
+    assert found.carried.layout.first.shard_group == group
+
+
 def test_a_port_to_a_machine_of_a_file_can_be_explained(saved, tmp_path):
     machine = tmp_path / "mine.toml"
     machine.write_text('name = "mine"\n[[island]]\nnode = "dgx-h100"\nnodes = 1\n')

@@ -12,6 +12,7 @@ from costmodels.workload import presets
 from costmodels.workload.model import ModelSpec
 from hardware.cluster import Cluster
 from hardware.errors import InputError
+from planner.adapters import with_adapters_of
 from planner.advice.remedies import Remedy, remedies
 from planner.ingest.judged import JudgedLaunch
 from planner.launches.check import cluster_of, is_preset_alone, job_of_launch, layout_of_proposal, read_launch
@@ -185,7 +186,8 @@ def _request(recipe: Recipe, asked: Question, machine: Cluster) -> PlanRequest:
     precision = asked.precision
     job = recipe.job
     if job is None or precision != recipe.precision:
-        job = job_of(recipe.framework, precision, global_batch=batch, seq=seq)
+        told, job = job, job_of(recipe.framework, precision, global_batch=batch, seq=seq)
+        job = job if told is None else with_adapters_of(job, told)
     job = stated_job(job, asked.software, precision, any_framework=recipe.framework is Framework.NONE)
     asked = replace(
         asked,
@@ -278,6 +280,11 @@ def _on_gpus(recipe: Recipe, request: PlanRequest) -> tuple[Layout | None, list[
         changes.append(Change(what=str(near[0]), why=_rules(broken)))
         proposal = near[0].proposal
     layout = layout_of_proposal(proposal)
+    ranks = layout.first.dp * layout.first.cp
+    if first.shard_group not in (0, layout.first.shard_group or ranks):
+        why = f"dp x cp {first.dp * first.cp} -> {ranks}"
+        told = f"ranks that ZeRO shards over {first.shard_group} -> {_sharded_over(layout.first)}"
+        changes.append(Change(what=told, why=why))
     same = (proposal.pp, proposal.vpp) == (before.pp, before.vpp)
     return _with_recompute(layout, before) if same else layout, changes
 
@@ -306,7 +313,11 @@ def _proposal(recipe: Recipe, request: PlanRequest) -> Proposal:
         world=request.cluster.gpus,
         precision=request.job.precision.name,
     )[0]
-    return replace(told, world=request.cluster.gpus, dp=0)
+    ranks = request.cluster.gpus // (told.tp * told.pp)
+    group = told.shard_group if told.shard_group and ranks % told.shard_group == 0 else 0  # as large as a node, or all
+    instances = ranks // group if group else 1
+    switches = replace(told.switches, optimizer_instances=instances)
+    return replace(told, world=request.cluster.gpus, dp=0, shard_group=group, switches=switches)
 
 
 def _broken(layout: Layout, request: PlanRequest) -> tuple[Violation, ...]:

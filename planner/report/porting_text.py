@@ -7,20 +7,22 @@ from typing import Final
 from rich.console import RenderableType
 from rich.text import Text
 
+from costmodels.job import TrainingJob
 from costmodels.workload import presets
 from hardware.errors import InputError
 from hardware.nouns import count
 from hardware.text_file import read_text_file
+from planner.adapters import asked_adapters, said_targets
 from planner.export.layout_json import read_layout
 from planner.launches.porting import Port, Recipe, recipe_of_launch
 from planner.plan_report import RankedLayout
-from planner.question import LaunchQuestion, PortQuestion
+from planner.question import LaunchQuestion, PortQuestion, job_of
 from planner.report.console import section
 from planner.report.json_reader import MOST_BYTES, read_report
 from planner.report.json_report import Json, layout_to_json
 from planner.report.layout_text import bullets
 from planner.report.words import gib, layout_text, seconds
-from planner.request import Framework
+from planner.request import Framework, PlanRequest
 
 _FRAMEWORK: Final = Framework.MEGATRON.value
 """Whose launch a file is that neither says so nor is said to be another's."""
@@ -83,8 +85,17 @@ def _recipe_of_report(question: PortQuestion) -> Recipe:
         seq=request.job.seq,
         precision=request.job.precision.name,
         framework=framework,
-        job=request.job if framework is request.framework else None,
+        job=request.job if framework is request.framework else _elsewhere(request, framework),
     )
+
+
+def _elsewhere(request: PlanRequest, framework: Framework) -> TrainingJob | None:
+    """The job of a report under another framework, where it says more than a fresh one: what is trained."""
+    rank = request.job.adapter_rank
+    if not rank:
+        return None
+    fresh = job_of(framework, request.job.precision.name, global_batch=request.job.global_batch, seq=request.job.seq)
+    return asked_adapters(fresh, request.model, framework, rank, said_targets(request.job))
 
 
 def _recipe_of_layout(question: PortQuestion) -> Recipe:
