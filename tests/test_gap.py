@@ -91,6 +91,15 @@ def test_runs_repeat_within_a_few_percent():
     assert explain_gap(request, TP, 1.02 * estimate(request, TP).cost.step.total_s).suspects == ()
 
 
+def test_a_time_in_another_unit_is_laid_to_no_part():
+    request = asked("llama3_8b", "dgx-h100:1")
+    ranked = estimate(request, TP)
+    console = Console(file=io.StringIO(), width=200)
+    print_gap(console, explain_gap(request, TP, 1000.0 * ranked.cost.step.total_s), ranked.evidence)
+    assert "1,000 times the prediction is no matter of speed. Look at the unit" in console.file.getvalue()
+    assert "Most likely" not in console.file.getvalue()
+
+
 def test_a_run_faster_than_the_peak_rate_is_laid_to_no_part():
     request = asked("llama3_8b", "dgx-h100:1")
     cost = estimate(request, TP).cost

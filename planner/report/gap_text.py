@@ -17,6 +17,7 @@ from planner.report.words import interval, percent, seconds
 
 CLEAR: Final = 0.5  # the share of the difference from which on one part is named alone
 LEAST_SHARE: Final = 0.02  # parts below it are left out
+OTHER_UNIT: Final = 100.0  # times the prediction from which on a time is taken to be in another unit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +95,13 @@ def print_gap(console: Console, gap: Gap, evidence: Evidence, slow_device: float
         text = (
             f"  No run is as fast: at the peak rate the model's FLOPs alone take {seconds(gap.peak_s)}. Look at the "
             "unit of the time (seconds of a step), the batch, the sequence, the model and the number of GPUs."
+        )
+        show(console, section(title, Text(text)))
+        return
+    if gap.measured_s > OTHER_UNIT * gap.predicted_s:
+        text = (
+            f"  {gap.measured_s / gap.predicted_s:,.0f} times the prediction is no matter of speed. Look at the unit "
+            "of the time (seconds of a step, not milliseconds), the batch, the sequence, the model and how many GPUs."
         )
         show(console, section(title, Text(text)))
         return
