@@ -118,3 +118,27 @@ def test_what_a_model_with_vision_freezes_is_a_field_of_it():
     judged = read_launch(LaunchQuestion(framework="bridge", arguments=words, world=8, model="llama3_8b"))
     assert judged.legal, judged.violations
     assert not judged.unknown
+
+
+def test_a_recipe_of_fsdp_shards_weights_unless_an_override_says_otherwise():
+    """``qwen35_vl_35b_a3b_sft_2gpu_h100_bf16_fsdp_config`` of Megatron-Bridge sets Megatron FSDP and its format."""
+    words = ("--recipe", "llama3_8b_pretrain_fsdp_config", "train.global_batch_size=32")
+    judged = read_launch(LaunchQuestion(framework="bridge", arguments=words, world=8))
+    assert judged.legal, judged.violations
+    assert judged.layout.first.zero == 3
+    plain = read_launch(LaunchQuestion(framework="bridge", arguments=(*words, "ddp.use_megatron_fsdp=false"), world=8))
+    assert plain.layout.first.zero == 1
+    assert read_launch(told("bridge", *words[2:])).layout.first.zero == 1
+
+
+@pytest.mark.parametrize(
+    ("word", "zero", "precision"),
+    [
+        ("ddp.use_megatron_fsdp=false", 1, "bf16"),
+        ("model.fp16=false", 1, "bf16"),
+    ],
+)
+def test_what_is_switched_off_leaves_the_recipes_other_choice(word, zero, precision):
+    """A switch off of FSDP or of fp16 says nothing against the distributed optimizer and bf16 of every recipe."""
+    judged = read_launch(told("bridge", word, "train.global_batch_size=32"))
+    assert (judged.layout.first.zero, judged.precision) == (zero, precision)

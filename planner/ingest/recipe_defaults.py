@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Final
 
 from costmodels.workload.model import ModelSpec
@@ -27,6 +28,11 @@ _ALONE: Final = "expert tensor parallelism is not set: 1 with ep, as Megatron-Br
 _ALONE_SINCE: Final = (0, 6)
 """Version of Megatron-Bridge whose models/transformer_config.py has _set_moe_expert_tensor_parallel_default."""
 _WITH_TP: Final = "expert tensor parallelism is not set: unless the recipe sets it, tp's value counts for experts too"
+_FSDP: Final = "--use-megatron-fsdp"
+_OF_FSDP: Final = MappingProxyType(
+    {"--data-parallel-sharding-strategy": "optim_grads_params", "--ckpt-format": "fsdp_dtensor"}
+)
+"""What recipes named so set: Megatron-Bridge ``recipes/qwen_vl/h100/qwen35_vl.py``, ``recipes/nemotronh/gb200``."""
 _OF_EXPERTS: Final = (("--moe-token-dispatcher-type", "alltoall"),)
 """What providers of mixtures set in Megatron-Bridge (models/*/*_provider.py) and NeMo (collections/llm/gpt/model);
 Megatron-LM's own default is another."""
@@ -53,11 +59,11 @@ def with_recipe_defaults(
     tuple of list
         The flags, and the notes.
     """
-    words, told = list(flags), []
+    words, told = _with_fsdp(list(flags), decided, given)
     experts = bool(model and facts_of(model).experts)
     mixture = experts or "--num-experts" in words
     for flag, answered, name in (*_ASSUMED, *(_ASSUMED_OF_EXPERTS if mixture else ())):
-        if not any(word in words or word in decided for word in answered):
+        if flag not in decided and not any(word in words for word in answered):
             words.append(flag)
             told.append(name)
     told += [name for name, flag in _DEGREES if flag not in words and flag not in decided]
@@ -74,6 +80,17 @@ def with_recipe_defaults(
         notes += [_ALONE] if alone else [_WITH_TP] if "--tensor-model-parallel-size" in words else []
     words, batch = _with_batch(words, given.world)
     return words, [*notes, *batch]
+
+
+def _with_fsdp(words: list[str], decided: Sequence[str], given: LaunchInput) -> tuple[list[str], list[str]]:
+    """Flags with Megatron FSDP where a recipe of Megatron-Bridge has it by its name, and what is assumed of it."""
+    named = given.framework is Framework.BRIDGE and "_fsdp_" in f"_{given.text.recipe}_"
+    if not named or _FSDP in decided:
+        return words, []
+    settings = {flag: value for flag, value in _OF_FSDP.items() if flag not in words and flag not in decided}
+    added = [] if _FSDP in words else [_FSDP]
+    told = ["Megatron FSDP"] if added else []
+    return [*words, *added, *(word for pair in settings.items() for word in pair)], told
 
 
 def _with_batch(words: Sequence[str], world: int) -> tuple[list[str], list[str]]:
