@@ -241,3 +241,17 @@ def test_galvatron_asks_the_vocabulary_too(tmp_path, changes, part):
     told = " ".join((*judged.notes, *(violation.message for violation in judged.violations)))
     assert judged.legal == (part in ("", "no price")), judged.violations
     assert part in told
+
+
+@pytest.mark.parametrize(
+    ("words", "legal"),
+    [
+        (("--parallelism.expert_parallel_degree", "3"), False),
+        (("--parallelism.expert_parallel_degree", "4"), True),
+        (("--parallelism.expert_parallel_degree", "8", "--parallelism.data_parallel_replicate_degree", "2"), False),
+    ],
+)
+def test_the_mesh_of_experts_is_made_of_dense_models_too(words, legal):
+    """``_unflatten`` of torchtitan 0.3 raises: (pp, replicas, sharded // ep, ep) does not multiply out to the ranks."""
+    found = broken(titan("llama3_8b", *words))
+    assert ("torchtitan-ep-grid" not in found) == legal

@@ -75,7 +75,34 @@ def switch_violations(launch: TitanLaunch, checkpoint: str, model: ModelFacts) -
     if told and not launch.old and not read.has(UNCAPTURED):
         what = f"CUDA graphs, which are on, do not capture {told}"
         found.append(_refused(what, UNCAPTURED, "torchtitan-cuda-graphs"))
-    return tuple(found)
+    return (*found, *_dense_grid(launch, model, ep))
+
+
+def _dense_grid(launch: TitanLaunch, model: ModelFacts, ep: int) -> tuple[Violation, ...]:
+    """The mesh of experts is made of a model without experts too: ep divides what is sharded."""
+    read = launch.arguments
+    tp, cp = read.number(_P + "tensor_parallel_degree", 1), read.number(_P + "context_parallel_degree", 1)
+    pp, replicas = (
+        read.number(_P + "pipeline_parallel_degree", 1),
+        read.number(_P + "data_parallel_replicate_degree", 1),
+    )
+    if model.experts or ep < 2 or min(tp, cp, pp, replicas) < 1:
+        return ()
+    stated = read.number(_P + "data_parallel_shard_degree", -1)
+    shard = stated if stated > 0 else launch.world // (replicas * cp * tp * pp)
+    sharded = shard * cp * tp
+    if sharded % ep == 0:
+        return ()
+    option = _P + "expert_parallel_degree"
+    return (
+        Violation(
+            rule="torchtitan-ep-grid",
+            message=f"ep {ep} does not divide sharded dp x cp x tp = {sharded}; allowed: {option} 1",
+            values={"argument": option},
+            found=Found.GROUPS,
+            source="torchtitan 0.3, distributed/parallel_dims.py: the sparse mesh is made for every model",
+        ),
+    )
 
 
 def _refused(what: str, option: str, rule: str) -> Violation:
