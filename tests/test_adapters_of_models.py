@@ -129,6 +129,7 @@ BRIDGE = ("model.tensor_model_parallel_size=2", "train.global_batch_size=8", "mo
 def test_launches_of_megatron_bridge_say_their_adapters(words, rank, targets):
     judged = read_launch(LaunchQuestion(framework="bridge", world=8, arguments=words))
     assert judged.legal, judged.violations
+    assert not [name for name in judged.unjudged if name.startswith("peft.")]
     assert judged.proposal is not None
     priced = job_of_launch(judged, judged.proposal)
     assert (priced.adapter_rank, said_targets(priced)) == (rank, targets)

@@ -23,6 +23,8 @@ _KINDS: Final = ("--finetuning-type", "--train-type", "--tuner-type", "--sft-typ
 _QUANTIZED: Final = ("--quantization-bit", "--quant-bits", "--load-in-4bit", "--load-in-8bit")
 _NOTHING: Final = ("", "false", "null", "none", "0")
 _MODES: Final = ("--mode", "--peft_scheme", "--peft-scheme")
+READ: Final = ("peft", "peft.dim", "peft.target_modules")
+"""Overrides that :func:`of_overrides` reads."""
 _OF_MEGATRON: Final = 32
 _OF_TRAINERS: Final = 8
 _OF_TRL: Final = 16

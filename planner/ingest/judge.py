@@ -13,7 +13,7 @@ from costmodels.workload import presets
 from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
 from planner.choices import Loss
-from planner.ingest.adapters import Adapters, of_overrides, of_trainer
+from planner.ingest.adapters import READ, Adapters, of_overrides, of_trainer
 from planner.ingest.bridge import launcher_options_off, override_keys, read_overrides
 from planner.ingest.judge_stated import any_value, judge_deepspeed, judge_galvatron, judge_torchtitan
 from planner.ingest.judged import SOURCES, JudgedLaunch, LaunchInput, unknown_names
@@ -212,6 +212,7 @@ def _overrides(given: LaunchInput) -> JudgedLaunch:
     judged = _judged(given, launch, verdict, model, (*text.notes, *notes, *assumed))
     name = "Megatron-Bridge" if framework is Framework.BRIDGE else "NeMo"
     adapters = of_overrides(text, framework)
+    known = (*(_WORLD if framework is Framework.NEMO else ()), *(READ if adapters else ()))
     return replace(
         judged,
         adapters=adapters,
@@ -220,7 +221,7 @@ def _overrides(given: LaunchInput) -> JudgedLaunch:
         version=given.version,
         gradient_bytes=judged.gradient_bytes if read.gradients else 0.0,
         loss=Loss.WHOLE if _FUSED_LOSS in read.answered and _FUSED_LOSS not in read.flags else judged.loss,
-        unjudged=tuple(name for name in read.unjudged if framework is not Framework.NEMO or name not in _WORLD),
+        unjudged=tuple(name for name in read.unjudged if name not in known),
     )
 
 
