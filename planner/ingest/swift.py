@@ -16,11 +16,11 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
-from costmodels.workload import presets
 from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
 from planner.ingest.launch_text import LaunchText
 from planner.ingest.options import Option
+from planner.ingest.trainers import preset_of_path
 from planner.ingest.training_command import SWIFT
 from planner.rules.proposal import facts_of
 
@@ -78,7 +78,7 @@ def of_swift(
     """
     own = _told(text.arguments)
     told = {_NAMES.get(name, name): value for name, value in own.items() if name not in _OTHER}
-    found = model or next((named for name in _MODEL if (named := _preset(own.get(name, "")))), None)
+    found = model or next((named for name in _MODEL if (named := preset_of_path(own.get(name, "")))), None)
     experts = bool(found and facts_of(found).experts) or "--num-experts" in told
     settings = {**_DEFAULTS, **(_OF_EXPERTS if experts else {}), **told}
     if own.get("--torch-dtype") == _HALF and "--bf16" not in own:
@@ -121,8 +121,3 @@ def _told(words: Sequence[str]) -> dict[str, str]:
         elif name:
             found[name] = f"{found[name]} {word}".strip()
     return found
-
-
-def _preset(path: str) -> ModelSpec | None:
-    """The preset that the last part of a path begins with, such as ``qwen25_14b`` of ``Qwen/Qwen2.5-14B-mcore``."""
-    return presets.beginning(path.rstrip("/").rpartition("/")[2])

@@ -79,7 +79,12 @@ def model_named(text: LaunchText) -> ModelSpec | None:
     named = [told[name] for name in _MODELS if told.get(name)]
     if not named or (not _trainer(text, told) and _MODELS[0] not in told):
         return None
-    return presets.beginning(named[0].rstrip("/").rpartition("/")[2])
+    return preset_of_path(named[0])
+
+
+def preset_of_path(path: str) -> ModelSpec | None:
+    """The preset that the last part of a path begins with, such as ``qwen25_14b`` of ``Qwen/Qwen2.5-14B-mcore``."""
+    return presets.beginning(path.rstrip("/").rpartition("/")[2])
 
 
 def named_config(text: LaunchText) -> str:
