@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from planner.evidence.measured import MeasuredRun
+from planner.evidence.ranking import Ranking, ranking_of
 from planner.evidence.validate import Prediction, validate
 from planner.report.validation import kind
 
@@ -46,16 +47,6 @@ class Errors:
     def cells(self) -> str:
         """Return the row of a Markdown table."""
         return f"| {self.name} | {self.rows} | {_percent(self.median)} | {_percent(self.p90)} | {self.ratio:.2f} |"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ranking:
-    """How well one group of layouts was ordered."""
-
-    group: str
-    size: int
-    spearman: float
-    regret: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +119,7 @@ def rankings(predictions: Iterable[Prediction], path: Path) -> list[Ranking]:
             found = by_id.get(row["run_id"])
             if found is not None and found.step_time_s and found.run.step_time_s:
                 groups[row["group"]].append((found.step_time_s, found.run.step_time_s))
-    return [_ranking(name, np.array(pairs)) for name, pairs in groups.items() if len(pairs) >= LEAST_GROUP]
+    return [ranking_of(name, *np.array(pairs).T) for name, pairs in groups.items() if len(pairs) >= LEAST_GROUP]
 
 
 def comparisons(predictions: Iterable[Prediction], path: Path) -> list[Comparison]:
@@ -174,22 +165,6 @@ def comparison_lines(found: Sequence[Comparison]) -> list[str]:
     lines += ["| comparison that fails | measured | predicted |", "|---|---|---|"]
     lines += [f"| {w.faster} over {w.slower} ({w.id}) | {w.measured:.2f} | {w.predicted:.2f} |" for w in wrong[:WORST]]
     return [*lines, ""]
-
-
-def _ranking(name: str, pairs: np.typing.NDArray[np.float64]) -> Ranking:
-    predicted, measured = pairs.T
-    orders = [_ranks(values) - _ranks(values).mean() for values in (predicted, measured)]
-    spread = float(np.sqrt((orders[0] ** 2).sum() * (orders[1] ** 2).sum()))
-    regret = float(measured[int(predicted.argmin())] / measured.min() - 1.0)
-    spearman = float((orders[0] * orders[1]).sum() / spread) if spread else 0.0
-    return Ranking(group=name, size=len(pairs), spearman=spearman, regret=regret)
-
-
-def _ranks(values: np.typing.NDArray[np.float64]) -> np.typing.NDArray[np.float64]:
-    """Ranks with ties at their mean."""
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ends = np.cumsum(counts)
-    return np.asarray((ends - (counts - 1) / 2.0)[inverse])
 
 
 def _percent(share: float) -> str:

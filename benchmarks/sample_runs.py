@@ -1,22 +1,30 @@
 """Choose measured runs that span everything, as the table of facts behind the accuracy gates.
 
     python benchmarks/sample_runs.py RUNS.csv... --out tests/reference/measured_runs.csv [--most 3]
+    python benchmarks/sample_runs.py RUNS.csv... --groups GROUPS.csv --out tests/reference/ranked_runs.csv [--most 3]
 
 Runs are grouped by study, hardware, precision, kind of model and status; ``--most`` of each group are taken at even
 distances in the order of the tables, so that nothing about their errors decides. Only columns that pricing reads are
 kept, and of free remarks only the phrases that it understands.
+
+With ``--groups`` whole groups of layouts that were measured side by side are taken, for the gates of the order: of the
+groups of each study that hold 5 to 32 layouts whose step time is predicted ``--most`` at even distances in the order of
+the table.
 """
 
 import argparse
 import csv
 import re
 from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Final, TypeVar
 
 import numpy as np
-from accuracy import APART, family, kind
+from accuracy import APART, LEAST_GROUP, family, kind
 
 from planner.evidence.measured import MeasuredRun, read_runs
+from planner.evidence.validate import predict
 
 COLUMNS = (
     *("id", "source", "source_version", "date", "framework", "model", "params_b", "layers", "hidden_size"),
@@ -30,7 +38,7 @@ PHRASES = (
     r"kernel: [^;]*",
     r"^FSDP; ",
     r"offload (?:ratio )?alpha=[\d.]+",
-    r"zero as stated: 3 \+ CPU offload",
+    r"zero as stated: [^;]*",
     r"bnb optimizer",
     r"recompute as stated: [^;]*",
     r"GB=1e9",
@@ -38,6 +46,8 @@ PHRASES = (
     r"max_allocated|max_memory_allocated|peak allocated|max allocated|nvidia-smi|first/last nodes",
 )
 STATUSES = ("ok", "oom", "memory_only")
+MOST_OF_A_GROUP: Final = 32
+T = TypeVar("T")
 
 
 def key(run: MeasuredRun) -> tuple[str, ...]:
@@ -63,24 +73,54 @@ def stated(run: MeasuredRun, column: str) -> str:
     return run.text(column)
 
 
+def spread(items: Sequence[T], most: int) -> list[T]:
+    """Return at most so many of a sequence, at even distances."""
+    picked = np.unique(np.linspace(0, len(items) - 1, min(most, len(items))).round().astype(int))
+    return [items[index] for index in picked]
+
+
+def of_every_kind(runs: Iterable[MeasuredRun], most: int) -> Iterator[tuple[str, MeasuredRun]]:
+    """Choose runs of every group of :func:`key`; the names of their groups of layouts are empty."""
+    kinds: dict[tuple[str, ...], list[MeasuredRun]] = defaultdict(list)
+    for run in runs:
+        if run.skipped is None and run.status in STATUSES and family(run) != APART:
+            kinds[key(run)].append(run)
+    for _, alike in sorted(kinds.items()):
+        yield from (("", run) for run in spread(alike, most))
+
+
+def side_by_side(runs: Iterable[MeasuredRun], groups: Path, most: int) -> Iterator[tuple[str, MeasuredRun]]:
+    """Choose whole groups of layouts of every study, as (name of the group, run)."""
+    timed = {
+        run.id: run for run in runs if run.skipped is None and run.status == "ok" and predict(run).error is not None
+    }
+    members: dict[str, dict[str, list[MeasuredRun]]] = defaultdict(lambda: defaultdict(list))
+    with groups.open(newline="", encoding="utf-8") as handle:
+        for row in csv.DictReader(handle):
+            if row["run_id"] in timed:
+                members[row["family"]][row["group"]].append(timed[row["run_id"]])
+    for study in sorted(members):
+        sized = [(name, rows) for name, rows in members[study].items() if LEAST_GROUP <= len(rows) <= MOST_OF_A_GROUP]
+        for name, rows in spread(sized, most) if sized else ():
+            yield from ((name, run) for run in rows)
+
+
 def main() -> None:
     """Write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", type=Path)
+    parser.add_argument("--groups", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--most", type=int, default=3)
     options = parser.parse_args()
-    groups: dict[tuple[str, ...], list[MeasuredRun]] = defaultdict(list)
-    for run in (run for path in options.runs for run in read_runs(path)):
-        if run.skipped is None and run.status in STATUSES and family(run) != APART:
-            groups[key(run)].append(run)
+    runs = [run for path in options.runs for run in read_runs(path)]
+    grouped = options.groups is not None
+    found = side_by_side(runs, options.groups, options.most) if grouped else of_every_kind(runs, options.most)
     with options.out.open("w", newline="", encoding="utf-8") as handle:
         writer = csv.writer(handle, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        for _, runs in sorted(groups.items()):
-            picked = np.unique(np.linspace(0, len(runs) - 1, min(options.most, len(runs))).round().astype(int))
-            for run in (runs[index] for index in picked):
-                writer.writerow([stated(run, name) for name in COLUMNS])
+        writer.writerow([*["group"][: int(grouped)], *COLUMNS])
+        for group, run in found:
+            writer.writerow([*[group][: int(grouped)], *(stated(run, name) for name in COLUMNS)])
 
 
 if __name__ == "__main__":
