@@ -100,8 +100,8 @@ def _switches_needed(judged: JudgedLaunch) -> tuple[str, ...]:
 
 def _filled(proposal: Proposal) -> Proposal:
     """The same grid with a batch whose micro-batches fill the pipeline."""
-    dp = proposal.world // max(1, proposal.tp * proposal.cp * proposal.pp)
-    return replace(proposal, dp=0, global_batch=max(1, dp) * proposal.micro_batch * proposal.pp)
+    dp = replicas_of(proposal.world, proposal.tp, proposal.cp, proposal.pp)
+    return replace(proposal, dp=0, global_batch=dp * proposal.micro_batch * proposal.pp)
 
 
 def _written(wanted: Proposal, read: torchtitan.TitanLaunch) -> Written:

@@ -22,7 +22,7 @@ from planner.question import LaunchQuestion, PortQuestion, Question, job_of, req
 from planner.request import Framework, Objective, PlanRequest
 from planner.rules.nearest import nearest_legal
 from planner.rules.proposal import Proposal, facts_of, proposals_of
-from planner.rules.verdict import Violation, check
+from planner.rules.verdict import Violation, broken_rules, check
 
 MOST_CHANGES: Final = 8
 """Forced changes in a row before a recipe is given up."""
@@ -263,7 +263,7 @@ def _on_gpus(recipe: Recipe, request: PlanRequest) -> tuple[Layout | None, list[
     changes: list[Change] = []
     first = before.first
     if gpus == before.gpus and request.job.global_batch == recipe.global_batch:
-        if not _broken(before, request):
+        if not broken_rules(before, request):
             return before, changes
     elif gpus != before.gpus:
         shards = first.tp * first.cp * before.pp
@@ -318,18 +318,6 @@ def _proposal(recipe: Recipe, request: PlanRequest) -> Proposal:
     instances = ranks // group if group else 1
     switches = replace(told.switches, optimizer_instances=instances)
     return replace(told, world=request.cluster.gpus, dp=0, shard_group=group, switches=switches)
-
-
-def _broken(layout: Layout, request: PlanRequest) -> tuple[Violation, ...]:
-    proposals = proposals_of(
-        layout,
-        facts_of(request.model),
-        global_batch=request.job.global_batch,
-        seq=request.job.seq,
-        world=layout.gpus,
-        precision=request.job.precision.name,
-    )
-    return tuple(violation for proposal in proposals for violation in check(proposal, request.framework))
 
 
 def _rules(broken: tuple[Violation, ...]) -> str:
