@@ -6,8 +6,7 @@ Galvatron 2.4.1 ``core/runtime/args_schema.py``.
 """
 
 from costmodels.workload.model import Attention, AttentionKind, LayerKind, ModelSpec, MoeFfn
-
-PREFIX = "runtime.model."
+from planner.ingest.galvatron import MODEL
 
 
 def size_overrides(model: ModelSpec) -> tuple[str, ...]:
@@ -51,5 +50,5 @@ def size_overrides(model: ModelSpec) -> tuple[str, ...]:
     if isinstance(ffn, MoeFfn):
         sizes |= {"num_moe_experts": ffn.experts, "moe_router_topk": ffn.top_k, "moe_ffn_hidden_size": ffn.hidden}
     return tuple(
-        f"{PREFIX}{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in sizes.items()
+        f"{MODEL}{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in sizes.items()
     )

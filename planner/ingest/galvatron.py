@@ -48,9 +48,8 @@ _OTHERS: Final = (
 _DEFAULTS: Final = MappingProxyType({"tp_consecutive_flags": 1, "cp_sizes_enc": 1, "ep_sizes_enc": 1})
 _SCHEDULES: Final = MappingProxyType({"pipedream_flush": Schedule.ONE_F_ONE_B, "gpipe": Schedule.GPIPE})
 _STAGES: Final = MappingProxyType({"ddp": 0, "zero2": 2, "zero3": 3})
-
-
-_MODEL: Final = "runtime.model."
+MODEL: Final = "runtime.model."
+"""What the overrides of a model's sizes begin with."""
 _SIZES: Final = ("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size", "vocab_size")
 
 
@@ -64,7 +63,7 @@ class GalvatronLaunch:
     unread: tuple[str, ...]
 
 
-def model_of(launch: "GalvatronLaunch") -> ModelSpec | None:
+def model_of(launch: GalvatronLaunch) -> ModelSpec | None:
     """Return the model whose sizes the overrides state; None where they leave them to a file.
 
     Raises
@@ -72,7 +71,7 @@ def model_of(launch: "GalvatronLaunch") -> ModelSpec | None:
     InputError
         The sizes do not go together.
     """
-    told = {name.removeprefix(_MODEL): value for name, value in launch.overrides.items() if name.startswith(_MODEL)}
+    told = {name.removeprefix(MODEL): value for name, value in launch.overrides.items() if name.startswith(MODEL)}
 
     def size(name: str, default: int = 0) -> int:
         return whole(told.get(name, "")) or default
