@@ -18,6 +18,7 @@ from costmodels.table import Floats, StrategyTable
 from costmodels.workload.ends import LOGITS
 from costmodels.workload.feedforward import DISPATCH
 from costmodels.workload.kernels import SCORE_ELEMENTS, Softmax
+from costmodels.workload.linear_loss import LinearLoss
 from costmodels.workload.op import Op, OpKind, Split
 from hardware.cluster import Accelerator
 
@@ -140,8 +141,9 @@ def _gemm(op: Op, grid: Grid, job: TrainingJob, machine: Machine) -> _Priced:
     accumulate_bytes = 2.0 * (job.software.gradient_bytes or job.precision.gradient_bytes)
     if job.software.separate_accumulation:
         accumulate_bytes = job.precision.activation_bytes
-    if op.name == LOGITS and job.software.linear_loss is not None:
-        return _head_in_parts(replace(shape, output_bytes=accumulate_bytes), job, machine, number_format)
+    loss = job.software.linear_loss
+    if op.name == LOGITS and loss is not None:
+        return _head_in_parts(replace(shape, output_bytes=accumulate_bytes), loss, job, machine, number_format)
     input_gradient = replace(shape, n=shape.k, k=shape.n)
     weight_gradient = replace(shape, m=shape.k, k=shape.m, output_bytes=accumulate_bytes)
     rows = shape.m * shape.groups * calls
@@ -190,14 +192,13 @@ def _adapter(op: Op, shape: GemmShape, job: TrainingJob, machine: Machine) -> _P
     )
 
 
-def _head_in_parts(shape: GemmShape, job: TrainingJob, machine: Machine, number_format: str) -> _Priced:
+def _head_in_parts(
+    shape: GemmShape, loss: LinearLoss, job: TrainingJob, machine: Machine, number_format: str
+) -> _Priced:
     """Product with the output matrix, made with the loss part by part, and both of its gradients.
 
     ``shape`` is the whole product; its ``output_bytes`` are what adding to the sum of the weight's gradients moves.
     """
-    loss = job.software.linear_loss
-    if loss is None:
-        raise ValueError("no loss in parts")
     written = job.precision.activation_bytes
     rows = loss.token_parts(np.asarray(shape.m), shape.n, int(np.max(shape.k)))
     columns = loss.column_parts(shape.n)
