@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from costmodels.workload.model import Attention, AttentionKind, LayerKind, ModelSpec, MoeFfn
+from planner.export.plan_checks import activation_of, norm_of
 
 _ACTIVATIONS: Final = MappingProxyType(
     {("silu", True): ("--swiglu",), ("relu2", False): ("--squared-relu",), ("gelu", False): ()}
@@ -31,7 +32,7 @@ def model_words(model: ModelSpec) -> tuple[str, ...]:
     words += [word for width in sorted(widths)[:1] for word in ("--kv-channels", str(width))]
     words += [] if model.tied_embeddings else ["--untie-embeddings-and-output-weights"]
     words += _ACTIVATIONS.get(_activation(model), ())
-    words += ["--normalization", "rmsnorm"] if model.final_norm_parameters == model.hidden else []
+    words += ["--normalization", "rmsnorm"] if norm_of(model) == "RMSNorm" else []
     words += [] if _biases(model) else ["--disable-bias-linear"]
     if model.learned_positions:
         return tuple(words)
@@ -83,4 +84,4 @@ def _biases(model: ModelSpec) -> list[bool]:
 
 def _activation(model: ModelSpec) -> tuple[str, bool]:
     gated = any(kind.ffn.gated for kind in _layers(model) if kind.ffn is not None)
-    return model.known_details.activation or ("silu" if gated else "gelu"), gated
+    return activation_of(model, gated=gated), gated

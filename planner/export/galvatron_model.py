@@ -6,6 +6,7 @@ Galvatron 2.4.1 ``core/runtime/args_schema.py``.
 """
 
 from costmodels.workload.model import Attention, AttentionKind, LayerKind, ModelSpec, MoeFfn
+from planner.export.plan_checks import norm_of
 from planner.ingest.galvatron import MODEL
 
 
@@ -41,7 +42,7 @@ def size_overrides(model: ModelSpec) -> tuple[str, ...]:
         "ffn_hidden_size": ffn.hidden,
         "vocab_size": model.vocab,
         "make_vocab_size_divisible_by": model.vocab_multiple,
-        "normalization": "RMSNorm" if model.final_norm_parameters == model.hidden else "LayerNorm",
+        "normalization": norm_of(model),
         "add_qkv_bias": attention.qkv_bias,
         "qk_layernorm": attention.qk_norm,
         "gated_linear_unit": ffn.gated,

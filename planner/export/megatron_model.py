@@ -15,6 +15,7 @@ from costmodels.workload.details import ModelDetails
 from costmodels.workload.model import Attention, AttentionKind, DeltaNet, DenseFfn, LayerKind, ModelSpec, MoeFfn
 from hardware.errors import InputError
 from planner.export.megatron_hybrid import hybrid_layer, is_hybrid, no_flag, state_arguments
+from planner.export.plan_checks import activation_of, norm_of
 
 _ACTIVATION_FLAGS: Final = MappingProxyType(
     {
@@ -142,9 +143,8 @@ def _norm(model: ModelSpec, details: ModelDetails) -> list[str]:
         raise no_flag(model, "norms after attention and feed-forward part alone", "norms before them")
     if model.final_norm_parameters not in (model.hidden, 2 * model.hidden):
         raise no_flag(model, f"a final norm of {model.final_norm_parameters} parameters", "RMSNorm or LayerNorm")
-    kind = "RMSNorm" if model.final_norm_parameters == model.hidden else "LayerNorm"
     plus_one = ["--apply-layernorm-1p"] if details.norm_plus_one else []
-    return ["--normalization", kind, "--norm-epsilon", f"{details.norm_epsilon:g}", *plus_one]
+    return ["--normalization", norm_of(model), "--norm-epsilon", f"{details.norm_epsilon:g}", *plus_one]
 
 
 def _bias(model: ModelSpec, kinds: list[LayerKind], attention: Attention) -> list[str]:
@@ -265,7 +265,7 @@ def _feed_forward(model: ModelSpec, kinds: list[LayerKind], details: ModelDetail
     if len(gated) != 1:
         raise no_flag(model, "gated and ungated feed-forward parts together", "one form")
     width = next(iter(dense)).hidden if dense else next(iter(experts)).hidden
-    arguments = ["--ffn-hidden-size", str(width), *_activation(model, gated.pop(), details)]
+    arguments = ["--ffn-hidden-size", str(width), *_activation(model, gated.pop())]
     if experts:
         sparse = [isinstance(kind.ffn, MoeFfn) for kind in kinds]
         arguments += _experts(next(iter(experts)), details)
@@ -273,8 +273,8 @@ def _feed_forward(model: ModelSpec, kinds: list[LayerKind], details: ModelDetail
     return arguments
 
 
-def _activation(model: ModelSpec, gated: bool, details: ModelDetails) -> tuple[str, ...]:
-    name = details.activation or ("silu" if gated else "gelu")
+def _activation(model: ModelSpec, gated: bool) -> tuple[str, ...]:
+    name = activation_of(model, gated=gated)
     flags = _ACTIVATION_FLAGS.get((name, gated))
     if flags is None:
         form = "gated" if gated else "ungated"

@@ -141,6 +141,16 @@ def has_experts(model: ModelSpec) -> bool:
     return any(isinstance(kind, LayerKind) and isinstance(kind.ffn, MoeFfn) for kind in model.kinds())
 
 
+def norm_of(model: ModelSpec) -> str:
+    """Name of a model's norms, in Megatron-LM's words: those of an RMSNorm have a scale alone."""
+    return "RMSNorm" if model.final_norm_parameters == model.hidden else "LayerNorm"
+
+
+def activation_of(model: ModelSpec, *, gated: bool) -> str:
+    """Name of a model's activation: the usual one of its form where nothing says which."""
+    return model.known_details.activation or ("silu" if gated else "gelu")
+
+
 def placed_environment(placement: Sequence[RankPlace]) -> tuple[tuple[str, str], ...]:
     """Variable that makes GPU numbers those of ``nvidia-smi``, when ranks are placed."""
     return (("CUDA_DEVICE_ORDER", "PCI_BUS_ID"),) if placement else ()
