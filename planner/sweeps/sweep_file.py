@@ -30,7 +30,7 @@ grids follow one another; a question that is asked twice is answered once. Files
 """
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Final
@@ -38,11 +38,11 @@ from typing import Final
 from costmodels.workload.fields import Fields
 from hardware.errors import InputError
 from hardware.text_file import read_toml_file
-from planner.question import Question
+from planner.question import Question, question_from
 
 MOST_POINTS: Final = 100_000
 _TOP: Final = ("title", "grid")
-_GRID: Final = (
+_AXES: Final = (
     "models",
     "clusters",
     "global_batches",
@@ -50,6 +50,8 @@ _GRID: Final = (
     "precisions",
     "frameworks",
     "power_caps_w",
+)
+_ALIKE: Final = (  # of all points of a grid, named as in a question
     "objective",
     "recompute",
     "fixed",
@@ -107,14 +109,14 @@ def read_sweep(path: Path) -> SweepFile:
 
 def _size(read: Fields) -> int:
     size = 1
-    for name in _GRID[:7]:
+    for name in _AXES:
         value = read.values.get(name)
         size *= len(value) if isinstance(value, list) and value else 1
     return size
 
 
 def _questions(read: Fields, folder: Path) -> list[Question]:
-    read.only(_GRID)
+    read.only((*_AXES, *_ALIKE))
     axes = (
         _texts(read, "models"),
         _texts(read, "clusters"),
@@ -124,8 +126,12 @@ def _questions(read: Fields, folder: Path) -> list[Question]:
         _texts(read, "frameworks", default=("megatron",)),
         _numbers(read, "power_caps_w"),
     )
+    alike = {name: value for name, value in read.values.items() if name in _ALIKE}
+    first = {"model": axes[0][0], "cluster": axes[1][0], "global_batch": axes[2][0]}
+    asked = question_from({**alike, **first}, read.where)
     return [
-        Question(
+        replace(
+            asked,
             model=_beside(model, folder),
             cluster=_beside(cluster, folder),
             global_batch=batch,
@@ -133,19 +139,7 @@ def _questions(read: Fields, folder: Path) -> list[Question]:
             precision=precision,
             framework=framework,
             power_cap_w=cap,
-            objective=read.text("objective", default="time"),
-            recompute=read.text("recompute", default="auto"),
-            fixed=read.texts("fixed"),
-            time_limit_s=read.number("time_limit_s", default=60.0),
-            thermal=read.flag("thermal", default=False),
-            launcher=read.text("launcher", default="torchrun"),
-            software=read.texts("software"),
-            offload=read.text("offload", default="none"),
-            loss=read.text("loss", default="default"),
-            lora_rank=read.whole("lora_rank", default=0),
-            lora_targets=read.text("lora_targets", default=""),
-            top=read.whole("top", default=10, least=1),
-            profile=_beside(read.text("profile", default=""), folder),
+            profile=_beside(asked.profile, folder),
         )
         for model, cluster, batch, seq, precision, framework, cap in product(*axes)
     ]
