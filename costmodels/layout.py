@@ -84,6 +84,11 @@ class Strategy:
         """Data-parallel degree of the experts."""
         return self.gpus // (self.ep * self.etp)
 
+    @property
+    def zero_group(self) -> int:
+        """Ranks that ZeRO shards dense states over."""
+        return self.shard_group or self.dp * self.cp
+
 
 @dataclass(frozen=True, kw_only=True)
 class StrategyRun:

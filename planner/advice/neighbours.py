@@ -179,8 +179,8 @@ def _shard_groups(request: PlanRequest, layout: Layout) -> Iterator[tuple[str, L
     first, tiers = layout.first, island_tiers(request.cluster.islands[layout.stages[0].island])
     ranks = first.dp * first.cp
     sizes = group_sizes(ranks, first.tp, first.ep * first.etp, tiers) if first.zero else ()
-    smaller = [size for size in sizes if size < (first.shard_group or ranks)]
-    larger = [size for size in sizes if size > (first.shard_group or ranks)]
+    smaller = [size for size in sizes if size < first.zero_group]
+    larger = [size for size in sizes if size > first.zero_group]
     for near in dict.fromkeys((*smaller[:1], *smaller[-1:], *larger[:1])):
         yield f"ZeRO over groups of {near} ranks", with_strategies(layout, shard_group=near)
     if first.shard_group:

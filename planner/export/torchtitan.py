@@ -191,7 +191,7 @@ def _data_degrees(grid: Strategy) -> tuple[int, int]:
         if grid.cp > 1:
             raise InputError(f"ZeRO 0 with cp {grid.cp}: torchtitan shards over cp", allowed="ZeRO 2 or 3, or cp 1")
         return grid.dp, 1
-    group = grid.shard_group or grid.dp * grid.cp
+    group = grid.zero_group
     if group % grid.cp:
         raise InputError(
             f"ZeRO over groups of {group} ranks with cp {grid.cp}: torchtitan shards over whole cp groups",

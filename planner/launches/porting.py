@@ -281,7 +281,7 @@ def _on_gpus(recipe: Recipe, request: PlanRequest) -> tuple[Layout | None, list[
         proposal = near[0].proposal
     layout = layout_of_proposal(proposal)
     ranks = layout.first.dp * layout.first.cp
-    if first.shard_group not in (0, layout.first.shard_group or ranks):
+    if first.shard_group not in (0, layout.first.zero_group):
         why = f"dp x cp {first.dp * first.cp} -> {ranks}"
         told = f"ranks that ZeRO shards over {first.shard_group} -> {_sharded_over(layout.first)}"
         changes.append(Change(what=told, why=why))
