@@ -119,7 +119,7 @@ def gathered_bytes(request: PlanRequest, ranked: RankedLayout) -> float:
 def zero_remark(ranked: RankedLayout) -> str:
     """Say what ZeRO gives in a layout: over how many ranks it shards, and what it exchanges when."""
     first = ranked.layout.first
-    ranks = first.shard_group or first.dp * first.cp
+    ranks = first.zero_group
     if ranks == 1:
         return "saves nothing: dp x cp is 1, there is no replica to shard over"
     held = {
@@ -140,4 +140,4 @@ def _values(request: PlanRequest, degree: str) -> list[int]:
     if degree == "shard_group":
         return [value for value in divisors(gpus) if value > 1]
     whole, highest = (batch, batch) if degree == "micro_batch" else (gpus, layers if degree == "pp" else gpus)
-    return [value for value in range(1, highest + 1) if whole % value == 0]
+    return [value for value in divisors(whole) if value <= highest]
