@@ -178,28 +178,25 @@ class IslandSearch:
             hosts = entry.rows.hosts(entry.order)
             if chunks is None or entry.rows.step_s(entry.row, hosts, chunks) > limit_s:
                 continue
-            layout = self._layout(entry, chunks)
-            if broken_rules(layout, self.request):
-                continue
-            cost = price_layout(self.pricings, layout)
-            if all(use.verdict is Verdict.FITS for use in cost.memory):
-                yield IslandPlan(layout=layout, cost=cost)
+            plan = self._priced(self._layout(entry, chunks))
+            if plan is not None:
+                yield plan
+
+    def _priced(self, layout: Layout) -> IslandPlan | None:
+        """Return a layout with its price; None where it is not legal or not safe."""
+        if broken_rules(layout, self.request):
+            return None
+        cost = price_layout(self.pricings, layout)
+        return IslandPlan(layout=layout, cost=cost) if all(use.verdict is Verdict.FITS for use in cost.memory) else None
 
     def _with_best_group(self, plan: IslandPlan) -> IslandPlan:
         """Return a plan with ZeRO over the groups of ranks that make it fastest; bounds know nothing of them."""
-        first, best = plan.layout.first, plan
+        first = plan.layout.first
         tiers = [tier for pricing in self.pricings for tier in pricing.tiers]
         free = self.request.fixed_degree("shard_group") is None and first.zero
         sizes = group_sizes(first.dp * first.cp, first.tp, first.ep * first.etp, tiers) if free else ()
-        for size in sizes:
-            layout = with_strategies(plan.layout, shard_group=size)
-            if broken_rules(layout, self.request):
-                continue
-            cost = price_layout(self.pricings, layout)
-            fits = all(use.verdict is Verdict.FITS for use in cost.memory)
-            if fits and cost.step.total_s < best.cost.step.total_s:
-                best = IslandPlan(layout=layout, cost=cost)
-        return best
+        grouped = (self._priced(with_strategies(plan.layout, shard_group=size)) for size in sizes)
+        return min([plan, *filter(None, grouped)], key=lambda one: one.cost.step.total_s)
 
     def _virtual_degrees(self, entry: _Open) -> tuple[int, ...]:
         pinned = pinned_virtual(self.request)
