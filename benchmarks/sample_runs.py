@@ -91,18 +91,19 @@ def of_every_kind(runs: Iterable[MeasuredRun], most: int) -> Iterator[tuple[str,
 
 def side_by_side(runs: Iterable[MeasuredRun], groups: Path, most: int) -> Iterator[tuple[str, MeasuredRun]]:
     """Choose whole groups of layouts of every study, as (name of the group, run)."""
-    timed = {
-        run.id: run for run in runs if run.skipped is None and run.status == "ok" and predict(run).error is not None
-    }
-    members: dict[str, dict[str, list[MeasuredRun]]] = defaultdict(lambda: defaultdict(list))
     with groups.open(newline="", encoding="utf-8") as handle:
-        for row in csv.DictReader(handle):
-            if row["run_id"] in timed:
-                members[row["family"]][row["group"]].append(timed[row["run_id"]])
+        rows = list(csv.DictReader(handle))
+    named = {row["run_id"] for row in rows}
+    ran = (run for run in runs if run.id in named and run.skipped is None and run.status == "ok")
+    timed = {run.id: run for run in ran if predict(run).error is not None}
+    members: dict[str, dict[str, list[MeasuredRun]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        if row["run_id"] in timed:
+            members[row["family"]][row["group"]].append(timed[row["run_id"]])
     for study in sorted(members):
-        sized = [(name, rows) for name, rows in members[study].items() if LEAST_GROUP <= len(rows) <= MOST_OF_A_GROUP]
-        for name, rows in spread(sized, most) if sized else ():
-            yield from ((name, run) for run in rows)
+        sized = [(name, held) for name, held in members[study].items() if LEAST_GROUP <= len(held) <= MOST_OF_A_GROUP]
+        for name, held in spread(sized, most):
+            yield from ((name, run) for run in held)
 
 
 def main() -> None:
@@ -118,9 +119,10 @@ def main() -> None:
     found = side_by_side(runs, options.groups, options.most) if grouped else of_every_kind(runs, options.most)
     with options.out.open("w", newline="", encoding="utf-8") as handle:
         writer = csv.writer(handle, lineterminator="\n")
-        writer.writerow([*["group"][: int(grouped)], *COLUMNS])
+        writer.writerow(["group", *COLUMNS] if grouped else COLUMNS)
         for group, run in found:
-            writer.writerow([*[group][: int(grouped)], *(stated(run, name) for name in COLUMNS)])
+            cells = [stated(run, name) for name in COLUMNS]
+            writer.writerow([group, *cells] if grouped else cells)
 
 
 if __name__ == "__main__":
