@@ -439,7 +439,8 @@ def _loss_word(request: PlanRequest, stated: Sequence[str]) -> str:
     """The loss in the words of a question: ``default`` where it is that of a job of the framework as stated."""
     job = request.job
     usual = job_of(request.framework, job.precision.name, global_batch=1, seq=1, stated=stated).software
-    return (Loss.DEFAULT if said_loss(job.software) is said_loss(usual) else said_loss(job.software)).value
+    said = said_loss(job.software)
+    return (Loss.DEFAULT if said is said_loss(usual) else said).value
 
 
 def _check_power(machine: Cluster, cap_w: float) -> None:

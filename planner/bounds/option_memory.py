@@ -183,10 +183,8 @@ class OptionMemory:
             Shape (S, O); nothing is said of others.
         """
         block = expand(grids, options, wanted)
-        room, flight = (
-            self._room_of(block.grids),
-            Flight(block.grids.table.pp, block.grids.num_microbatches, chunked=False),
-        )
+        room = self._room_of(block.grids)
+        flight = Flight(block.grids.table.pp, block.grids.num_microbatches, chunked=False)
         counts = part_weights(self.pricing)[: room.states_bytes.shape[0]]
         least = memory_bound(room, counts, flight).least_bytes
         fits = np.zeros(wanted.shape, dtype=np.bool_)

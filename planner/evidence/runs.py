@@ -122,6 +122,7 @@ def question_of(run: MeasuredRun) -> PricedRun:
     model = _model(run)
     software = _software(run)
     adapted = "lora" in run.text("model").lower()
+    by_rules = adapted and "mlcommons" in run.text("source").lower()
     recipe = _precision(run, software)
     job = TrainingJob(
         global_batch=grid.global_batch,
@@ -130,8 +131,8 @@ def question_of(run: MeasuredRun) -> PricedRun:
         software=software,
         optimizer_bytes=EIGHT_BIT_ADAM_BYTES if "bnb optimizer" in run.text("notes") else recipe.moment_bytes,
         trained_share=ADAPTER_SHARE if adapted else 1.0,
-        adapter_modules=MLPERF_ADAPTERS if adapted and "mlcommons" in run.text("source").lower() else (),
-        adapter_rank=MLPERF_RANK if adapted and "mlcommons" in run.text("source").lower() else 0,
+        adapter_modules=MLPERF_ADAPTERS if by_rules else (),
+        adapter_rank=MLPERF_RANK if by_rules else 0,
     )
     cluster = _cluster(run)
     layout = placed_on_islands(_layout(run, grid, model, job), cluster)
