@@ -171,3 +171,84 @@ def test_what_is_trained_in_place_of_all_parameters_is_said(tmp_path, words, ran
     assert told in " ".join(judged.notes)
     quantized = "quantized" in " ".join(judged.notes)
     assert quantized == ("quant_bits" in words)
+
+
+LORA = {
+    "llamafactory-cli train": "--finetuning_type lora --cutoff_len 2048",
+    "swift sft": "--tuner_type lora --max_length 2048",
+    "axolotl train": "--adapter lora --sequence_len 2048",
+    "trl sft": "--use_peft --max_length 2048",
+}
+MEGATRON_SWIFT = "NPROC_PER_NODE=8 megatron sft --model Qwen/Qwen2.5-7B --tuner_type lora --max_length 2048"
+SWITCHES = [
+    ("", False),
+    ("--load_in_4bit", True),
+    ("--load-in-4bit --logging_steps 1", True),
+    *[(f"--load_in_4bit{sign}{word}", True) for sign in " =" for word in ("true", "True", "yes", "1")],
+    *[(f"--load_in_4bit{sign}{word}", False) for sign in " =" for word in ("false", "False", "no", "0")],
+    ("--load_in_4bit --load_in_4bit false", False),
+    ("--load_in_4bit=no --load_in_4bit", True),
+]
+
+
+def trainer_checked(tmp_path, command, words):
+    """A launch of a trainer; all name their model by the option that one of them reads."""
+    config(tmp_path, "ds.json", {**AUTO, "zero_optimization": {"stage": 2}, "bf16": {"enabled": True}})
+    told = "--base_model" if command.startswith("axolotl") else "--model_name_or_path"
+    text = f"{command} {told} meta-llama/Llama-3.1-8B --deepspeed ds.json {words}"
+    return checked(tmp_path, text, world=8)
+
+
+@pytest.mark.parametrize("command", LORA)
+@pytest.mark.parametrize(("words", "quantized"), SWITCHES)
+def test_a_switch_of_any_trainer_is_told_in_any_words(tmp_path, command, words, quantized):
+    """``string_to_bool`` of Hugging Face's parser; a switch that is told nothing is on, the last of a name counts."""
+    judged = trainer_checked(tmp_path, command, f"{LORA[command]} {words}")
+    assert judged.adapters.quantized == quantized
+    assert ("the frozen weights are quantized" in " ".join(judged.notes)) == quantized
+
+
+@pytest.mark.parametrize(("words", "quantized"), SWITCHES)
+def test_a_switch_of_ms_swifts_megatron_is_told_in_any_words(tmp_path, words, quantized):
+    file = tmp_path / "launch.sh"
+    file.write_text(f"{MEGATRON_SWIFT} {words}")
+    judged = read_launch(LaunchQuestion(framework="megatron", file=file))
+    assert judged.adapters.quantized == quantized
+
+
+@pytest.mark.parametrize("command", LORA)
+@pytest.mark.parametrize(
+    ("told", "full"),
+    [
+        ("--gradient_checkpointing", True),
+        ("--gradient_checkpointing yes", True),
+        ("--gradient_checkpointing=1", True),
+        ("--gradient_checkpointing no", False),
+        ("--gradient-checkpointing=0", False),
+        ("--gradient_checkpointing --gradient_checkpointing false", False),
+    ],
+)
+def test_switches_that_shape_a_launch_are_read_alike(tmp_path, command, told, full):
+    judged = trainer_checked(tmp_path, command, f"{LORA[command]} {told}")
+    assert str(judged.layout.first.recompute) == ("full" if full else "none")
+
+
+@pytest.mark.parametrize("command", ["swift sft", "trl sft"])
+def test_a_default_that_is_on_is_switched_off_by_its_opposite(tmp_path, command):
+    assert str(trainer_checked(tmp_path, command, LORA[command]).layout.first.recompute) == "full"
+    told = f"{LORA[command]} --no_gradient_checkpointing"
+    assert str(trainer_checked(tmp_path, command, told).layout.first.recompute) == "none"
+
+
+@pytest.mark.parametrize(("told", "precision"), [("--fp16", "fp16"), ("--fp16 yes", "fp16"), ("--fp16 no", "bf16")])
+def test_ms_swifts_megatron_takes_a_bare_switch(tmp_path, told, precision):
+    file = tmp_path / "launch.sh"
+    file.write_text(f"{MEGATRON_SWIFT} {told}")
+    judged = read_launch(LaunchQuestion(framework="megatron", file=file))
+    assert judged.legal, judged.violations
+    assert judged.precision == precision
+
+
+def test_every_target_of_adapters_counts_not_the_first_alone(tmp_path):
+    judged = trainer_checked(tmp_path, "trl sft", "--use_peft --lora_target_modules down_proj q_proj --bf16")
+    assert judged.adapters.targets == ("attn", "mlp")

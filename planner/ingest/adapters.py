@@ -15,14 +15,15 @@ from typing import Final
 from planner.adapters import USUAL_TARGETS
 from planner.ingest.launch_text import LaunchText
 from planner.ingest.options import whole
+from planner.ingest.trainer_words import switched_on, told_options
 from planner.request import Framework
 
 _SCHEMES: Final = ("lora", "dora")
 _OF_QUANTIZED: Final = "qlora"
 _KINDS: Final = ("--finetuning-type", "--train-type", "--tuner-type", "--sft-type", "--adapter")
 _QUANTIZED: Final = ("--quantization-bit", "--quant-bits", "--load-in-4bit", "--load-in-8bit")
-_NOTHING: Final = ("", "false", "null", "none", "0")
-_MODES: Final = ("--mode", "--peft_scheme", "--peft-scheme")
+_NOTHING: Final = ("", "false", "null", "none")
+_MODES: Final = ("--mode", "--peft-scheme")
 READ: Final = ("peft", "peft.dim", "peft.target_modules")
 """Overrides that :func:`of_overrides` reads."""
 _OF_MEGATRON: Final = 32
@@ -69,7 +70,7 @@ def of_overrides(text: LaunchText, framework: Framework) -> Adapters | None:
     framework : Framework
         Megatron-Bridge or NeMo.
     """
-    told = _told(text.arguments)
+    told = _overrides(text.arguments)
     stated = {name: value for name, value in told.items() if name == "peft" or name.startswith("peft.")}
     schemes = [told[name].lower() for name in (*_MODES, "peft") if name in told]
     recipe = f"_{text.recipe}_"
@@ -92,21 +93,21 @@ def of_trainer(words: Sequence[str], *, separate: bool) -> Adapters | None:
     separate : bool
         As :attr:`Adapters.separate`.
     """
-    told = {name.replace("_", "-"): value for name, value in _told(words).items()}
+    told = told_options(words)
     kind = _first(told, *_KINDS)
-    peft = "--use-peft" in told and told["--use-peft"].lower() != "false"
+    peft = switched_on(told, "--use-peft")
     if not (peft or kind.startswith((*_SCHEMES, _OF_QUANTIZED))):
         return None
     rank = whole(_first(told, "--lora-rank", "--lora-r")) or (_OF_TRL if peft else _OF_TRAINERS)
     asked = _first(told, "--lora-target", "--lora-target-modules", "--target-modules")
-    quantized = kind == _OF_QUANTIZED or any(told.get(name, "").lower() not in _NOTHING for name in _QUANTIZED)
+    quantized = kind == _OF_QUANTIZED or any(switched_on(told, name) for name in _QUANTIZED)
     targets = targets_named(asked.replace(",", " ").split())
     return Adapters(rank=rank, targets=targets, separate=separate, quantized=quantized)
 
 
 def unpriced_kind(words: Sequence[str]) -> str:
     """What a trainer trains in place of all parameters that is no adapter of a known kind; empty for none."""
-    kind = _first({name.replace("_", "-"): value for name, value in _told(words).items()}, *_KINDS)
+    kind = _first(told_options(words), *_KINDS)
     return "" if kind in (*_NOTHING, "full") or kind.startswith((*_SCHEMES, _OF_QUANTIZED)) else kind
 
 
@@ -127,11 +128,9 @@ def targets_named(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(found) or USUAL_TARGETS
 
 
-def _told(words: Sequence[str]) -> dict[str, str]:
-    """Overrides and options of a launch by name, the value of an option behind it or after its sign."""
-    found: dict[str, str] = {}
-    for index, word in enumerate(words):
-        name, sign, value = word.lstrip("+").partition("=")
-        after = words[index + 1] if index + 1 < len(words) else ""
-        found[name] = value if sign or not word.startswith("--") else "" if after.startswith("--") else after
-    return {name: value.strip("'\"") for name, value in found.items()}
+def _overrides(words: Sequence[str]) -> Mapping[str, str]:
+    """``name=value`` words by name, and the options beside them."""
+    told = [word for word in words if not word.startswith("-") and "=" in word]
+    pairs = (word.lstrip("+").partition("=") for word in told)
+    options = told_options([word for word in words if word not in told])
+    return {**options, **{name: value.strip("'\"") for name, _, value in pairs}}

@@ -11,10 +11,10 @@ from typing import Any, Final
 from hardware.errors import InputError
 from planner.ingest.deepspeed_text import read_config
 from planner.ingest.launch_text import LaunchText
+from planner.ingest.trainer_words import FALSE, TRUE
 
 NEOX_SIGNS: Final = ("pipe_parallel_size", "model_parallel_size")
 """Keys, with underscores, by which a configuration is known as GPT-NeoX's."""
-_TRUTH: Final = ("true", "false")
 _NEOX_HALF: Final = ("bfloat16", "bf16", "fp16")
 
 
@@ -28,7 +28,8 @@ def spelled(words: Sequence[str], spellings: Mapping[str, str], options: Mapping
     spellings : mapping of str to str
         Other spellings of options, with hyphens.
     options : mapping of str to str
-        Options by name with the number of their values; ``0`` is a switch, which may be told ``true`` or ``false``.
+        Options by name with the number of their values; ``0`` is a switch, which may be told to be on or off
+        in the words of :mod:`planner.ingest.trainer_words`.
 
     Returns
     -------
@@ -48,8 +49,9 @@ def spelled(words: Sequence[str], spellings: Mapping[str, str], options: Mapping
             found.append(f"{known}{sign}{value}")
         else:
             told = value if sign else words[index] if index < len(words) else ""
-            index += not sign and told.lower() in _TRUTH
-            found += [] if told.lower() == "false" else [known]
+            index += not sign and told.lower() in (*TRUE, *FALSE)
+            found = [word for word in found if word != known]  # the last of a name counts
+            found += [] if told.lower() in FALSE else [known]
     return found
 
 

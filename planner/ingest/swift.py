@@ -11,7 +11,7 @@ CUDA_DEVICE_MAX_CONNECTIONS is set to 1. ``swift/megatron/model/utils.py``: no f
 experts have biases.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
@@ -20,6 +20,7 @@ from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
 from planner.ingest.launch_text import LaunchText
 from planner.ingest.options import Option
+from planner.ingest.trainer_words import switched_on, told_options
 from planner.ingest.trainers import preset_of_path
 from planner.ingest.training_command import SWIFT
 from planner.rules.proposal import facts_of
@@ -76,16 +77,16 @@ def of_swift(
     model : ModelSpec or None
         As the user names it; None: as the launch does.
     """
-    own = _told(text.arguments)
+    own = told_options(text.arguments)
     told = {_NAMES.get(name, name): value for name, value in own.items() if name not in _OTHER}
     found = model or next((named for name in _MODEL if (named := preset_of_path(own.get(name, "")))), None)
     experts = bool(found and facts_of(found).experts) or "--num-experts" in told
     settings = {**_DEFAULTS, **(_OF_EXPERTS if experts else {}), **told}
     if own.get("--torch-dtype") == _HALF and "--bf16" not in own:
         settings["--fp16"] = "true"
-    if settings.get("--fp16") == "true":
+    if switched_on(settings, "--fp16"):
         settings.pop("--bf16")
-    if found and facts_of(found).linear_bias and settings.get(_GROUPED, "false") != "false":
+    if found and facts_of(found).linear_bias and switched_on(settings, _GROUPED):
         settings["--no-bias-dropout-fusion"] = "true"
     words: list[str] = []
     for name, value in settings.items():
@@ -93,7 +94,7 @@ def of_swift(
         if option is None or (value == _NOTHING and option.choices and _NOTHING not in option.choices):
             continue
         switch = option.values == "0"
-        words += ([name] if value.lower() != "false" else []) if switch else [name, *value.split()]
+        words += ([name] if switched_on(settings, name) else []) if switch else [name, *value.split()]
     return replace(text, arguments=tuple(words), program="", environment=None), found
 
 
@@ -107,17 +108,3 @@ def refuse_unnamed(text: LaunchText, model: ModelSpec | None) -> None:
     """
     if model is None and "--num-layers" not in text.arguments:
         raise InputError("the model is not known", allowed="--model MODEL: a name of plan catalog models, or a file")
-
-
-def _told(words: Sequence[str]) -> dict[str, str]:
-    """Options in Megatron-LM's spelling with their values, joined by spaces."""
-    found: dict[str, str] = {}
-    name = ""
-    for word in words:
-        if word.startswith("--"):
-            name, _, value = word.partition("=")
-            name = name.replace("_", "-")
-            found[name] = value
-        elif name:
-            found[name] = f"{found[name]} {word}".strip()
-    return found

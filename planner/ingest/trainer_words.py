@@ -3,7 +3,8 @@
 References
 ----------
 LLaMA-Factory ``examples/train_full``, Axolotl ``examples``, ms-swift ``examples/train``: a YAML file of settings, or
-the same as options, names DeepSpeed's configuration by ``deepspeed``.
+the same as options, names DeepSpeed's configuration by ``deepspeed``. Hugging Face ``hf_argparser.py``
+(``string_to_bool``): a switch is told nothing, or yes, true, t, y, 1, or no, false, f, n, 0.
 """
 
 import tomllib
@@ -15,6 +16,10 @@ from typing import Any, Final
 
 _CONFIG: Final = "deepspeed"
 _NONE: Final = ("", "null")
+TRUE: Final = ("yes", "true", "t", "y", "1")
+FALSE: Final = ("no", "false", "f", "n", "0")
+"""What a switch is told, in lower case."""
+_OFF: Final = (*FALSE, "none", "null")
 
 
 @lru_cache(maxsize=1)
@@ -58,3 +63,41 @@ def as_options(overrides: Sequence[str]) -> tuple[str, ...]:
         elif value not in _NONE:
             found.append(f"--{name}={value}")
     return tuple(found)
+
+
+def told_options(words: Sequence[str]) -> Mapping[str, str]:
+    """Options as every trainer takes them: the last of a name counts, and a hyphen is an underscore.
+
+    Parameters
+    ----------
+    words : sequence of str
+        Arguments: ``--name``, ``--name value ...``, ``--name=value``. Words before the first option are left out.
+
+    Returns
+    -------
+    mapping of str to str
+        Names with hyphens; several values joined by blanks; an empty text for an option that is told none.
+    """
+    found: dict[str, str] = {}
+    name = ""
+    for word in words:
+        if word.startswith("--"):
+            name, _, value = word.partition("=")
+            name = name.replace("_", "-")
+            found[name] = value
+        elif name:
+            found[name] = f"{found[name]} {word}".strip()
+    return MappingProxyType(found)
+
+
+def switched_on(told: Mapping[str, str], name: str) -> bool:
+    """Whether an option is there and not told to be off: without a value, a switch is on.
+
+    Parameters
+    ----------
+    told : mapping of str to str
+        Of :func:`told_options`.
+    name : str
+        With hyphens.
+    """
+    return name in told and told[name].lower() not in _OFF

@@ -15,7 +15,7 @@ from planner.ingest.adapters import unpriced_kind
 from planner.ingest.deepspeed_sections import key_table
 from planner.ingest.launch_text import LaunchText
 from planner.ingest.options import whole
-from planner.ingest.trainer_words import trainer_table
+from planner.ingest.trainer_words import switched_on, told_options, trainer_table
 
 _MODELS: Final = ("--model-name-or-path", "--base-model", "--model")
 _AUTO: Final = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
@@ -42,7 +42,7 @@ def with_fills(text: LaunchText, world: int) -> LaunchText:
     facts = trainer_table()[trainer]
     fills: dict[str, str] = dict(facts["fills"])
     for option, switched in facts.get("off", {}).items():
-        if told.get(option, "false") != "false":
+        if switched_on(told, option):
             fills.pop(switched)
     if facts.get("sixteen") and not {"--bf16", "--fp16"} & told.keys():
         fills |= {name: "true" for name in [_DTYPES.get(told.get("--torch-dtype", ""), "--bf16")] if name}
@@ -92,17 +92,6 @@ def named_config(text: LaunchText) -> str:
     told = told_options(text.arguments)
     settings = next((word for word in text.arguments[:1] if word.endswith((".yaml", ".yml"))), "")
     return settings or next((told[name] for name in ("--deepspeed-config", "--deepspeed") if told.get(name)), "")
-
-
-def told_options(words: Sequence[str]) -> Mapping[str, str]:
-    """Options with hyphens, by their values; ``true`` for a switch."""
-    found: dict[str, str] = {}
-    for index, word in enumerate(words):
-        if word.startswith("--"):
-            name, sign, value = word.partition("=")
-            after = words[index + 1] if index + 1 < len(words) else "--"
-            found[name.replace("_", "-")] = value if sign else "true" if after.startswith("--") else after
-    return found
 
 
 def _trainer(text: LaunchText, told: Mapping[str, str]) -> str:
