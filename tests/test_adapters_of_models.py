@@ -1,9 +1,12 @@
 """Low-rank adapters: published counts, what a frozen model does without, launches, exports."""
 
+import tomllib
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+import costmodels.workload.adapters
 from costmodels.compute import default_efficiency, op_times
 from costmodels.goodput import checkpoint_bytes
 from costmodels.job import TrainingJob
@@ -14,8 +17,10 @@ from costmodels.software import software
 from costmodels.table import table_of
 from costmodels.workload.adapters import adapter_parameters, target_modules
 from costmodels.workload.counts import parameter_count
+from costmodels.workload.huggingface import FAMILIES, from_config
 from costmodels.workload.layers import layer_ops
-from costmodels.workload.presets import model
+from costmodels.workload.model import DeltaNet
+from costmodels.workload.presets import model, names
 from hardware.catalog import accelerator
 from hardware.errors import InputError
 from planner.adapters import asked_adapters, said_targets, targets_of, with_adapters, without_adapters
@@ -44,6 +49,104 @@ ALONE = table_of([Strategy()], pp=[1], micro_batch=[1])
 )
 def test_parameters_are_those_that_trainers_print(name, rank, targets, separate, published):
     assert adapter_parameters(model(name), rank, target_modules(targets), separate=separate) == published
+
+
+def of_layers(*layers: tuple[int, tuple[tuple[int, int], ...]]) -> int:
+    """Parameters of adapters of rank 1: so many layers, each with modules of (inputs, outputs)."""
+    return sum(count * sum(k + n for k, n in modules) for count, modules in layers)
+
+
+def gated(hidden: int, ffn: int) -> tuple[tuple[int, int], ...]:
+    return ((hidden, ffn), (hidden, ffn), (ffn, hidden))
+
+
+def grouped(hidden: int, queries: int, *keys_and_values: int) -> tuple[tuple[int, int], ...]:
+    return ((hidden, queries), *((hidden, width) for width in keys_and_values), (queries, hidden))
+
+
+CLOSED_FORMS = {
+    # 24 layers with keys and values of their own, of which 4 see the whole sequence with heads of 512; 18 have queries
+    # alone (transformers models/gemma4/modeling_gemma4.py: no k_proj, no v_proj where keys and values are shared)
+    "gemma4-e4b": of_layers(
+        (20, grouped(2560, 2048, 512, 512)),
+        (4, grouped(2560, 4096, 1024, 1024)),
+        (15, grouped(2560, 2048)),
+        (3, grouped(2560, 4096)),
+        (42, gated(2560, 10240)),
+    ),
+    # every sixth layer has keys that are its values (v_proj is None); the dense part runs beside the experts
+    "gemma4-26b-a4b": of_layers(
+        (25, grouped(2816, 4096, 2048, 2048)), (5, grouped(2816, 8192, 1024)), (30, gated(2816, 2112))
+    ),
+    "gemma4-31b": of_layers(
+        (50, grouped(5376, 8192, 4096, 4096)), (10, grouped(5376, 16384, 2048)), (60, gated(5376, 21504))
+    ),
+    # cross-layer attention: every second layer has queries alone; 80 heads of 80
+    "hunyuan-large-389b": of_layers(
+        (32, grouped(6400, 6400, 640, 640)), (32, grouped(6400, 6400)), (64, gated(6400, 18304))
+    ),
+    # queries through a latent of 2048, one key head and one value head of 256: q_proj, wq, k_proj, v_proj, o_proj
+    "step3-321b": of_layers(
+        (61, ((7168, 2048), (2048, 16384), (7168, 256), (7168, 256), (16384, 7168))),
+        (5, gated(7168, 18432)),
+        (56, gated(7168, 5120)),
+    ),
+    # modules that join: query_key_value of 71 query heads, a key head and a value head; qkv_proj and gate_up_proj
+    "falcon-7b": of_layers((32, ((4544, 4672), (4544, 4544), (4544, 18176), (18176, 4544)))),
+    "phi-3-mini": of_layers((32, ((3072, 9216), (3072, 3072), (3072, 16384), (8192, 3072)))),
+}
+
+
+@pytest.mark.parametrize("name", CLOSED_FORMS)
+def test_every_module_of_hugging_face_has_one_adapter(name):
+    assert (
+        adapter_parameters(model(name), 16, target_modules(("attn", "mlp")), separate=True) == 16 * CLOSED_FORMS[name]
+    )
+
+
+def test_keys_that_are_values_have_one_adapter():
+    """A user's count of PEFT's adapters of rank 64 beside all linear layers of Gemma 4 12B's language model."""
+    layer = ["sliding_attention"] * 5 + ["full_attention"]
+    config = {
+        "model_type": "gemma4_text",
+        "hidden_size": 3840,
+        "intermediate_size": 15360,
+        "num_hidden_layers": 48,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "num_global_key_value_heads": 1,
+        "head_dim": 256,
+        "global_head_dim": 512,
+        "attention_k_eq_v": True,
+        "hidden_size_per_layer_input": 0,
+        "num_kv_shared_layers": 0,
+        "layer_types": layer * 8,
+        "sliding_window": 1024,
+        "vocab_size": 262144,
+    }
+    spec = from_config(config, name="gemma-4-12b", where="config.json")
+    assert adapter_parameters(spec, 64, target_modules(("attn", "mlp")), separate=True) == 262_275_072
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "in_projection", "out_projection"),
+    [
+        ("qwen3-next-80b-a3b", 2, (2048, 12288 + 64), (4096, 2048)),  # in_proj_qkvz, in_proj_ba
+        ("qwen35-27b", 4, (5120, 10240 + 6144 + 96), (6144, 5120)),  # in_proj_qkv, in_proj_z, in_proj_b, in_proj_a
+    ],
+)
+def test_projections_of_the_gated_delta_rule_are_modules_of_their_own(name, inputs, in_projection, out_projection):
+    spec = model(name)
+    layers = sum(run.count for run in spec.runs if isinstance(run.kind.mixer, DeltaNet))
+    whole = of_layers((layers, (in_projection, out_projection)))
+    assert adapter_parameters(spec, 1, ("gdn",)) == whole
+    assert adapter_parameters(spec, 1, ("gdn",), separate=True) == whole + layers * (inputs - 1) * in_projection[0]
+
+
+def test_families_with_joined_modules_are_families_of_models():
+    path = Path(costmodels.workload.adapters.__file__).with_name("joined.toml")
+    named = {family for entry in tomllib.loads(path.read_text())["joined"] for family in entry["families"]}
+    assert named <= {model(name).family for name in names()} | set(FAMILIES)
 
 
 def job(rank: int = 0, **fields: object) -> TrainingJob:

@@ -6,14 +6,18 @@ Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", arXiv 2106.0968
 gets factors of (k, r) and (r, n).
 """
 
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 from costmodels.workload.layers import layer_ops
-from costmodels.workload.model import DenseFfn, LayerKind, ModelSpec, MoeFfn
+from costmodels.workload.model import LayerKind, ModelSpec
 from costmodels.workload.op import Op, OpKind
 
+_FILE: Final = Path(__file__).with_name("joined.toml")
 TARGETS: Final = MappingProxyType(
     {
         "attn": ("attn", "mla_up_proj"),
@@ -23,7 +27,6 @@ TARGETS: Final = MappingProxyType(
     }
 )
 """What adapters may stand beside, and the recompute modules of the products. Routed experts are not among them."""
-_JOINED: Final = 3  # queries, keys and values in one product
 
 
 def target_modules(targets: Sequence[str]) -> tuple[str, ...]:
@@ -49,8 +52,9 @@ def adapter_parameters(model: ModelSpec, rank: int, modules: Sequence[str], *, s
     modules : sequence of str
         As of :func:`target_modules`.
     separate : bool
-        Queries, keys, values, gate and up projections have adapters of their own (Hugging Face's modules); else
-        products that run as one have one (Megatron-core's ``linear_qkv``, ``linear_fc1``).
+        Each module of Hugging Face's has an adapter of its own, which reads the whole input: queries, keys, values,
+        gate and up projection where the model has them apart. Else products that run as one have one (Megatron-core's
+        ``linear_qkv``, ``linear_fc1``).
 
     Returns
     -------
@@ -61,14 +65,19 @@ def adapter_parameters(model: ModelSpec, rank: int, modules: Sequence[str], *, s
     for run in model.runs:
         if isinstance(run.kind, LayerKind):
             adapted = [op for op in layer_ops(run.kind, model) if op.kind is OpKind.GEMM and op.module in modules]
-            inputs = (_inputs(op, run.kind) if separate else 1 for op in adapted)
+            inputs = (_modules_of(op, model.family) if separate else 1 for op in adapted)
             total += run.count * sum(rank * (count * op.k + op.n) for count, op in zip(inputs, adapted, strict=True))
     return total
 
 
-def _inputs(op: Op, kind: LayerKind) -> int:
-    """Projections that a product joins, each with an adapter that reads the whole input."""
-    if op.name == "qkv":
-        return _JOINED
-    gated = isinstance(kind.ffn, DenseFfn | MoeFfn) and kind.ffn.gated
-    return 2 if op.name in ("fc1", "shared_fc1") and gated else 1
+def _modules_of(op: Op, family: str) -> int:
+    """Modules of Hugging Face's that a product is."""
+    return _joined().get(family, {}).get(op.name) or max(1, len(op.columns))
+
+
+@cache
+def _joined() -> Mapping[str, Mapping[str, int]]:
+    """Families of models to products that are not a module for each of their columns."""
+    with _FILE.open("rb") as file:
+        entries = tomllib.load(file)["joined"]
+    return MappingProxyType({family: entry["modules"] for entry in entries for family in entry["families"]})

@@ -1,5 +1,7 @@
 """Ops of softmax attention: multi-head, grouped-query and multi-query attention, and multi-head latent attention."""
 
+from dataclasses import replace
+
 from costmodels.workload.kernels import FP32_BYTES, MASK_ELEMENTS, SCORE_ELEMENTS, Kernels, Softmax
 from costmodels.workload.model import Attention, AttentionKind
 from costmodels.workload.op import Op, OpKind, Split
@@ -90,10 +92,11 @@ def _projections(mixer: Attention, hidden: int) -> tuple[Op, ...]:
 
 def _low_rank_queries(mixer: Attention, hidden: int) -> tuple[Op, ...]:
     """Queries through a latent; keys and values, of few heads, straight from the width on every tp rank."""
-    kv_n = mixer.kv_heads * (mixer.qk_dim + (0 if mixer.shared_kv else mixer.v_dim))
+    keys, values = mixer.kv_heads * mixer.qk_dim, 0 if mixer.shared_kv else mixer.kv_heads * mixer.v_dim
+    kv = _down("kv", hidden, keys + values, bias=mixer.qkv_bias, owns_input=False)
     return (
         _down("q_down", hidden, mixer.q_rank, bias=mixer.qkv_bias, owns_input=True),
-        _down("kv", hidden, kv_n, bias=mixer.qkv_bias, owns_input=False),
+        replace(kv, columns=(keys, values)) if values else kv,
         _latent_norm(mixer),
         _up("q_up", mixer.q_rank, mixer.heads * mixer.qk_dim, owns_input=True),
     )
