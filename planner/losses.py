@@ -5,6 +5,7 @@ from types import MappingProxyType
 from typing import Final
 
 from costmodels.job import Software
+from costmodels.software import software
 from costmodels.workload.linear_loss import linear_loss
 from hardware.errors import InputError
 from planner.choices import Framework, Loss
@@ -23,6 +24,19 @@ _KNOWN: Final = MappingProxyType(
 )
 """``--cross-entropy-loss-fusion`` with ``--cross-entropy-fusion-impl``; ``loss.num_chunks``; the Hugging Face Trainer's
 ``use_liger_kernel`` and Axolotl's ``cut_cross_entropy`` under DeepSpeed."""
+SOFTWARE: Final = MappingProxyType(
+    {
+        Framework.MEGATRON: "megatron",
+        Framework.BRIDGE: "megatron-bridge",
+        Framework.NEMO: "nemo-2",
+        Framework.TORCHTITAN: "torchtitan",
+        Framework.DEEPSPEED: "deepspeed-flash",
+        Framework.GALVATRON: "galvatron",
+        Framework.NONE: "megatron",
+    }
+)
+"""What a plan made today is priced with; older eras are for measured runs."""
+_NEMO_16_BIT: Final = "nemo-2-bf16"
 _TODAY: Final = MappingProxyType({Framework.TORCHTITAN: Loss.CHUNKED})
 """What plans for a framework are priced with where its preset of measured runs has another loss: every configuration of
 torchtitan 0.3 chunks it."""
@@ -42,8 +56,18 @@ def loss_of(name: str, framework: Framework) -> Loss:
     return loss
 
 
-def with_todays_loss(tools: Software, framework: Framework) -> Software:
-    """Return a framework's software with the loss of its configurations today."""
+def usual_software(framework: Framework, gemm: str) -> Software:
+    """Return what plans for a framework are priced with, with the loss of its configurations today.
+
+    Parameters
+    ----------
+    framework : Framework
+        Who runs it.
+    gemm : str
+        Format that products run in, such as ``bf16``.
+    """
+    nemo_16_bit = framework is Framework.NEMO and gemm in ("bf16", "fp16")
+    tools = software(_NEMO_16_BIT if nemo_16_bit else SOFTWARE[framework])
     return with_loss(tools, _TODAY.get(framework, Loss.DEFAULT))
 
 
@@ -66,6 +90,15 @@ def with_loss(tools: Software, loss: Loss, chunks: int = 0) -> Software:
     parts = linear_loss(loss.value)
     own = chunks if loss is Loss.CHUNKED and chunks else parts.chunks
     return replace(tools, fused_loss=False, linear_loss=replace(parts, chunks=own))
+
+
+def loss_words(tools: Software) -> str:
+    """Say how software computes the loss, such as ``cut, part by part with the output matrix``."""
+    said, parts = said_loss(tools), tools.linear_loss
+    if parts is None:
+        return f"{said}, on all logits of a micro-batch" + (", by one kernel" if said is Loss.FUSED else "")
+    cut = f", in {parts.chunks} chunks of the sequence" if parts.chunks else ""
+    return f"{said}, part by part with the output matrix{cut}"
 
 
 def said_loss(tools: Software) -> Loss:

@@ -25,7 +25,7 @@ from planner.choices import Loss, Offload
 from planner.devices.telemetry import with_telemetry
 from planner.evidence.profile_use import check_profile
 from planner.layouts.recompute_words import parse_recompute_words
-from planner.losses import loss_of, said_loss, with_loss, with_todays_loss
+from planner.losses import SOFTWARE, loss_of, said_loss, usual_software, with_loss
 from planner.nearest import choice
 from planner.profile import read_profile
 from planner.request import Framework, Launcher, Objective, PlanRequest, parse_fixed
@@ -34,18 +34,6 @@ MOST_SEQUENCES: Final = 1_000_000_000
 MOST_WATTS: Final = 100_000.0  # of one accelerator whose own limit is not known
 MOST_TOKENS: Final = 100_000_000
 
-_SOFTWARE: Final = MappingProxyType(
-    {
-        Framework.MEGATRON: "megatron",
-        Framework.BRIDGE: "megatron-bridge",
-        Framework.NEMO: "nemo-2",
-        Framework.TORCHTITAN: "torchtitan",
-        Framework.DEEPSPEED: "deepspeed-flash",
-        Framework.GALVATRON: "galvatron",
-        Framework.NONE: "megatron",
-    }
-)
-"""What a plan made today is priced with; older eras are for measured runs."""
 _OPTIONS: Final = MappingProxyType(
     {
         "model": "MODEL",
@@ -67,7 +55,6 @@ _OFFLOADING: Final = MappingProxyType(
 _WITHOUT_MASTERS: Final = (Framework.TORCHTITAN, Framework.NONE)
 """Who trains parameters of 16 bits with no copy of them in 32: torchtitan's ``training.dtype``."""
 _WIDE_BYTES: Final = 4.0
-_NEMO_16_BIT: Final = "nemo-2-bf16"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,14 +267,14 @@ def job_of(
     InputError
         The recipe is not known, or what is stated is not.
     """
-    found = precision(recipe, framework=software(_SOFTWARE[framework]).framework)
+    found = precision(recipe, framework=software(SOFTWARE[framework]).framework)
     if max(found.master_bytes, found.weight_bytes) < _WIDE_BYTES and framework not in _WITHOUT_MASTERS:
         raise InputError(f"precision {found.name} with framework {framework}", allowed=f"{', '.join(_WITHOUT_MASTERS)}")
     job = TrainingJob(
         global_batch=global_batch,
         seq=seq,
         precision=found,
-        software=with_todays_loss(_software(framework, found.gemm), framework),
+        software=usual_software(framework, found.gemm),
         optimizer_bytes=found.moment_bytes,
     )
     return stated_job(job, stated, recipe, any_framework=framework is Framework.NONE)
@@ -404,13 +391,6 @@ def question_from(values: Mapping[str, object], where: str) -> Question:
         telemetry=read.texts("telemetry"),
         software=read.texts("software"),
     )
-
-
-def _software(framework: Framework, gemm: str) -> Software:
-    name = _SOFTWARE[framework]
-    if framework is Framework.NEMO and gemm in ("bf16", "fp16"):
-        name = _NEMO_16_BIT
-    return software(name)
 
 
 def _offloading(tools: Software, offload: Offload, framework: Framework) -> Software:

@@ -24,10 +24,13 @@ from planner.export.hosts import Site
 from planner.export.launch import Planned
 from planner.launches.check import check_launch, job_of_launch, read_launch
 from planner.layouts.build import uniform_layout
+from planner.layouts.request_notes import request_notes
 from planner.losses import loss_of, said_loss, with_loss
 from planner.question import LaunchQuestion, Question, job_of, question_of, request_of
 from planner.report.launch import EXPORTERS
 from planner.request import Framework
+from planner.rules.mask import legal_mask
+from planner.rules.verdict import broken_rules
 
 MIB = 2.0**20
 LLAMA = Architecture(layers=1, hidden=4096, vocab=128256, heads=32, kv_heads=8, ffn=14336).build("llama")
@@ -164,6 +167,44 @@ def test_chunks_that_do_not_divide_the_sequence_are_refused():
     judged = check_launch(launch("torchtitan", *TITAN, "--loss.num_chunks", "6")).judged
     assert [violation.rule for violation in judged.violations] == ["torchtitan-loss-chunks"]
     assert "--loss.num_chunks 2" in judged.violations[0].message
+
+
+CP = (1, 2, 4, 8, 16, 32)
+
+
+@pytest.mark.parametrize("loss", ["default", "whole"])
+@pytest.mark.parametrize("seq", [8192, 8224, 4104, 100])
+def test_a_search_keeps_layouts_whose_tokens_divide_into_the_chunks(seq, loss):
+    """The rank's own part of the sequence in 8 parts (torchtitan: ``torch._check``); tp does not divide it."""
+    asked = Question(model="llama3_8b", cluster="dgx-h100:4", global_batch=32, seq=seq, framework="torchtitan")
+    request = request_of(replace(asked, loss=loss))
+    grids = [Strategy(cp=cp, tp=2, dp=1, zero=3, sequence_parallel=seq % (2 * cp) == 0) for cp in CP]
+    table = table_of(grids, pp=[1] * len(CP), micro_batch=[1] * len(CP))
+    refused = dict(legal_mask(Framework.TORCHTITAN, table, request.model, request.job).counts)
+    whole = [cp for cp in CP if seq % (2 * cp) == 0 or cp == 1]  # the others break the rule on pieces of a sequence
+    uneven = [cp for cp in whole if seq // cp % 8] if loss == "default" else []
+    assert refused.get("torchtitan-loss-chunks", 0) == len(uneven)
+    for cp, grid in zip(CP, grids, strict=True):
+        layout = uniform_layout(grid, [(32,)], micro_batch=1, num_microbatches=32)
+        rules = [violation.rule for violation in broken_rules(layout, request)]
+        assert ("torchtitan-loss-chunks" in rules) == (loss == "default" and seq // cp % 8 > 0)
+
+
+@pytest.mark.parametrize(
+    ("framework", "loss", "told"),
+    [
+        ("torchtitan", "default", ""),
+        ("torchtitan", "chunked", ""),
+        ("torchtitan", "whole", "whole, on all logits of a micro-batch; plans for torchtitan usually have chunked"),
+        ("deepspeed", "liger", "liger, part by part with the output matrix; plans for deepspeed usually have whole"),
+        ("none", "fused", "fused, on all logits of a micro-batch, by one kernel; plans usually have whole"),
+        ("bridge", "fused", ""),
+    ],
+)
+def test_an_answer_says_a_loss_that_is_not_the_usual_one(framework, loss, told):
+    asked = Question(model="llama3_8b", cluster="dgx-h100:1", global_batch=8, seq=4096, framework=framework, loss=loss)
+    notes = [note for note in request_notes(request_of(asked)) if note.startswith("loss as stated")]
+    assert notes == ([f"loss as stated: {told}"] if told else [])
 
 
 @pytest.mark.parametrize(

@@ -29,9 +29,8 @@ from planner.export.plan_checks import (
     whole_or_no_recompute,
 )
 from planner.ingest.plain_layout import same_launch
-from planner.ingest.torchtitan import layout_of, parse_torchtitan, round_group
+from planner.ingest.torchtitan import CHUNKS, layout_of, parse_torchtitan, round_group
 from planner.ingest.torchtitan_models import registry, same_sizes
-from planner.ingest.torchtitan_switches import CHUNKS, loss_chunks
 from planner.request import Framework
 from planner.rules.proposal import ModelFacts, facts_of
 from planner.rules.table import resolve_version
@@ -96,7 +95,7 @@ def export_torchtitan(plan: Planned) -> Export:
     launch = parse_torchtitan(arguments, world=layout.gpus)
     read, loss = layout_of(launch, facts_of(model)), job.software.linear_loss
     same = same_launch(read, layout, experts=has_experts(model))
-    if not same or loss_chunks(launch) != (loss.chunks if loss else 1):
+    if not same or launch.loss_chunks != (loss.chunks if loss else 1):
         raise InputError(
             "the arguments do not read back as the plan", allowed="report this as an error of the exporter"
         )
@@ -118,7 +117,7 @@ def launch_arguments(model: ModelSpec, job: TrainingJob, layout: Layout, grid: S
         *_grid_arguments(grid, layout, entry),
         *_split_arguments(layout),
         *_software_arguments(job, layout, grid),
-        *_loss_arguments(job, grid),
+        *_loss_arguments(job),
         f"activation-checkpoint:{_checkpointing(layout)}",
     )
 
@@ -251,19 +250,13 @@ def module_names(layout: Layout) -> list[str]:
     return [",".join(part) for part in parts]
 
 
-def _loss_arguments(job: TrainingJob, grid: Strategy) -> list[str]:
+def _loss_arguments(job: TrainingJob) -> list[str]:
     """Chunks of the loss; one chunk is a loss on whole logits."""
     linear = job.software.linear_loss
     if job.software.fused_loss or (linear is not None and not linear.own_kernels):
         name = linear.name if linear is not None else "fused"
         raise InputError(f"loss {name} has no option in torchtitan", allowed="--loss chunked, or --loss whole")
-    chunks, own = linear.chunks if linear is not None else 1, job.seq // grid.cp
-    if own % chunks:
-        raise InputError(
-            f"a rank's {own} tokens of a sequence do not divide into the {chunks} chunks of the loss",
-            allowed="--loss whole, or a sequence that does",
-        )
-    return [CHUNKS, str(chunks)]
+    return [CHUNKS, str(linear.chunks if linear is not None else 1)]
 
 
 def _software_arguments(job: TrainingJob, layout: Layout, grid: Strategy) -> list[str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from costmodels.layout import Layout, Stage, Strategy, StrategyRun
 from hardware.errors import InputError
 from planner.request import Framework
-from planner.rules.proposal import ModelFacts, Proposal, proposals_of
+from planner.rules.proposal import ModelFacts, Proposal, exported_switches, proposals_of
 from planner.rules.verdict import check
 
 
@@ -16,15 +16,17 @@ class UnpricedError(InputError):
 
 @dataclass(frozen=True, kw_only=True)
 class StatedLayout:
-    """What a launch states: its layout, samples a step and tokens a sample; no rule has judged it."""
+    """What a launch states: its layout, samples a step, tokens a sample, chunks of its loss; no rule has judged it."""
 
     layout: Layout
     global_batch: int
     seq: int
+    loss_chunks: int = 1
 
     def proposals(self, model: ModelFacts, world: int) -> tuple[Proposal, ...]:
         """What the rules judge, one for each different grid."""
-        return proposals_of(self.layout, model, global_batch=self.global_batch, seq=self.seq, world=world)
+        base = replace(exported_switches(model), loss_chunks=self.loss_chunks)
+        return proposals_of(self.layout, model, global_batch=self.global_batch, seq=self.seq, world=world, base=base)
 
 
 def refuse_illegal(stated: StatedLayout, model: ModelFacts, *, world: int, framework: Framework) -> Layout:

@@ -53,6 +53,7 @@ _RECOMPUTE: Final = MappingProxyType({"full": FULL_RECOMPUTE, _SELECTIVE: TITAN_
 _OWN_PLACES: Final = ("--hf_assets_path", "--dump_folder")
 _OWN: Final = ("--module", "--config")
 _VALUES: Final = MappingProxyType({"flag": "0", "list": "+"})
+CHUNKS: Final = "--loss.num_chunks"
 _P: Final = "--parallelism."
 _T: Final = "--training."
 
@@ -81,6 +82,11 @@ class TitanLaunch:
     unjudged: tuple[str, ...]
     checkpoint: str
     old: bool = False
+
+    @property
+    def loss_chunks(self) -> int:
+        """Chunks that the loss is cut into; 1 where all logits of a micro-batch are made at once."""
+        return max(1, self.arguments.number(CHUNKS, 1))
 
 
 @lru_cache(maxsize=2)
@@ -227,7 +233,8 @@ def stated_layout(launch: TitanLaunch, model: ModelFacts) -> StatedLayout:
         schedule=schedule,
         microbatch_group=round_group(schedule, pp, batch // (micro * strategy.dp)),
     )
-    return StatedLayout(layout=layout, global_batch=batch, seq=read.number(_T + "seq_len", 2048))
+    seq = read.number(_T + "seq_len", 2048)
+    return StatedLayout(layout=layout, global_batch=batch, seq=seq, loss_chunks=launch.loss_chunks)
 
 
 def round_group(schedule: Schedule, pp: int, microbatches: int) -> int:

@@ -1,11 +1,10 @@
-"""Switches of a launch of torchtitan: what it compiles, how it cuts its loss, and what it refuses together.
+"""Switches of a launch of torchtitan: what it compiles, and what it refuses together.
 
 References
 ----------
-torchtitan 0.3.0: ``config/configs.py`` (CompileConfig), ``trainer.py``, ``components/loss.py`` (ChunkedLossWrapper).
+torchtitan 0.3.0: ``config/configs.py`` (CompileConfig), ``trainer.py``.
 """
 
-from math import gcd
 from types import MappingProxyType
 from typing import Final
 
@@ -17,12 +16,10 @@ from planner.rules.verdict import Violation
 
 COMPILED: Final = "--compile.enable"
 _ASYNC: Final = "--compile.enable_async_tensor_parallel"
-CHUNKS: Final = "--loss.num_chunks"
 UNCAPTURED: Final = "--training.disable_cuda_graphs"
 MENDING: Final = MappingProxyType({COMPILED: "compile", UNCAPTURED: "disable_cuda_graphs"})
 """Switches that mend a launch, and their short names."""
 _P: Final = "--parallelism."
-_T: Final = "--training."
 
 
 def compiles(launch: TitanLaunch) -> bool:
@@ -36,11 +33,6 @@ def priced_as(launch: TitanLaunch) -> str:
     if not compiles(launch):
         return "torchtitan-eager"
     return "torchtitan-async-tp" if launch.arguments.has(_ASYNC) else ""
-
-
-def loss_chunks(launch: TitanLaunch) -> int:
-    """Chunks that the loss is cut into; 1 where all logits of a micro-batch are made at once."""
-    return max(1, launch.arguments.number(CHUNKS, 1))
 
 
 def switch_violations(launch: TitanLaunch, checkpoint: str, model: ModelFacts) -> tuple[Violation, ...]:
@@ -65,11 +57,6 @@ def switch_violations(launch: TitanLaunch, checkpoint: str, model: ModelFacts) -
         if asked and not compiles(launch)
     ]
     found = [_refused(f"{name} without a compiled model", COMPILED, "torchtitan-compiled") for name in needs]
-    chunks, cp = loss_chunks(launch), read.number(_P + "context_parallel_degree", 1)
-    own = read.number(_T + "seq_len", 2048) // max(1, cp)
-    if own % chunks:
-        what = f"a rank's {own} tokens of a sequence do not divide into the {chunks} chunks of the loss"
-        found.append(_refused(what, f"{CHUNKS} {gcd(own, chunks)}", "torchtitan-loss-chunks"))
     pp, ep = read.number(_P + "pipeline_parallel_degree", 1), read.number(_P + "expert_parallel_degree", 1)
     told = f"pp {pp}" if pp > 1 else f"experts over ep {ep}" if model.experts and ep > 1 else ""
     if told and not launch.old and not read.has(UNCAPTURED):

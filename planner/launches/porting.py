@@ -21,7 +21,7 @@ from planner.planning import estimate, over_islands, plan, why_slower
 from planner.question import LaunchQuestion, PortQuestion, Question, job_of, request_for
 from planner.request import Framework, Objective, PlanRequest
 from planner.rules.nearest import nearest_legal
-from planner.rules.proposal import Proposal, facts_of, proposals_of
+from planner.rules.proposal import Proposal, facts_of, job_switches, proposals_of
 from planner.rules.verdict import Violation, broken_rules, check
 
 MOST_CHANGES: Final = 8
@@ -305,13 +305,14 @@ def _with_recompute(layout: Layout, before: Layout) -> Layout:
 
 def _proposal(recipe: Recipe, request: PlanRequest) -> Proposal:
     """The recipe's degrees on the machine's GPUs; dp follows."""
+    facts = facts_of(recipe.model)
     told = proposals_of(
         recipe.layout,
-        facts_of(recipe.model),
+        facts,
         global_batch=request.job.global_batch,
         seq=request.job.seq,
         world=request.cluster.gpus,
-        precision=request.job.precision.name,
+        base=job_switches(facts, request.job),
     )[0]
     ranks = request.cluster.gpus // (told.tp * told.pp)
     group = told.shard_group if told.shard_group and ranks % told.shard_group == 0 else 0  # as large as a node, or all

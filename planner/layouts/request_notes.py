@@ -8,7 +8,8 @@ from planner.adapters import said_targets
 from planner.layouts.grids import expert_count
 from planner.layouts.platform_notes import platform_notes
 from planner.layouts.shape_notes import position_notes, shape_notes
-from planner.request import PlanRequest
+from planner.losses import loss_words, said_loss, usual_software
+from planner.request import Framework, PlanRequest
 
 OF_EXPERTS: Final = ("expert_overlap", "grouped_gemm", "dispatcher", "capacity_factor", "routing_imbalance")
 """Switches of software that say how experts run."""
@@ -38,7 +39,18 @@ def request_notes(request: PlanRequest) -> tuple[str, ...]:
 
 def stated_notes(request: PlanRequest) -> tuple[str, ...]:
     """Say what a request states of its software, and what it trains beside a frozen model; a remark each."""
-    return (*_stated(request), *_adapters(request))
+    return (*_stated(request), *_loss(request), *_adapters(request))
+
+
+def _loss(request: PlanRequest) -> tuple[str, ...]:
+    """How the loss is computed, where that is not how plans for the framework compute it and no switch says it."""
+    tools, job = request.job.software, request.job
+    usual = said_loss(usual_software(request.framework, job.precision.gemm))
+    told = [word for name, word in request.words if name == "software"]
+    if said_loss(tools) is usual or "fused_loss" in stated_switches(told):
+        return ()
+    whose = "plans" if request.framework is Framework.NONE else f"plans for {request.framework}"
+    return (f"loss as stated: {loss_words(tools)}; {whose} usually have {usual}",)
 
 
 def _adapters(request: PlanRequest) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import numpy as np
 from costmodels.job import TrainingJob
 from costmodels.table import Ints, StrategyTable
 from hardware.errors import InputError
-from planner.rules.proposal import ModelFacts, Proposal, Switches, exported_switches, recompute_switches
+from planner.rules.proposal import ModelFacts, Proposal, Switches, job_switches, recompute_switches
 
 Columns = Mapping[str, Ints]
 LARGEST: Final = 10**12
@@ -66,7 +66,7 @@ def table_columns(table: StrategyTable, model: ModelFacts, job: TrainingJob, *, 
     """
     size = len(table)
     base = Proposal(world=1, global_batch=job.global_batch, seq=job.seq)
-    switches = exported_switches(model, job.precision.name)
+    switches = job_switches(model, job)
     numbers = {name: int(getattr(base, name)) for name in _GRID} | _numbers(model) | _numbers(switches)
     columns = {name: np.full(size, number, dtype=np.int64) for name, number in numbers.items()}
     for name in ("tp", "pp", "cp", "dp", "ep", "etp", "zero", "shard_group", "micro_batch"):
@@ -110,6 +110,7 @@ def with_derived(given: Mapping[str, Ints]) -> Columns:
     columns["layers_and_ends"] = columns["layers"] + 2 * columns["ends_alone"]
     columns["two_cp"] = 2 * columns["cp"]
     columns["local_seq"] = columns["seq"] // np.maximum(one, columns["cp"])
+    columns["fewer_chunks"] = np.gcd(columns["local_seq"], columns["loss_chunks"])
     columns["tp_heads"] = columns["heads"] // np.maximum(one, columns["tp"])
     columns["tp_kv_heads"] = np.maximum(one, columns["kv_heads"] // np.maximum(one, columns["tp"]))
     columns["tp_state_groups"] = np.maximum(one, columns["state_groups"] // np.maximum(one, columns["tp"]))

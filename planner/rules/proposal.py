@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from math import gcd, prod
 from typing import Any, Final
 
+from costmodels.job import TrainingJob
 from costmodels.layout import Granularity, Layout, RankOrder, Recompute, Strategy
 from costmodels.pipeline.schedules import Schedule
 from costmodels.workload.model import (
@@ -142,6 +143,7 @@ class Switches:
     cpu_offload_layers: int = 0
     cuda_max_connections: int = -1  # -1: not stated, 0: unset
     first_batch: int = 0  # samples of the first step, where the batch grows; 0: it does not
+    loss_chunks: int = 1  # equal parts of a rank's tokens of a sequence, each with its logits and its loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,6 +251,13 @@ def exported_switches(model: ModelFacts, precision: str = "bf16") -> Switches:
     )
 
 
+def job_switches(model: ModelFacts, job: TrainingJob) -> Switches:
+    """Switches of a plan before its grid is known, with the loss of its job."""
+    loss = job.software.linear_loss
+    chunks = max(1, loss.chunks) if loss is not None else 1
+    return dataclasses.replace(exported_switches(model, job.precision.name), loss_chunks=chunks)
+
+
 def recompute_switches(recomputes: Iterable[Recompute]) -> dict[str, Any]:
     """Switches that the recompute of some layers sets together, by name."""
     told = tuple(recomputes)
@@ -308,7 +317,7 @@ def _experts_tp(grid: Strategy, layout: Layout, model: ModelFacts) -> int:
 
 
 def proposals_of(
-    layout: Layout, model: ModelFacts, *, global_batch: int, seq: int, world: int, precision: str = "bf16"
+    layout: Layout, model: ModelFacts, *, global_batch: int, seq: int, world: int, base: Switches | None = None
 ) -> tuple[Proposal, ...]:
     """State a layout as proposals, one for each different grid among its layers.
 
@@ -324,8 +333,8 @@ def proposals_of(
         Tokens per sample.
     world : int
         GPUs that the job is given.
-    precision : str
-        Name of the training recipe.
+    base : Switches, optional
+        As of :func:`job_switches`; those of a job in bf16 by default.
 
     Returns
     -------
@@ -335,7 +344,7 @@ def proposals_of(
     strategies = [run.strategy for stage in layout.stages for run in stage.strategies]
     grids = tuple(dict.fromkeys(grid_of(strategy) for strategy in strategies))
     switches = dataclasses.replace(
-        exported_switches(model, precision),
+        base or exported_switches(model),
         distributed_optimizer=any(grid.zero > 0 for grid in grids),
         megatron_fsdp=any(grid.zero > 1 for grid in grids),
         full_shard=any(grid.zero == 3 for grid in grids),

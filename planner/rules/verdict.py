@@ -13,7 +13,7 @@ from planner.request import Framework, PlanRequest
 from planner.rules.checks import CHECKS
 from planner.rules.columns import Columns, proposal_columns
 from planner.rules.conditions import value_of
-from planner.rules.proposal import Proposal, facts_of, proposals_of
+from planner.rules.proposal import Proposal, facts_of, job_switches, proposals_of
 from planner.rules.split import split_problems
 from planner.rules.table import SPLIT_CHECK, Found, Rule, option_defaults, resolve_version, rules_for
 
@@ -155,13 +155,14 @@ def check_layout(
     tuple of Violation
         Each once, though several grids may break the same rule with the same numbers.
     """
+    facts = facts_of(model)
     proposals = proposals_of(
         layout,
-        facts_of(model),
+        facts,
         global_batch=job.global_batch,
         seq=job.seq,
         world=layout.gpus if world is None else world,
-        precision=job.precision.name,
+        base=job_switches(facts, job),
     )
     found = [violation for proposal in proposals for violation in check(proposal, framework, version)]
     return tuple({(v.rule, v.message): v for v in found}.values())
