@@ -23,6 +23,8 @@ from hardware.errors import InputError
 from hardware.node_parts import with_gpus
 
 MOST_NODES: Final = 1_000_000
+MOST_MACHINES: Final = 6
+"""That a message lists."""
 SLOWEST_RDMA_BYTES_PER_S: Final = 5e9
 """Adapters below 40 Gb/s are taken as plain Ethernet: no RDMA network of GPU servers is slower."""
 TCP_LATENCY_S: Final = 30e-6
@@ -123,7 +125,7 @@ def cluster(spec: str) -> Cluster:
             raise InputError(f"'{name}' is of fixed size: {fixed.nodes} nodes", allowed=f"'{name}' without ':{count}'")
         return fixed
     if catalog_store.locate(name, NODE_FILES) is None:
-        raise InputError(f"unknown cluster '{spec}'", allowed=_close_cluster(name))
+        raise _not_a_cluster(spec, name, count)
     return _preset_cluster(name, _node_count(name, count))
 
 
@@ -280,22 +282,41 @@ def _preset_cluster(name: str, nodes: int) -> Cluster:
     return machine
 
 
-def _node_count(name: str, count: str) -> int:
+def _counts(count: str) -> bool:
     digits = count.strip()
-    if not (digits.isascii() and digits.isdigit() and len(digits) <= 7 and 1 <= int(digits) <= MOST_NODES):
+    return digits.isascii() and digits.isdigit() and len(digits) <= 7 and 1 <= int(digits) <= MOST_NODES
+
+
+def _node_count(name: str, count: str) -> int:
+    if not _counts(count):
         what = f"'{name}:{count}': NODES is not a number of nodes" if count else f"'{name}' lacks a number of nodes"
         raise InputError(what, allowed=f"'{name}:8' or the like, 1 to {MOST_NODES} nodes of the preset's type")
-    return int(digits)
+    return int(count)
 
 
-def _close_cluster(name: str) -> str:
-    """Return what to say is allowed instead of an unknown cluster."""
+def _not_a_cluster(spec: str, name: str, count: str) -> InputError:
+    """Return the error of a name that is none of a machine, with what to type in its place."""
     forms = "PRESET:NODES, a machine of fixed size, or a file that ends in .toml"
     if catalog_store.locate(name, ACCELERATOR_FILES) is not None:
-        return f"'{default_node(name)}:NODES', the usual node of that accelerator ({forms})"
+        part = accelerator(name).name
+        return InputError(f"'{spec}' names an accelerator, {part}, and no machine", allowed=_machines_for(part, count))
     entries = (*node_type_names(), *fixed_cluster_names())
     known = (*entries, *(other for entry in entries for other in aliases()[entry]))
-    return f"{describe_names(name, known)} ({forms})"
+    return InputError(f"unknown cluster '{spec}'", allowed=f"{describe_names(name, known)} ({forms})")
+
+
+def _machines_for(part: str, count: str) -> str:
+    """Say which machines hold an accelerator, or how a file states one, with as many nodes as were asked for."""
+    found = catalog_store.nodes_with(part)
+    if not found:
+        nodes = int(count) if _counts(count) else 1
+        line = f'island = [{{ node = "{default_node(part)}", accelerator = "{part}", nodes = {nodes} }}]'
+        return f"a file that ends in .toml with the line {line}; no machine of the catalogue holds it"
+    nodes_of = [f"'{name}:{count.strip() if _counts(count) else 'NODES'}'" for name in found]
+    sizes = [node_type(name).gpus for name in found]
+    told = ", ".join(f"{word} (nodes of {gpus})" for word, gpus in zip(nodes_of[:MOST_MACHINES], sizes, strict=False))
+    rest = len(found) - MOST_MACHINES
+    return f"{told}, and {rest} more in `plan catalog clusters`" if rest > 0 else told
 
 
 def _scaled_nics(node: NodeType, bytes_per_s: float, where: str) -> Nics:

@@ -118,6 +118,9 @@ def find_accelerator(name: str, where: str = "") -> Accelerator:
 
 def find_node(name: str, where: str = "") -> NodePreset:
     """Return a catalogued node preset by any of its names; InputError names the nearest one otherwise."""
+    if locate(name, NODE_FILES) is None and locate(name, ACCELERATOR_FILES) is not None:
+        part = find_accelerator(name).name
+        raise InputError(f"'{name}' is an accelerator, {part}, and no node type", allowed=_nodes_for(part), where=where)
     preset = _sourced_node(*_located(name, NODE_FILES, "node type", where)).item
     if not isinstance(preset, NodePreset):
         raise TypeError(f"{name} is filed among node types but is a {type(preset).__name__}")
@@ -133,6 +136,21 @@ def fixed_cluster_table(name: str) -> tuple[str, Mapping[str, Any]] | None:
     texts = _entries(file)["sources"]
     table = {key: value for key, value in _entries(file)[entry].items() if key != "aliases"}
     return entry, {**table, "name": entry, "sources": [texts[key] for key in table.get("sources", ())]}
+
+
+def nodes_with(part: str) -> tuple[str, ...]:
+    """Return the node types that hold an accelerator, the usual one first; empty where none does."""
+    usual = default_nodes().get(part)
+    found = [name for name in names(NODE_FILES) if find_node(name).node.accelerator.name == part]
+    return tuple(sorted(found, key=lambda name: name != usual))
+
+
+def _nodes_for(part: str) -> str:
+    """Say which node types hold an accelerator, or which one takes it."""
+    found = nodes_with(part)
+    if not found:
+        return f'node = "{default_nodes()[part]}" with accelerator = "{part}" beside it'
+    return ", ".join(f"'{name}'" for name in found)
 
 
 def default_nodes() -> Mapping[str, str]:

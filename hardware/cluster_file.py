@@ -153,6 +153,8 @@ class _Definitions:
         try:
             return find_node(name, where)
         except InputError as error:
+            if locate(name, ACCELERATOR_FILES) is not None:
+                raise  # it names the nodes that hold that accelerator
             known = [*(preset.node.name for preset in own.values()), *names(NODE_FILES)]
             raise InputError(error.what, allowed=describe_names(name, known), where=where) from None
 

@@ -11,6 +11,7 @@ import pytest
 from hardware import catalog, catalog_store
 from hardware.catalog_schema import canonical
 from hardware.cluster import Cluster, CoolingKind, FabricShape, LinkKind
+from hardware.cluster_file import parse_cluster
 from hardware.errors import InputError
 from hardware.importers.device_names import accelerator_in
 from hardware.part_names import name_words
@@ -180,7 +181,7 @@ def test_rack_is_one_domain_and_two_racks_are_not() -> None:
     ("spec", "said"),
     [
         ("dgx-h10:8", "did you mean 'dgx-h100'"),
-        ("h100:8", "'dgx-h100:NODES'"),
+        ("h100:8", "'dgx-h100:8'"),
         ("dgx-h100", "lacks a number of nodes"),
         ("dgx-h100:", "lacks a number of nodes"),
         ("dgx-h100:eight", "not a number of nodes"),
@@ -198,6 +199,44 @@ def test_wrong_cluster_names_say_what_is_right(spec: str, said: str) -> None:
     with pytest.raises(InputError, match=r".") as caught:
         catalog.cluster(spec)
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("part", catalog.accelerator_names())
+def test_an_accelerator_in_place_of_a_machine_is_told_machines_that_hold_it(part: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="names an accelerator") as caught:
+        catalog.cluster(f"{part}:4")
+    holders = [name for name in catalog.node_type_names() if catalog.node_type(name).accelerator.name == part]
+    offered = re.findall(r"'([^']+:4)'", caught.value.allowed)
+    assert len(offered) == min(len(holders), catalog.MOST_MACHINES)
+    line = re.search(r"island = .*\}\]", caught.value.allowed)
+    if line is not None:  # ready to paste too
+        assert not holders
+        (tmp_path / "mine.toml").write_text(line.group())
+        offered = [str(tmp_path / "mine.toml")]
+    assert offered
+    for spec in offered:
+        (island,) = catalog.cluster(spec).islands
+        assert (island.node.accelerator.name, island.nodes) == (part, 4)
+
+
+def test_the_usual_machine_of_an_accelerator_is_offered_first() -> None:
+    with pytest.raises(InputError, match=r"HBM3:4' names an accelerator, h100-sxm-80gb, .* allowed: 'dgx-h100:4'"):
+        catalog.cluster("NVIDIA H100 80GB HBM3:4")
+    with pytest.raises(InputError, match=r"names an accelerator.*allowed: 'dgx-h100:NODES' \(nodes of 8\)"):
+        catalog.cluster("h100")
+
+
+@pytest.mark.parametrize(
+    ("name", "allowed"),
+    [
+        ("NVIDIA GH200 480GB", "'gh200-alps', 'jupiter'"),
+        ("a10", 'node = "g5-48xlarge" with accelerator = "a10-24gb"'),
+    ],
+)
+def test_an_accelerator_in_place_of_a_node_type_is_told_nodes_that_hold_it(name: str, allowed: str) -> None:
+    with pytest.raises(InputError, match="is an accelerator") as caught:
+        parse_cluster(f'island = [{{ node = "{name}", nodes = 2 }}]', "mine.toml", "mine")
+    assert caught.value.allowed.startswith(allowed)
 
 
 def test_unknown_accelerator_names_the_nearest() -> None:
