@@ -245,10 +245,10 @@ def test_a_rank_holds_at_least_one_key_value_head() -> None:
 
 
 def test_latent_attention_exchanges_expanded_heads_and_scans_use_all_to_all() -> None:
-    assert context_widths(LATENT).keys_values == 64 * (192 + 128)
+    assert context_widths([LATENT]).keys_values == 64 * (192 + 128)
     table = one(cp=4, dp=2)
     assert priced(MAMBA, table).cp_forward_s == pytest.approx(priced(MAMBA, table, cp_comm="a2a").cp_forward_s)
-    delta = context_widths(DeltaNet(key_heads=16, value_heads=32, key_dim=128, value_dim=128))
+    delta = context_widths([DeltaNet(key_heads=16, value_heads=32, key_dim=128, value_dim=128)])
     assert (delta.before, delta.after) == (2 * 2048 + 2 * 4096 + 64, 4096)
 
 

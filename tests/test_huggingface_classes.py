@@ -31,6 +31,8 @@ OWN_CODE = {
     "internlm2",
     "kimi_k2",
     "mimo",
+    "minimax_m1",
+    "minimax_text_01",
     "nemotron-nas",
     "xverse",
 }

@@ -82,7 +82,7 @@ def layer_exchange(
     ops = _ops_of(name, kind, model)
     tensor = _tensor_exchange_of(name, model, job, placed)
     inner = kind if isinstance(kind, LayerKind) else None
-    context = context_exchange(context_widths(inner.mixer if inner else None), job, placed)
+    context = context_exchange(context_widths(inner.mixers if inner else ()), job, placed)
     moe = inner.ffn if inner and isinstance(inner.ffn, MoeFfn) else None
     experts = expert_exchange(moe, model, job, placed) if moe else placed.add_up(())
     products = sum(op.kind is OpKind.GEMM and op.parameters > 0 for op in ops)

@@ -3,6 +3,7 @@
 Widths count elements per token of the whole model; which of them divide over tp is said with each.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from costmodels.workload.ends import padded_vocab
@@ -11,10 +12,11 @@ from costmodels.workload.model import (
     AttentionKind,
     DeltaNet,
     LayerKind,
-    Mixer,
     ModelSpec,
     MoeFfn,
+    OneMixer,
     OpaqueLayer,
+    SelectiveScan,
     StateSpace,
 )
 
@@ -75,8 +77,11 @@ def tensor_widths(kind: LayerKind, hidden: int) -> TensorWidths:
     mixer = TensorWidths()
     if isinstance(kind.mixer, Attention):
         mixer = TensorWidths(gathers=_attention_inputs(kind.mixer, hidden), reductions=(hidden,))
+    elif isinstance(kind.mixer, SelectiveScan):
+        selected = kind.mixer.rank + 2 * kind.mixer.state  # sums over rows of all channels, for every rank
+        mixer = TensorWidths(gathers=(hidden, selected), reductions=(selected, hidden))
     elif kind.mixer is not None:
-        mixer = whole
+        mixer = whole  # mixers side by side read one input, and their outputs are added before they are reduced
     ffn = TensorWidths()
     if isinstance(kind.ffn, MoeFfn):
         ffn = whole if kind.ffn.shared_hidden else ffn
@@ -99,25 +104,33 @@ def _key_value_dim(mixer: Attention) -> int:
     return mixer.qk_dim if mixer.shared_kv else mixer.qk_dim + mixer.v_dim
 
 
-def context_widths(mixer: Mixer | None) -> ContextWidths:
-    """Context-parallel exchanges of a mixer.
+def context_widths(mixers: Iterable[OneMixer]) -> ContextWidths:
+    """Context-parallel exchanges of the mixers of a layer.
 
     Parameters
     ----------
-    mixer : Attention, StateSpace, DeltaNet or None
-        The token mixer.
+    mixers : iterable of OneMixer
+        The token mixers; none, one, or those side by side.
 
     Returns
     -------
     ContextWidths
         Latent attention exchanges keys and values of all heads, expanded. Scans trade tokens for heads by all-to-all
-        around convolution and scan.
+        around convolution and scan, and so does attention beside one.
 
     References
     ----------
     Transformer Engine's context-parallel attention (``p2p``, ``all_gather``, ``a2a``); Megatron-core's
     ``mamba_context_parallel.py``.
     """
+    found = [_context_widths(mixer) for mixer in mixers]
+    if len(found) == 1:
+        return found[0]
+    before, after = sum(one.before for one in found), sum(one.after for one in found)
+    return ContextWidths(before=before, after=after, ring=not found)
+
+
+def _context_widths(mixer: OneMixer) -> ContextWidths:
     if isinstance(mixer, Attention):
         heads = mixer.heads if mixer.kind is AttentionKind.LATENT else mixer.kv_heads
         keys_values = heads * _key_value_dim(mixer)
@@ -132,11 +145,14 @@ def context_widths(mixer: Mixer | None) -> ContextWidths:
         inner = mixer.heads * mixer.head_dim
         before = 2 * inner + 2 * mixer.groups * mixer.state + mixer.heads
         return ContextWidths(before=before, after=inner, ring=False)
+    if isinstance(mixer, SelectiveScan):
+        return ContextWidths(before=2 * mixer.inner, after=mixer.inner, ring=False)
     if isinstance(mixer, DeltaNet):
         values = mixer.value_heads * mixer.value_dim
         before = 2 * mixer.key_heads * mixer.key_dim + 2 * values + 2 * mixer.value_heads
         return ContextWidths(before=before, after=values, ring=False)
-    return ContextWidths()
+    inner = mixer.heads * mixer.head_dim
+    return ContextWidths(before=3 * inner, after=inner, ring=False)  # the output gate stays where its tokens are
 
 
 def kind_of(name: str, model: ModelSpec) -> LayerKind | OpaqueLayer | None:

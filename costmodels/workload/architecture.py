@@ -9,28 +9,15 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import Final
 
-from costmodels.workload.attention import inner_attention_norm
-from costmodels.workload.model import (
-    Attention,
-    AttentionKind,
-    DeltaNet,
-    DenseFfn,
-    Ffn,
-    LayerKind,
-    LayerRun,
-    Mixer,
-    ModelSpec,
-    MoeFfn,
-    StateSpace,
-)
+from costmodels.workload.block import inner_norm_parameters
+from costmodels.workload.mixers import MIXER_LETTERS, MIXER_NAMES, MIXER_NEEDS, WITH_HEADS, mixer_of
+from costmodels.workload.model import DenseFfn, Ffn, LayerKind, LayerRun, ModelSpec, MoeFfn
 from hardware.errors import InputError
 
-MIXER_LETTERS: Final = (
-    "fwilMbv"  # full attention, windowed, indexed, linear, Mamba-2, full and windowed that borrow keys
-)
 FFN_LETTERS: Final = "de"  # dense, experts
 MAX_LAYERS: Final = 10_000
 HYBRID_LETTERS: Final = "M*-E"  # Mamba-2, attention, dense feed-forward, experts: one part per layer (Nemotron-H)
+_SINGLE: Final = MappingProxyType({"M": ("M", ""), "S": ("S", ""), "*": ("f", ""), "-": ("", "d"), "E": ("", "e")})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,13 +42,15 @@ class Architecture:
         As in :class:`costmodels.workload.model.Attention`.
     mixer_pattern, ffn_pattern : str
         One letter per layer, repeated to the number of layers: ``f`` full attention, ``w`` windowed, ``i`` windowed
-        with an indexer, ``l`` linear, ``M`` Mamba-2, ``b`` and ``v`` full and windowed with the keys and values of an
-        earlier layer; ``d`` dense, ``e`` experts. Empty: all full (windowed when a window is set); all dense (experts
+        with an indexer, ``l`` gated delta rule, ``L`` lightning attention, ``M`` Mamba-2, ``S`` Mamba-1, ``P`` full
+        attention and Mamba-2 side by side, ``b`` and ``v`` full and windowed with the keys and values of an earlier
+        layer; ``d`` dense, ``e`` experts. Empty: all full (windowed when a window is set); all dense (experts
         when there are).
     first_dense : int
         Leading layers that are dense whatever the pattern says.
     hybrid_pattern : str
-        One letter per layer, each layer one part: ``M`` Mamba-2, ``*`` attention, ``-`` dense, ``E`` experts.
+        One letter per layer, each layer one part: ``M`` Mamba-2, ``S`` Mamba-1, ``*`` attention, ``-`` dense, ``E``
+        experts.
     q_rank, kv_rank, rope_dim : int
         Latent attention when ``kv_rank`` is set; ``head_dim`` then includes ``rope_dim``.
     shared_kv, out_rank, out_groups : bool, int, int
@@ -74,8 +63,10 @@ class Architecture:
         Width of the embedding that every layer has of its own.
     experts, top_k, expert_ffn, shared_ffn, shared_gate, router_bias, expert_bias, latent :
         Mixture of experts: see :class:`costmodels.workload.model.MoeFfn`.
-    mamba_heads, mamba_head_dim, mamba_state, mamba_groups, conv_width, mamba_conv_bias, mamba_bias :
-        Mamba-2 mixers.
+    mamba_heads, mamba_head_dim, mamba_state, mamba_groups, conv_width, mamba_conv_bias, mamba_bias, mamba_norm :
+        Mamba-2 mixers; ``mamba_norm``: with a norm behind the gate (Mamba-1: with norms of what it selects).
+    mamba_inner, mamba_rank : int
+        Channels of Mamba-1 mixers and width of the projection to their time steps, beside ``mamba_state``.
     blocks : tuple of (int, int)
         Key-value heads and feed-forward width of every layer, where layers differ in them; 0: without that part.
     linear_key_heads, linear_value_heads, linear_key_dim, linear_value_dim : int
@@ -140,6 +131,9 @@ class Architecture:
     conv_width: int = 4
     mamba_conv_bias: bool = True
     mamba_bias: bool = False
+    mamba_norm: bool = True
+    mamba_inner: int = 0
+    mamba_rank: int = 0
     linear_key_heads: int = 0
     linear_value_heads: int = 0
     linear_key_dim: int = 0
@@ -227,8 +221,7 @@ class Architecture:
     def _parts(self) -> list[tuple[str, str]]:
         """Letters of the mixer and of the feed-forward part of every layer; empty where the layer lacks the part."""
         if self.hybrid_pattern:
-            split = {"M": ("M", ""), "*": ("f", ""), "-": ("", "d"), "E": ("", "e")}
-            return [split[letter] for letter in _repeat(self.hybrid_pattern, self.layers)]
+            return [_SINGLE[letter] for letter in _repeat(self.hybrid_pattern, self.layers)]
         mixers = _repeat(self.mixer_pattern or ("w" if self.window else "f"), self.layers)
         ffns = _repeat(self.ffn_pattern or ("e" if self.experts else "d"), self.layers)
         ffns = "d" * min(self.first_dense, self.layers) + ffns[self.first_dense :]
@@ -238,19 +231,21 @@ class Architecture:
         return self.hidden * (2 if self.norm == "layer" else 1)
 
     def _kind(self, mixer_letter: str, ffn_letter: str) -> LayerKind:
-        mixer, inner = self._mixer(mixer_letter)
+        mixer = mixer_of(self, mixer_letter)
         ffn = self._ffn(ffn_letter)
         parts = (mixer is not None) + (ffn is not None)
         count = self.norms_per_layer if self.norms_per_layer and parts == 2 else parts
-        return LayerKind(
+        kind = LayerKind(
             name=_kind_name(mixer_letter, ffn_letter),
             mixer=mixer,
             ffn=ffn,
-            norm_parameters=count * self._norm_parameters() + inner,
+            norm_parameters=count * self._norm_parameters(),
             norm_count=count,
             parallel=self.parallel,
             side_width=self.side_width,
         )
+        inner = sum(map(inner_norm_parameters, kind.mixers))
+        return replace(kind, norm_parameters=kind.norm_parameters + inner)
 
     def _mtp_kind(self) -> LayerKind:
         """The block of a multi-token-prediction layer: the feed-forward part of the last layer behind full attention.
@@ -259,63 +254,6 @@ class Architecture:
         """
         last = next(ffn for _, ffn in reversed(self._parts()) if ffn)
         return self._kind("i" if self.index_heads else "f", self.mtp_ffn or last)
-
-    def _mixer(self, letter: str) -> tuple[Mixer | None, int]:
-        """The mixer and the norm parameters inside it."""
-        if letter == "M":
-            mamba = StateSpace(
-                heads=self.mamba_heads,
-                head_dim=self.mamba_head_dim,
-                state=self.mamba_state,
-                groups=self.mamba_groups,
-                conv_width=self.conv_width,
-                conv_bias=self.mamba_conv_bias,
-                projection_bias=self.mamba_bias,
-            )
-            return mamba, mamba.heads * mamba.head_dim
-        if letter == "l":
-            delta = DeltaNet(
-                key_heads=self.linear_key_heads,
-                value_heads=self.linear_value_heads,
-                key_dim=self.linear_key_dim,
-                value_dim=self.linear_value_dim,
-                conv_width=self.conv_width,
-            )
-            return delta, delta.value_dim
-        return self._attention(letter) if letter else (None, 0)
-
-    def _attention(self, letter: str) -> tuple[Attention, int]:
-        head_dim = self.head_dim or self.hidden // self.heads
-        kv_heads, shared_kv = self.kv_heads or self.heads, self.shared_kv
-        if letter in "fb":
-            head_dim, kv_heads = self.full_head_dim or head_dim, self.full_heads or kv_heads
-            shared_kv = shared_kv or self.full_shared_kv
-        latent = self.kv_rank > 0
-        attention = Attention(
-            kind=AttentionKind.LATENT if latent else AttentionKind.GROUPED,
-            heads=self.heads,
-            kv_heads=kv_heads,
-            qk_dim=head_dim,
-            v_dim=self.value_dim or head_dim,
-            q_rank=self.q_rank,
-            kv_rank=self.kv_rank,
-            rope_dim=self.rope_dim,
-            window=self.window if letter in "wiv" else 0,
-            qkv_bias=self.qkv_bias,
-            out_bias=self.out_bias,
-            qk_norm=self.qk_norm,
-            output_gate=self.output_gate,
-            sinks=self.sinks,
-            qk_norm_parameters=self.qk_norm_parameters,
-            rotary=self.rotary,
-            shared_kv=shared_kv,
-            own_kv=letter not in "bv",
-            out_rank=self.out_rank,
-            out_groups=self.out_groups,
-            index_heads=self.index_heads if letter == "i" else 0,
-            index_dim=self.index_dim if letter == "i" else 0,
-        )
-        return attention, inner_attention_norm(attention)
 
     def _ffn(self, letter: str) -> Ffn | None:
         if letter == "d":
@@ -335,31 +273,11 @@ class Architecture:
         return None
 
 
-_NAMES: Final = MappingProxyType(
-    {
-        "f": "attention",
-        "w": "window",
-        "i": "indexed",
-        "l": "delta",
-        "M": "mamba",
-        "d": "dense",
-        "e": "moe",
-        "b": "borrowed",
-        "v": "borrowed window",
-    }
-)
+_NAMES: Final = MappingProxyType({**MIXER_NAMES, "d": "dense", "e": "moe"})
 
 
 _NEEDS: Final = (
-    ("w", ("window",), "a layer has windowed attention"),
-    ("v", ("window",), "a layer has windowed attention"),
-    ("i", ("window", "index_heads", "index_dim"), "a layer has attention with an indexer"),
-    (
-        "l",
-        ("linear_key_heads", "linear_value_heads", "linear_key_dim", "linear_value_dim"),
-        "a layer has linear attention",
-    ),
-    ("M", ("mamba_heads", "mamba_head_dim", "mamba_state", "mamba_groups"), "a layer is a Mamba-2 mixer"),
+    *MIXER_NEEDS,
     ("d", ("ffn",), "a layer has a dense feed-forward part"),
     ("e", ("experts", "top_k"), "a layer has experts"),
 )
@@ -396,12 +314,12 @@ def _check(facts: Architecture, place: _Place) -> None:
         raise InputError(f"{facts.layers} layers", allowed=f"1 to {MAX_LAYERS}", where=place.at("layers"))
     _letters(facts, place, "mixer_pattern", MIXER_LETTERS)
     _letters(facts, place, "ffn_pattern", FFN_LETTERS)
-    _letters(facts, place, "hybrid_pattern", HYBRID_LETTERS)
+    _letters(facts, place, "hybrid_pattern", "".join(_SINGLE))
     if facts.norm not in ("rms", "layer"):
         raise InputError(f"norm {facts.norm!r} is not known", allowed="rms, layer", where=place.at("norm"))
     mixers = {mixer for mixer, _ in facts._parts()}
     ffns = {ffn for _, ffn in facts._parts()}
-    if mixers & {"f", "w", "i", "b", "v"} or facts.mtp_layers:
+    if mixers & set(WITH_HEADS) or facts.mtp_layers:
         _check_attention(facts, place)
     for letter, needs, why in _NEEDS:
         if letter in mixers | ffns:

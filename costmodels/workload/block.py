@@ -2,7 +2,7 @@
 
 from costmodels.workload.attention import head_norms, index_norm, inner_attention_norm
 from costmodels.workload.kernels import FP32_BYTES, MASK_ELEMENTS, Kernels
-from costmodels.workload.model import Attention, DeltaNet, LayerKind, StateSpace
+from costmodels.workload.model import Attention, DeltaNet, LayerKind, OneMixer, SelectiveScan, StateSpace
 from costmodels.workload.op import Op, OpKind, Split
 
 _FUSED_NORM_TRAFFIC = 2.0  # read the input, write the output
@@ -11,29 +11,32 @@ _FUSED_NORM_TRAFFIC = 2.0  # read the input, write the output
 _UNFUSED_RMS_TRAFFIC = 18.0
 
 
-def inner_norm_parameters(kind: LayerKind) -> int:
-    """Count the norm parameters inside the mixer (query and key norms, latent norms, gated norms), not of the block."""
-    mixer = kind.mixer
+def inner_norm_parameters(mixer: OneMixer) -> int:
+    """Count the norm parameters inside a mixer (query and key norms, latent norms, gated norms), not of the block."""
     if isinstance(mixer, Attention):
         return inner_attention_norm(mixer)
     if isinstance(mixer, StateSpace):
-        return mixer.heads * mixer.head_dim
-    if isinstance(mixer, DeltaNet):
-        return mixer.value_dim
-    return 0
+        return mixer.heads * mixer.head_dim if mixer.norm else 0
+    if isinstance(mixer, SelectiveScan):
+        return mixer.rank + 2 * mixer.state if mixer.norms else 0
+    return mixer.value_dim if isinstance(mixer, DeltaNet) else mixer.heads * mixer.head_dim
 
 
 def repeated_norm_parameters(kind: LayerKind) -> int:
-    """Count the norm parameters inside the mixer that every tp rank repeats and no op of the mixer owns."""
-    mixer = kind.mixer
+    """Count the norm parameters inside the mixers that every tp rank repeats and no op of the mixers owns."""
+    return sum(map(_repeated, kind.mixers))
+
+
+def _repeated(mixer: OneMixer) -> int:
     if isinstance(mixer, Attention):
         return index_norm(mixer) + (head_norms(mixer) if mixer.qk_norm and not mixer.qk_norm_parameters else 0)
-    return mixer.value_dim if isinstance(mixer, DeltaNet) else 0
+    return inner_norm_parameters(mixer) if isinstance(mixer, DeltaNet | SelectiveScan) else 0
 
 
 def norm_width(kind: LayerKind) -> int:
     """Parameters of one norm of the block: the model's width, or twice that with biases (LayerNorm)."""
-    return (kind.norm_parameters - inner_norm_parameters(kind)) // max(1, kind.norm_count)
+    inner = sum(map(inner_norm_parameters, kind.mixers))
+    return (kind.norm_parameters - inner) // max(1, kind.norm_count)
 
 
 def norm_op(name: str, hidden: int, parameters: int, kernels: Kernels, *, input_is_kept: bool = False) -> Op:

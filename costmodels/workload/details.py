@@ -96,8 +96,11 @@ class ModelDetails:
 
 
 _PLUS_ONE: Final = ("nemotron", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
-_MULTIPLIERS: Final = ("embedding_multiplier", "residual_multiplier", "logits_scaling")
-"""Of Granite's configurations."""
+_MULTIPLIERS: Final = (
+    *("embedding_multiplier", "residual_multiplier", "logits_scaling"),
+    *("full_attn_alpha_factor", "layernorm_full_attention_alpha"),
+)
+"""Of Granite's, Falcon-H1's and MiniMax's configurations."""
 NO_DETAILS: Final = ModelDetails(stated=False)
 
 

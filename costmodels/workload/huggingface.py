@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from costmodels.workload import hf_dense, hf_hybrids, hf_moe, hf_variants
+from costmodels.workload import hf_dense, hf_hybrids, hf_moe, hf_scans, hf_variants
 from costmodels.workload.architecture import MAX_LAYERS, Architecture
 from costmodels.workload.details import details_of_config
 from costmodels.workload.fields import Fields
@@ -36,6 +36,8 @@ FAMILIES: Final[Mapping[str, Callable[[Fields], Architecture]]] = MappingProxyTy
         "ernie4_5_moe": hf_moe.ernie45_moe,
         "exaone4": hf_dense.exaone4,
         "falcon": hf_dense.falcon,
+        "falcon_h1": hf_scans.falcon_h1,
+        "falcon_mamba": hf_scans.mamba,
         "gemma": hf_dense.gemma,
         "gemma2": hf_dense.gemma2,
         "gemma3_text": hf_dense.gemma3,
@@ -56,12 +58,17 @@ FAMILIES: Final[Mapping[str, Callable[[Fields], Architecture]]] = MappingProxyTy
         "hunyuan": hf_hybrids.hunyuan_large,
         "hunyuan_v1_moe": hf_moe.hunyuan_moe,
         "internlm2": hf_variants.internlm2,
+        "jamba": hf_scans.jamba,
         "kimi_k2": hf_moe.deepseek,
         "llama": hf_dense.llama,
         "llama4_text": hf_moe.llama4,
+        "mamba": hf_scans.mamba,
         "mamba2": hf_moe.mamba2,
         "mimo": hf_dense.qwen2,
+        "minimax": hf_scans.minimax,
+        "minimax_m1": hf_scans.minimax,
         "minimax_m2": hf_moe.minimax_m2,
+        "minimax_text_01": hf_scans.minimax,
         "mistral": hf_dense.llama,
         "mixtral": hf_moe.mixtral,
         "nemotron": hf_dense.nemotron,
@@ -107,18 +114,12 @@ _TOWERS: Final = ("vision_config", "audio_config", "speech_config")
 
 _UNLIKE_LAYERS: Final = "layers of unlike widths, each with a configuration of its own"
 _TWO_STACKS: Final = "an encoder with a decoder that attends to it"
-_MAMBA_1: Final = "Mamba-1 mixers, whose scan has no matrix form"
 _NOT_MODELLED: Final[Mapping[str, str]] = MappingProxyType(
     {
         "bart": _TWO_STACKS,
         "deci": _UNLIKE_LAYERS,
-        "falcon_h1": "attention and a state space side by side in one layer",
         "gemma3n_text": "four residual streams and layers of unlike activations",
-        "jamba": _MAMBA_1,
         "longt5": _TWO_STACKS,
-        "mamba": _MAMBA_1,
-        "minimax": "lightning attention, a linear attention with a fixed decay",
-        "minimax_text_01": "lightning attention, a linear attention with a fixed decay",
         "mt5": _TWO_STACKS,
         "recurrent_gemma": "gated linear recurrences",
         "rwkv": "recurrences of its own",
@@ -145,9 +146,9 @@ _WORDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "expert_ffn": ("moe_intermediate_size",),
         "mixer_pattern": ("layer_types",),
         "hybrid_pattern": ("hybrid_override_pattern", "hybrid_layer_pattern"),
-        "mamba_heads": ("mamba_num_heads", "num_heads"),
-        "mamba_state": ("ssm_state_size", "state_size"),
-        "mamba_groups": ("n_groups",),
+        "mamba_heads": ("mamba_num_heads", "num_heads", "mamba_n_heads"),
+        "mamba_state": ("ssm_state_size", "state_size", "mamba_d_state"),
+        "mamba_groups": ("n_groups", "mamba_n_groups"),
     }
 )
 """Fields of an architecture in the words of configurations; the first that a file has is meant."""
@@ -158,7 +159,7 @@ _SAME: Final = (
     ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length"),
     ("hidden_act", "activation_function", "mlp_hidden_act", "activation", "hidden_activation"),
     ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps"),
-    ("layer_types", "sliding_window_pattern", "layers_block_type", *_WORDS["hybrid_pattern"]),
+    ("layer_types", "sliding_window_pattern", "layers_block_type", "attn_type_list", *_WORDS["hybrid_pattern"]),
 )
 """Fields that say the same: a default counts where none of them is stated."""
 _SIZES: Final = frozenset(word for ours, words in _WORDS.items() if ours != "window" for word in words)

@@ -3,6 +3,7 @@
 The kept tensors are documented op by op in ``docs/models.md``.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from costmodels.workload.attention import attention_ops
@@ -11,9 +12,20 @@ from costmodels.workload.ends import embedding_ops, head_ops, mtp_entry_ops, pad
 from costmodels.workload.feedforward import dense_ops, moe_ops
 from costmodels.workload.kernels import Kernels, Softmax
 from costmodels.workload.linear_loss import LinearLoss
-from costmodels.workload.model import Attention, DenseFfn, Ffn, LayerKind, ModelSpec, OpaqueLayer, StateSpace
+from costmodels.workload.model import (
+    Attention,
+    DeltaNet,
+    DenseFfn,
+    Ffn,
+    LayerKind,
+    ModelSpec,
+    OneMixer,
+    OpaqueLayer,
+    SelectiveScan,
+    StateSpace,
+)
 from costmodels.workload.op import Op, OpKind, Split
-from costmodels.workload.scans import delta_ops, mamba_ops
+from costmodels.workload.scans import delta_ops, lightning_ops, mamba_ops, selective_ops
 
 __all__ = ["embedding_ops", "head_ops", "layer_ops", "mtp_ops", "padded_vocab"]
 
@@ -119,7 +131,7 @@ def _block_ops(kind: LayerKind, model: ModelSpec, kernels: Kernels) -> tuple[Op,
         if after:
             ops.append(norm_op("mixer_post_norm", hidden, width, kernels))
         if not kind.parallel:
-            ops.append(residual_op("mixer_residual", hidden, 1, kernels))
+            ops.append(residual_op("mixer_residual", hidden, len(kind.mixers), kernels))
     if kind.ffn is not None:
         if not shares_norm:
             ops.append(norm_op("ffn_norm", hidden, width, kernels, input_is_kept=kind.parallel))
@@ -132,13 +144,27 @@ def _block_ops(kind: LayerKind, model: ModelSpec, kernels: Kernels) -> tuple[Op,
     return (*ops, *side_ops(kind, hidden, width, kernels))
 
 
-def _mixer_ops(kind: LayerKind, model: ModelSpec, kernels: Kernels) -> tuple[Op, ...]:
-    mixer = kind.mixer
+def _mixer_ops(kind: LayerKind, model: ModelSpec, kernels: Kernels) -> Iterator[Op]:
+    """Ops of the mixers; of those side by side the first keeps the normed input of all."""
+    for number, mixer in enumerate(kind.mixers):
+        for op in _ops_of(mixer, model, kernels):
+            reads_kept_input = number and op.k == model.hidden and op.saved_elements_per_token
+            yield _sharing_input(op) if reads_kept_input and op.split is Split.COLUMN else op
+
+
+def _sharing_input(op: Op) -> Op:
+    """A product whose input another op of the layer keeps."""
+    return replace(op, saved_elements_per_token=0.0, shared_input_elements_per_token=op.saved_elements_per_token)
+
+
+def _ops_of(mixer: OneMixer, model: ModelSpec, kernels: Kernels) -> tuple[Op, ...]:
     if isinstance(mixer, Attention):
         return attention_ops(mixer, model.hidden, kernels, causal=model.causal)
     if isinstance(mixer, StateSpace):
         return mamba_ops(mixer, model.hidden)
-    return delta_ops(mixer, model.hidden) if mixer is not None else ()
+    if isinstance(mixer, SelectiveScan):
+        return selective_ops(mixer, model.hidden)
+    return delta_ops(mixer, model.hidden) if isinstance(mixer, DeltaNet) else lightning_ops(mixer, model.hidden)
 
 
 def _ffn_ops(ffn: Ffn, hidden: int, kernels: Kernels, *, input_is_kept: bool) -> tuple[Op, ...]:

@@ -55,7 +55,7 @@ class Attention:
 
 @dataclass(frozen=True, kw_only=True)
 class StateSpace:
-    """A Mamba-2 mixer (state space duality)."""
+    """A Mamba-2 mixer (state space duality); ``norm``: its output is normed behind the gate."""
 
     heads: int
     head_dim: int
@@ -64,6 +64,32 @@ class StateSpace:
     conv_width: int = 4
     conv_bias: bool = True
     projection_bias: bool = False
+    norm: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectiveScan:
+    """A Mamba-1 mixer of ``inner`` channels, each with a state of its own.
+
+    Time steps come through a projection of ``rank`` columns. ``norms``: time steps and both state projections are
+    normed (Jamba).
+    """
+
+    inner: int
+    state: int
+    rank: int
+    conv_width: int = 4
+    conv_bias: bool = True
+    projection_bias: bool = False
+    norms: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lightning:
+    """Linear attention with a fixed decay for each head, a norm over all heads and an output gate (MiniMax-01)."""
+
+    heads: int
+    head_dim: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +101,14 @@ class DeltaNet:
     key_dim: int
     value_dim: int
     conv_width: int = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class SideBySide:
+    """Attention and a Mamba-2 mixer that read one normed input; their outputs are added (Falcon-H1)."""
+
+    attention: Attention
+    state_space: StateSpace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +138,8 @@ class MoeFfn:
     latent: int = 0
 
 
-Mixer = Attention | StateSpace | DeltaNet
+OneMixer = Attention | StateSpace | SelectiveScan | DeltaNet | Lightning
+Mixer = OneMixer | SideBySide
 Ffn = DenseFfn | MoeFfn
 
 
@@ -124,6 +159,13 @@ class LayerKind:
     norm_count: int = 2
     parallel: bool = False
     side_width: int = 0
+
+    @property
+    def mixers(self) -> tuple[OneMixer, ...]:
+        """Mixers of the layer: none, one, or those side by side."""
+        if isinstance(self.mixer, SideBySide):
+            return (self.mixer.attention, self.mixer.state_space)
+        return () if self.mixer is None else (self.mixer,)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,11 +1,13 @@
-"""Ops of linear-time mixers: Mamba-2 and the gated delta rule."""
+"""Ops of linear-time mixers: Mamba-2, Mamba-1, the gated delta rule and lightning attention."""
 
 from costmodels.workload.kernels import FP32_BYTES
-from costmodels.workload.model import DeltaNet, StateSpace
+from costmodels.workload.model import DeltaNet, Lightning, SelectiveScan, StateSpace
 from costmodels.workload.op import Op, OpKind, Split
 
 _CHUNK = 128  # tokens per chunk of the state-space kernels
 _DELTA_CHUNK = 64  # tokens per chunk of the delta-rule kernels
+_LIGHTNING_CHUNK = 256  # tokens per block of lightning attention
+_SELECTIVE_CHUNK = 2048  # tokens per chunk of the selective scan, whose state is written for each
 
 
 def mamba_ops(mixer: StateSpace, hidden: int) -> tuple[Op, ...]:
@@ -13,7 +15,8 @@ def mamba_ops(mixer: StateSpace, hidden: int) -> tuple[Op, ...]:
 
     The scan counts ``7 * inner * state`` FLOPs per token, as Megatron-LM's FLOP counter does. The kernel that fuses
     convolution and scan keeps the input projection's output and the output before the gate, and computes the rest again
-    (``mamba_ssm``: ``mamba_split_conv1d_scan_combined``); the gated norm keeps its input.
+    (``mamba_ssm``: ``mamba_split_conv1d_scan_combined``); the gated norm keeps its input. Without a norm the kernel
+    gates its output itself and makes it again in the backward pass.
 
     Parameters
     ----------
@@ -39,15 +42,134 @@ def mamba_ops(mixer: StateSpace, hidden: int) -> tuple[Op, ...]:
         heads=mixer.heads,
         flops_per_token=7.0 * inner * mixer.state,
         traffic_elements_per_token=4.0 * conv + 3.0 * inner + states,
-        saved_elements_per_token=float(projected + inner),
+        saved_elements_per_token=float(projected + inner if mixer.norm else projected),
         dropped_by=("mamba",),
         parameters=conv * (mixer.conv_width + (1 if mixer.conv_bias else 0)) + 3 * mixer.heads,
     )
     return (
         _in_projection("mamba", hidden, projected, bias=mixer.projection_bias),
         scan,
-        _gated_norm("mamba", inner, parameters=inner),
+        *((_gated_norm("mamba", inner, parameters=inner),) if mixer.norm else ()),
         _out_projection("mamba", inner, hidden, bias=mixer.projection_bias),
+    )
+
+
+def selective_ops(mixer: SelectiveScan, hidden: int) -> tuple[Op, ...]:
+    """Return the ops of a Mamba-1 mixer, from the normed input to the output projection.
+
+    The scan counts ``7 * inner * state`` FLOPs per token, as Megatron-LM counts that of Mamba-2. The kernels keep the
+    input projection's output, the convolved input, and what they read of the time steps and state projections
+    (``mamba_ssm``: ``MambaInnerFn``; a layer with norms runs convolution and scan by themselves and keeps the time
+    steps too). The projection to the state reads all channels: its rows divide over tp and its output is added up.
+
+    Parameters
+    ----------
+    mixer : SelectiveScan
+        Shape of the mixer.
+    hidden : int
+        Width of the model.
+
+    Returns
+    -------
+    tuple of Op
+        In forward order.
+
+    References
+    ----------
+    Gu and Dao, arXiv 2312.00752, section 3; Lieber et al., arXiv 2403.19887 (Jamba: its norms).
+    """
+    inner, selected = mixer.inner, mixer.rank + 2 * mixer.state
+    select = Op(
+        name="x_proj",
+        module="mamba",
+        kind=OpKind.GEMM,
+        split=Split.ROW,
+        k=inner,
+        n=selected,
+        shared_input_elements_per_token=float(inner),
+        dropped_by=("mamba",),
+        parameters=inner * selected,
+    )
+    steps = Op(
+        name="dt_proj",
+        module="mamba",
+        kind=OpKind.GEMM,
+        split=Split.COLUMN,
+        k=mixer.rank,
+        n=inner,
+        saved_elements_per_token=float(selected * (2 if mixer.norms else 1)),
+        saved_split=Split.REPLICATED,
+        dropped_by=("mamba",),
+        parameters=mixer.rank * inner + inner,
+    )
+    return (
+        _in_projection("mamba", hidden, 2 * inner, bias=mixer.projection_bias),
+        select,
+        steps,
+        _selective_scan(mixer),
+        _out_projection("mamba", inner, hidden, bias=mixer.projection_bias),
+    )
+
+
+def _selective_scan(mixer: SelectiveScan) -> Op:
+    """Convolution, which reads and writes the channels, and scan, which reads them, steps and gate, and writes."""
+    inner = mixer.inner
+    states = 4.0 * inner * mixer.state / _SELECTIVE_CHUNK
+    return Op(
+        name="scan",
+        module="mamba",
+        kind=OpKind.SCAN,
+        split=Split.HEADS,
+        heads=inner,
+        flops_per_token=7.0 * inner * mixer.state,
+        traffic_elements_per_token=6.0 * inner + states,
+        saved_elements_per_token=float(3 * inner + (2 * inner if mixer.norms else 0)),
+        dropped_by=("mamba",),
+        parameters=inner * (mixer.conv_width + (1 if mixer.conv_bias else 0) + mixer.state + 1),
+    )
+
+
+def lightning_ops(mixer: Lightning, hidden: int) -> tuple[Op, ...]:
+    """Return the ops of lightning attention, from the normed input to the output projection.
+
+    Queries, keys and values pass an activation each; a head's square state takes the product of keys and values and is
+    read by the queries: ``4 * heads * dim^2`` FLOPs per token, as Megatron-LM counts products of a linear attention.
+    Within a block scores are products of queries and keys, which stand for the same products and are not counted again.
+
+    Parameters
+    ----------
+    mixer : Lightning
+        Shape of the mixer.
+    hidden : int
+        Width of the model.
+
+    Returns
+    -------
+    tuple of Op
+        In forward order.
+
+    References
+    ----------
+    MiniMax, arXiv 2501.08313, section 2.2.
+    """
+    inner = mixer.heads * mixer.head_dim
+    states = 4.0 * inner * mixer.head_dim / _LIGHTNING_CHUNK  # fp32 state of every block, written and read
+    scan = Op(
+        name="scan",
+        module="attn",
+        kind=OpKind.SCAN,
+        split=Split.HEADS,
+        heads=mixer.heads,
+        flops_per_token=4.0 * inner * mixer.head_dim,
+        traffic_elements_per_token=10.0 * inner + states,  # activations read and write 3, the scan reads 3, writes 1
+        saved_elements_per_token=float(4 * inner + 3 * inner),  # projected, with the gate; and activated
+        dropped_by=("attn",),
+    )
+    return (
+        _in_projection("attn", hidden, 4 * inner, bias=False),
+        scan,
+        _gated_norm("attn", inner, parameters=inner),
+        _out_projection("attn", inner, hidden, bias=False),
     )
 
 

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from costmodels.workload.model import Attention, AttentionKind, LayerKind, ModelSpec, MoeFfn
-from planner.export.plan_checks import activation_of, norm_of
+from planner.export.plan_checks import activation_of, norm_of, other_mixers
 
 _ACTIVATIONS: Final = MappingProxyType(
     {("silu", True): ("--swiglu",), ("relu2", False): ("--squared-relu",), ("gelu", False): ()}
@@ -58,9 +58,9 @@ def left_open(model: ModelSpec) -> tuple[str, ...]:
         f"{details.rope_scaling} scaling of positions": details.rope_scaling != "none" and _rotary(model),
         "linear position biases": details.alibi,
         "windows of attention": any(part.window for part in attention),
-        "layers without attention": len(attention) < len(model.kinds()),
+        "layers without a mixer": any(kind.mixer is None for kind in _layers(model)),
     }
-    return tuple(part for part, has in parts.items() if has)
+    return (*(part for part, has in parts.items() if has), *other_mixers(model))
 
 
 def _layers(model: ModelSpec) -> list[LayerKind]:
@@ -68,7 +68,7 @@ def _layers(model: ModelSpec) -> list[LayerKind]:
 
 
 def _attention(model: ModelSpec) -> list[Attention]:
-    return [kind.mixer for kind in _layers(model) if isinstance(kind.mixer, Attention)]
+    return [mixer for kind in _layers(model) for mixer in kind.mixers if isinstance(mixer, Attention)]
 
 
 def _rotary(model: ModelSpec) -> bool:

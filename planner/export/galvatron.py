@@ -25,6 +25,7 @@ from planner.export.plan_checks import (
     check_rules,
     check_sizes,
     has_experts,
+    other_mixers,
     placed_environment,
     refuse_adapters,
     refuse_linear_loss,
@@ -73,6 +74,8 @@ def export_galvatron(plan: Planned) -> Export:
     check_sizes(plan)
     refuse_adapters(plan.job, "Galvatron")
     refuse_linear_loss(plan.job, "Galvatron", "it has none")
+    if mixers := other_mixers(model):
+        raise InputError(f"model {model.name}: Galvatron has no {mixers[0]}", allowed="a model of attention layers")
     check_rules(plan, Framework.GALVATRON, known)
     config = json.dumps(galvatron_config(model, job, layout), indent=4) + "\n"
     facts = facts_of(model)

@@ -8,6 +8,7 @@ from costmodels.layout import Layout
 from costmodels.workload.model import Attention, LayerKind, LayerRun, ModelSpec, MoeFfn, OpaqueLayer, StateSpace
 from hardware.errors import InputError
 from planner.export.launch import Program
+from planner.export.plan_checks import mixer_words
 from planner.ingest.hybrid_pattern import OLD_OPTION, OPTION, POSITIONS_SINCE
 from planner.rules.table import version_key
 
@@ -82,10 +83,12 @@ def hybrid_layer(model: ModelSpec, kind: object) -> LayerKind:
     mixer = kind.mixer
     if isinstance(mixer, Attention) and mixer.window:
         raise no_flag(model, "windows of attention in a hybrid model", "attention to all earlier tokens")
+    if isinstance(mixer, StateSpace) and not mixer.norm:
+        raise no_flag(model, "Mamba-2 without a norm behind its gate", "one with that norm")
     if isinstance(mixer, StateSpace) and (mixer.projection_bias or not mixer.conv_bias):
         raise no_flag(model, "these biases of a Mamba-2 mixer", "a bias of its convolution alone")
     if mixer is not None and not isinstance(mixer, Attention | StateSpace):
-        raise no_flag(model, f"a layer of kind {kind.name}", "Mamba-2, attention, dense and expert layers")
+        raise no_flag(model, mixer_words(mixer), "Mamba-2, attention, dense and expert layers")
     return kind
 
 

@@ -12,10 +12,21 @@ from types import MappingProxyType
 from typing import Final
 
 from costmodels.workload.details import ModelDetails
-from costmodels.workload.model import Attention, AttentionKind, DeltaNet, DenseFfn, LayerKind, ModelSpec, MoeFfn
+from costmodels.workload.model import (
+    Attention,
+    AttentionKind,
+    DeltaNet,
+    DenseFfn,
+    LayerKind,
+    Lightning,
+    ModelSpec,
+    MoeFfn,
+    SelectiveScan,
+    SideBySide,
+)
 from hardware.errors import InputError
 from planner.export.megatron_hybrid import hybrid_layer, is_hybrid, no_flag, state_arguments
-from planner.export.plan_checks import activation_of, norm_of
+from planner.export.plan_checks import activation_of, mixer_words, norm_of
 
 _ACTIVATION_FLAGS: Final = MappingProxyType(
     {
@@ -104,6 +115,8 @@ def _block(model: ModelSpec, kind: object) -> LayerKind:
     plain = "blocks of attention or a gated delta rule and a feed-forward part, each behind one norm"
     if not isinstance(kind, LayerKind):
         raise no_flag(model, "layers known by their totals only", plain)
+    if isinstance(kind.mixer, SelectiveScan | Lightning | SideBySide):
+        raise no_flag(model, mixer_words(kind.mixer), plain)
     if not isinstance(kind.mixer, Attention | DeltaNet) or kind.ffn is None:
         raise no_flag(model, f"a layer of kind {kind.name} among blocks", plain)
     if kind.parallel:

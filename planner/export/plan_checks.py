@@ -1,10 +1,23 @@
 """What every exporter asks of a plan before it writes a word: sizes, batch, one grid, and the framework's rules."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
 
 from costmodels.job import TrainingJob
 from costmodels.layout import Granularity, Layout, Strategy
-from costmodels.workload.model import LayerKind, ModelSpec, MoeFfn
+from costmodels.workload.model import (
+    Attention,
+    DeltaNet,
+    LayerKind,
+    Lightning,
+    Mixer,
+    ModelSpec,
+    MoeFfn,
+    SelectiveScan,
+    SideBySide,
+    StateSpace,
+)
 from hardware.errors import InputError
 from planner.export.launch import Planned
 from planner.plan_report import RankPlace
@@ -139,6 +152,29 @@ def whole_or_no_recompute(layout: Layout, name: str) -> bool:
 def has_experts(model: ModelSpec) -> bool:
     """Whether some layer is a mixture of experts."""
     return any(isinstance(kind, LayerKind) and isinstance(kind.ffn, MoeFfn) for kind in model.kinds())
+
+
+_MIXERS: Final[Mapping[type, str]] = MappingProxyType(
+    {
+        DeltaNet: "a gated delta rule",
+        Lightning: "lightning attention",
+        SelectiveScan: "Mamba-1",
+        SideBySide: "attention and Mamba-2 side by side in a layer",
+        StateSpace: "Mamba-2",
+    }
+)
+
+
+def mixer_words(mixer: Mixer) -> str:
+    """Name what mixes tokens in a layer, where it is not attention alone."""
+    return _MIXERS[type(mixer)]
+
+
+def other_mixers(model: ModelSpec) -> tuple[str, ...]:
+    """Name what mixes tokens in a model beside attention alone."""
+    mixers = [kind.mixer for kind in model.kinds() if isinstance(kind, LayerKind)]
+    unlike = (mixer for mixer in mixers if mixer is not None and not isinstance(mixer, Attention))
+    return tuple(dict.fromkeys(map(mixer_words, unlike)))
 
 
 def norm_of(model: ModelSpec) -> str:

@@ -221,9 +221,8 @@ def expert_count(model: ModelSpec) -> int:
 
 def attention_heads(model: ModelSpec) -> int:
     """Greatest number that every attention layer's head count is a multiple of; 0 without attention."""
-    heads = [
-        kind.mixer.heads for kind in model.kinds() if isinstance(kind, LayerKind) and isinstance(kind.mixer, Attention)
-    ]
+    mixers = [mixer for kind in model.kinds() if isinstance(kind, LayerKind) for mixer in kind.mixers]
+    heads = [mixer.heads for mixer in mixers if isinstance(mixer, Attention)]
     return int(np.gcd.reduce(heads)) if heads else 0
 
 

@@ -202,9 +202,10 @@ def facts_of(model: ModelSpec) -> ModelFacts:
         Multi-token-prediction layers count with the others.
     """
     kinds = [kind for kind in (*model.kinds(), model.mtp_kind) if isinstance(kind, LayerKind)]
-    attentions = [kind.mixer for kind in kinds if isinstance(kind.mixer, Attention)]
-    states = [kind.mixer for kind in kinds if isinstance(kind.mixer, StateSpace)]
-    deltas = [kind.mixer for kind in kinds if isinstance(kind.mixer, DeltaNet)]
+    mixers = [mixer for kind in kinds for mixer in kind.mixers]
+    attentions = [mixer for mixer in mixers if isinstance(mixer, Attention)]
+    states = [mixer for mixer in mixers if isinstance(mixer, StateSpace)]
+    deltas = [mixer for mixer in mixers if isinstance(mixer, DeltaNet)]
     dense = [kind.ffn for kind in kinds if isinstance(kind.ffn, DenseFfn)]
     moe = [kind.ffn for kind in kinds if isinstance(kind.ffn, MoeFfn)]
     return ModelFacts(

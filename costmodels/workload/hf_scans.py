@@ -1,0 +1,119 @@
+"""Hugging Face configurations of models with Mamba-1, Mamba-2 beside attention, or lightning attention."""
+
+from dataclasses import replace
+
+from costmodels.workload.architecture import Architecture
+from costmodels.workload.fields import Fields
+from costmodels.workload.hf_dense import llama
+from costmodels.workload.hf_moe import mixtral
+
+_RANK_SHARE = 16  # the classes project time steps through a sixteenth of the width
+
+
+def _rank(config: Fields, name: str, hidden: int) -> int:
+    """Width of the projection to the time steps; ``auto`` is a sixteenth of the model's width, rounded up."""
+    if config.values.get(name, "auto") in ("auto", None):
+        return -(-hidden // _RANK_SHARE)
+    return config.whole(name, least=1)
+
+
+def mamba(config: Fields) -> Architecture:
+    """Mamba and Falcon-Mamba, whose norms inside the mixer have no weights: every layer a Mamba-1 mixer."""
+    layers = config.whole("num_hidden_layers", least=1)
+    hidden = config.whole("hidden_size", least=1)
+    inner = config.whole("intermediate_size", default=config.whole("expand", default=2, least=1) * hidden, least=1)
+    return Architecture(
+        family=config.text("model_type"),
+        layers=layers,
+        hidden=hidden,
+        vocab=config.whole("vocab_size", least=1),
+        hybrid_pattern="S" * layers,
+        mamba_inner=inner,
+        mamba_rank=_rank(config, "time_step_rank", hidden),
+        mamba_state=config.whole("state_size", default=16, least=1),
+        mamba_norm=False,
+        conv_width=config.whole("conv_kernel", default=4, least=1),
+        mamba_conv_bias=config.flag("use_conv_bias", default=True),
+        mamba_bias=config.flag("use_bias", default=False),
+        tied=config.flag("tie_word_embeddings", default=True),
+    )
+
+
+def _periodic(config: Fields, kind: str, layers: int, *, every: int, first: int) -> set[int]:
+    """Layers that Jamba's fields ``KIND_layer_period`` and ``KIND_layer_offset`` name."""
+    period = config.whole(f"{kind}_layer_period", default=every, least=1)
+    offset = config.whole(f"{kind}_layer_offset", default=first, most=period - 1)
+    return {index for index in range(layers) if index % period == offset}
+
+
+def jamba(config: Fields) -> Architecture:
+    """Jamba: one attention layer in a period and Mamba-1 in the others, experts in every other layer; no positions."""
+    base = llama(config)
+    attention = _periodic(config, "attn", base.layers, every=8, first=4)
+    experts = config.whole("num_experts", "num_local_experts", default=16, least=1)
+    routed = _periodic(config, "expert", base.layers, every=2, first=1) if experts > 1 else set()
+    return replace(
+        base,
+        rotary=False,
+        window=0,
+        mixer_pattern="".join("f" if index in attention else "S" for index in range(base.layers)),
+        ffn_pattern="".join("e" if index in routed else "d" for index in range(base.layers)),
+        experts=experts if routed else 0,
+        top_k=config.whole("num_experts_per_tok", default=2, least=1) if routed else 0,
+        mamba_inner=config.whole("mamba_expand", default=2, least=1) * base.hidden,
+        mamba_rank=_rank(config, "mamba_dt_rank", base.hidden),
+        mamba_state=config.whole("mamba_d_state", default=16, least=1),
+        conv_width=config.whole("mamba_d_conv", default=4, least=1),
+        mamba_conv_bias=config.flag("mamba_conv_bias", default=True),
+        mamba_bias=config.flag("mamba_proj_bias", default=False),
+    )
+
+
+def falcon_h1(config: Fields) -> Architecture:
+    """Falcon-H1: attention and Mamba-2 read one input in every layer, before a dense part."""
+    base = llama(config)
+    heads = config.whole("mamba_n_heads", default=128, least=1)
+    inner = config.whole("mamba_d_ssm", default=config.whole("mamba_expand", default=2) * base.hidden, least=1)
+    auto = config.values.get("mamba_d_head", "auto") == "auto"
+    head_dim = inner // heads if auto else config.whole("mamba_d_head", least=1)
+    if heads * head_dim != inner:
+        raise config.wrong("mamba_n_heads", heads, f"as many as make mamba_d_ssm = {inner} with heads of {head_dim}")
+    bias = config.flag("mamba_proj_bias", default=False)
+    if config.flag("projectors_bias", default=False) != bias:
+        raise config.wrong("projectors_bias", not bias, "the value of mamba_proj_bias: one bias alone is not modelled")
+    return replace(
+        base,
+        window=0,
+        mixer_pattern="P",
+        mamba_heads=heads,
+        mamba_head_dim=head_dim,
+        mamba_state=config.whole("mamba_d_state", default=256, least=1),
+        mamba_groups=config.whole("mamba_n_groups", default=1, least=1),
+        mamba_norm=config.flag("mamba_rms_norm", default=False),
+        conv_width=config.whole("mamba_d_conv", default=4, least=1),
+        mamba_conv_bias=config.flag("mamba_conv_bias", default=True),
+        mamba_bias=bias,
+    )
+
+
+def minimax(config: Fields) -> Architecture:
+    """MiniMax-01 and M1: experts behind lightning attention, or behind full attention in the layers that are listed.
+
+    Earlier files list the layers in ``attn_type_list`` (1: full attention), newer ones in ``layer_types``.
+    """
+    layers = config.whole("num_hidden_layers", least=1)
+    shared = config.values.get("shared_intermediate_size")
+    if shared not in (None, 0, [0], (0,)):
+        raise config.wrong("shared_intermediate_size", shared, "0: the published models have no shared expert")
+    stated = config.wholes("attn_type_list")
+    types = config.texts("layer_types") or tuple("full_attention" if one else "linear_attention" for one in stated)
+    name = "layer_types" if config.has("layer_types") else "attn_type_list"
+    letters = {"full_attention": "f", "linear_attention": "L"}
+    for item in types:
+        if item not in letters:
+            raise config.wrong(name, item, ", ".join(letters))
+    if types and len(types) != layers:
+        raise config.wrong(name, f"{len(types)} entries", f"num_hidden_layers = {layers} entries")
+    base = mixtral(Fields({**config.values, "layer_types": None}, config.where))
+    pattern = "".join(letters[item] for item in types) or "fL"
+    return replace(base, window=0, mixer_pattern=pattern)

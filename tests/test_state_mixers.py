@@ -1,0 +1,164 @@
+"""Mamba-1 (Jamba), Mamba-2 beside attention (Falcon-H1), lightning attention (MiniMax): sizes, products, refusals."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from costmodels.exchange.volumes import context_widths, tensor_widths
+from costmodels.workload.counts import flops_per_token, parameter_count
+from costmodels.workload.huggingface import from_config
+from costmodels.workload.layers import layer_ops
+from costmodels.workload.model import Attention, LayerKind, ModelSpec, SelectiveScan, SideBySide, StateSpace
+from costmodels.workload.op import Split, kept
+from costmodels.workload.presets import model
+from hardware.errors import InputError
+from planner.export.deepspeed_model import left_open
+from planner.export.megatron_model import model_arguments
+from planner.export.plan_checks import other_mixers
+from planner.layouts.grids import attention_heads
+from planner.rules.proposal import facts_of
+
+SMALL: list[dict[str, Any]] = json.loads((Path(__file__).parent / "reference" / "huggingface_small.json").read_text())[
+    "models"
+]
+WIDTHS = {
+    "vocab_size": 512,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+SEQ = 32
+ATTENTION = 2 * 64 * (4 + 2 + 2 + 4) * 16 + 2 * 4 * 2 * 16 * SEQ / 2  # four projections; scores and values, half masked
+DENSE = 2 * 3 * 64 * 96
+HEAD = 2 * 64 * 512
+
+
+def build(model_type: str, **fields: object) -> ModelSpec:
+    return from_config({"model_type": model_type, **WIDTHS, **fields}, name="x", where="config.json")
+
+
+@pytest.mark.parametrize(
+    "number", range(len(SMALL)), ids=lambda number: f"{SMALL[number]['config']['model_type']}-{number}"
+)
+def test_parameters_are_those_of_the_class(number: int) -> None:
+    built = from_config(SMALL[number]["config"], name="x", where="config.json")
+    assert parameter_count(built).total == SMALL[number]["parameters"]
+
+
+def test_products_of_jamba() -> None:
+    inner, rank, state = 128, 4, 16
+    mamba = 2 * (64 * 2 * inner + inner * (rank + 2 * state) + rank * inner + inner * 64) + 7 * inner * state
+    jamba = build("jamba", num_experts=4, num_experts_per_tok=2)
+    forward = 7 * mamba + ATTENTION + 4 * DENSE + 4 * 2 * DENSE + HEAD
+    assert flops_per_token(jamba, SEQ) == pytest.approx(3 * forward)
+    assert [kind.name for kind in jamba.layer_kinds()][3:6] == ["mamba1+moe", "attention+dense", "mamba1+moe"]
+
+
+def test_products_of_falcon_h1() -> None:
+    inner, state, heads = 96, 16, 6
+    falcon = build("falcon_h1", mamba_d_ssm=inner, mamba_n_heads=heads, mamba_d_state=state)
+    mamba = 2 * (64 * (2 * inner + 2 * state + heads) + inner * 64) + 7 * inner * state
+    assert flops_per_token(falcon, SEQ) == pytest.approx(3 * (8 * (ATTENTION + mamba + DENSE) + HEAD))
+
+
+def test_products_of_minimax() -> None:
+    lightning = 2 * 64 * 4 * 64 + 2 * 64 * 64 + 4 * 4 * 16**2
+    minimax = build("minimax", num_local_experts=4, num_experts_per_tok=2)
+    assert flops_per_token(minimax, SEQ) == pytest.approx(3 * (4 * lightning + 4 * ATTENTION + 8 * 2 * DENSE + HEAD))
+
+
+def test_old_and_new_files_of_minimax_state_the_same_layers() -> None:
+    listed = build("minimax_text_01", attn_type_list=[0] * 7 + [1], num_local_experts=4, num_experts_per_tok=2)
+    typed = build(
+        "minimax", layer_types=["linear_attention"] * 7 + ["full_attention"], num_local_experts=4, num_experts_per_tok=2
+    )
+    assert listed.runs == typed.runs
+    assert [run.count for run in listed.runs] == [7, 1]
+
+
+def test_mixers_side_by_side_keep_one_input_and_share_its_gather() -> None:
+    falcon = build("falcon_h1", mamba_d_ssm=96, mamba_n_heads=6)
+    kind = next(falcon.layer_kinds())
+    assert isinstance(kind, LayerKind)
+    assert isinstance(kind.mixer, SideBySide)
+    assert tensor_widths(kind, 64).gathers == (64, 64)  # one for the mixers, one for the feed-forward part
+    inputs = [op for op in layer_ops(kind, falcon) if op.name in ("qkv", "in_proj")]
+    assert [kept(op).elements_per_token for op in inputs] == [64.0, 0.0]
+    both, attention, state = (context_widths(mixers) for mixers in (kind.mixers, kind.mixers[:1], kind.mixers[1:]))
+    assert both.before == attention.before + state.before
+    assert not both.ring
+    assert attention.ring
+    facts = facts_of(falcon)
+    assert (facts.heads, facts.kv_heads, facts.state_heads, facts.state_groups) == (4, 2, 6, 1)
+    assert attention_heads(falcon) == 4
+
+
+def test_a_layer_side_by_side_has_the_parameters_of_both_mixers() -> None:
+    beside = build("falcon_h1", mamba_d_ssm=96, mamba_n_heads=6, mamba_rms_norm=True)
+    kind = next(beside.layer_kinds())
+    assert isinstance(kind, LayerKind)
+    alone = []
+    for mixer in kind.mixers:
+        assert isinstance(mixer, Attention | StateSpace)
+        inner = mixer.heads * mixer.head_dim if isinstance(mixer, StateSpace) else 0
+        ops = layer_ops(replace(kind, mixer=mixer, norm_parameters=2 * 64 + inner), beside)
+        alone.append(sum(op.parameters for op in ops))
+    shared = 2 * 64 + 3 * 64 * 96  # norms and feed-forward part
+    assert sum(op.parameters for op in layer_ops(kind, beside)) == sum(alone) - shared
+
+
+def test_all_channels_of_mamba_1_are_reduced_over_tp() -> None:
+    kind = next(build("jamba", num_experts=1).layer_kinds())
+    assert isinstance(kind, LayerKind)
+    assert isinstance(kind.mixer, SelectiveScan)
+    assert tensor_widths(kind, 64).reductions == (4 + 2 * 16, 64, 64)
+    split = {op.name: op.split for op in layer_ops(kind, build("jamba", num_experts=1))}
+    assert (split["x_proj"], split["dt_proj"], split["scan"]) == (Split.ROW, Split.COLUMN, Split.HEADS)
+
+
+def test_scans_write_no_scores() -> None:
+    jamba = build("jamba", num_experts=1)
+    for kind in jamba.kinds():
+        ops = layer_ops(kind, jamba, flash_attention=False)
+        scores = sum(kept(op).elements_per_score for op in ops)
+        assert np.isclose(scores, 1.0 if "attention" in kind.name else 0.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("jamba_v0_1", "Mamba-1"),
+        ("mamba_2_8b", "Mamba-1"),
+        ("falcon_h1_34b", "attention and Mamba-2 side by side in a layer"),
+        ("minimax_text_01", "lightning attention"),
+    ],
+)
+def test_frameworks_are_told_which_part_they_lack(name: str, part: str) -> None:
+    built = model(name)
+    assert other_mixers(built) == (part,)
+    assert part in left_open(built)
+    with pytest.raises(InputError, match=f"Megatron-LM has no flag for {part}"):
+        model_arguments(built, 4096)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"model_type": "jamba", "attn_layer_offset": 8}, "attn_layer_offset: 8 is not accepted.*0 to 7"),
+        ({"model_type": "falcon_h1", "mamba_n_heads": 7}, "mamba_n_heads: 7 .*mamba_d_ssm = 1024"),
+        ({"model_type": "falcon_h1", "projectors_bias": True}, "projectors_bias: True .*mamba_proj_bias"),
+        ({"model_type": "minimax", "attn_type_list": [0, 1]}, "attn_type_list: '2 entries'.*num_hidden_layers = 8"),
+        ({"model_type": "minimax", "layer_types": ["lightning"]}, "layer_types: 'lightning'.*linear_attention"),
+        ({"model_type": "minimax", "shared_intermediate_size": 64}, "shared_intermediate_size: 64.*no shared expert"),
+        ({"model_type": "mamba", "time_step_rank": 0}, "time_step_rank: 0"),
+    ],
+)
+def test_mistakes_name_the_field(config: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        from_config({**WIDTHS, **config}, name="x", where="config.json")
