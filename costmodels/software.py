@@ -62,10 +62,15 @@ class RunText:
 
 @dataclass(frozen=True, kw_only=True)
 class SoftwareMatch:
-    """The software that a run is priced with, and why."""
+    """The software that a run is priced with, and why; ``known`` is whether a rule is for its framework.
+
+    ``nearest`` names a preset that is spelled nearly so, where no rule is; empty: none.
+    """
 
     software: Software
     reason: str
+    known: bool = True
+    nearest: str = ""
 
 
 @dataclass(frozen=True)
@@ -126,8 +131,8 @@ def software(name: str) -> Software:
     by_key = {_key(known): known for known in presets}
     found = by_key.get(_key(name))
     if found is None:
-        near = get_close_matches(_key(name), by_key, n=1)
-        hint = f"; nearest: {by_key[near[0]]!r}" if near else ""
+        near = _nearest(name)
+        hint = f"; nearest: {near!r}" if near else ""
         raise InputError(f"software {name!r} is not known{hint}", allowed=", ".join(presets))
     return presets[found]
 
@@ -146,10 +151,10 @@ def software_for(run: RunText) -> SoftwareMatch:
         The preset ``generic`` when no rule matches; the reason names the rule and the remarks that counted.
     """
     tables = _tables()
-    preset, reason = FALLBACK, f"no rule for framework {run.framework!r}: {FALLBACK}"
+    preset, reason, known = FALLBACK, f"no rule for framework {run.framework!r}: {FALLBACK}", False
     for rule in tables.rules:
         if _matches(rule, run):
-            preset = rule["preset"]
+            preset, known = rule["preset"], True
             facts = ", ".join(f"{name} ~ {pattern!r}" for name, pattern in rule.items() if name != "preset")
             reason = f"{preset} ({facts})"
             break
@@ -157,7 +162,13 @@ def software_for(run: RunText) -> SoftwareMatch:
     if remarks:
         reason += "; the run says " + ", ".join(f"{name} = {value}" for name, value in remarks.items())
     base = replace(tables.presets[preset], **remarks)  # type: ignore[arg-type]
-    return SoftwareMatch(software=base, reason=reason)
+    return SoftwareMatch(software=base, reason=reason, known=known, nearest="" if known else _nearest(run.framework))
+
+
+def _nearest(name: str) -> str:
+    """Name of the preset that is spelled most nearly so; empty for none."""
+    by_key = {_key(known): known for known in _tables().presets}
+    return next((by_key[near] for near in get_close_matches(_key(name), by_key, n=1)), "")
 
 
 def _key(name: str) -> str:

@@ -19,6 +19,7 @@ from planner.evidence.left_out import LeftOut, left_out, rows_in_words
 from planner.evidence.measured import read_runs
 from planner.evidence.validate import predict, validate
 from planner.profile import MachineProfile, MemoryErrors, profile_text, read_profile
+from planner.report.validation import predictions_to_json
 
 
 def table(tmp_path, **changes):
@@ -140,11 +141,34 @@ def test_what_the_hardware_cannot_have_leaves_its_row_out(tmp_path, column, valu
 
 def test_a_precision_that_is_not_known_is_named(tmp_path):
     path = table(tmp_path, dtype="bf61")
-    assert [found.assumed != "" for found in validate([path])] == [True, False, False, False, False]
+    assert [bool(found.assumed) for found in validate([path])] == [True, False, False, False, False]
     assert (
         "'bf61': no precision that is known, priced as if none were stated (runs.csv: run-0)"
         in shown("validate", path)[1]
     )
+
+
+@pytest.mark.parametrize(
+    ("framework", "told"),
+    [
+        ("torchtitain", "framework 'torchtitain': none that is known (nearest: torchtitan), priced as generic: "),
+        ("our own", "framework 'our own': none that is known, priced as generic: "),
+        ("", "no framework is stated, priced as generic: "),
+    ],
+)
+def test_a_framework_that_is_not_known_is_named_once_with_what_it_is_priced_as(tmp_path, framework, told):
+    path = table(tmp_path)
+    plain = path.read_text(encoding="utf-8")
+    path.write_text(plain.replace(",torchtitan,", f",{framework},"), encoding="utf-8")
+    words = f"{told}fused attention, overlapped data parallelism"
+    for asked in (("validate", path), ("calibrate", path, "-o", tmp_path / "m.toml")):
+        text = " ".join(shown(*asked)[1].split())
+        assert text.count(f"5 {words} (runs.csv: run-0, run-1, run-2 and 2 more)") == 1
+    found = validate([path])
+    assert predictions_to_json(found)["summary"]["assumed"] == {words: 5}
+    assert {prediction.cost is not None for prediction in found} == {True}
+    path.write_text(plain, encoding="utf-8")
+    assert predictions_to_json(validate([path]))["summary"]["assumed"] == {}
 
 
 def test_a_column_near_to_one_that_is_absent_is_named(tmp_path):

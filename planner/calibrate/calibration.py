@@ -25,12 +25,16 @@ MOST_RUNS: Final = 2000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """A profile, the memory fit's distrusted runs, rows that could not be used, and columns that are not read."""
+    """A profile, the memory fit's distrusted runs, rows that could not be used, columns that are not read.
+
+    ``assumed`` is what prices of rows assume.
+    """
 
     profile: MachineProfile
     distrusted_memory: tuple[str, ...]
     skipped: tuple[LeftOut, ...]
     unread: tuple[str, ...] = ()
+    assumed: tuple[LeftOut, ...] = ()
 
 
 def calibrate(inputs: Inputs) -> Calibration:
@@ -75,6 +79,7 @@ def calibrate(inputs: Inputs) -> Calibration:
         distrusted_memory=found.distrusted_memory,
         skipped=(*chosen.skipped, *(one for table in products for one in table.skipped)),
         unread=chosen.unread,
+        assumed=chosen.assumed,
     )
 
 

@@ -16,6 +16,7 @@ from costmodels.table import Floats
 from hardware.cluster import Accelerator
 from hardware.errors import InputError
 from planner.calibrate.observations import Observations
+from planner.evidence.assumed import assumptions
 from planner.evidence.cells import unread_columns
 from planner.evidence.left_out import LeftOut, left_out
 from planner.evidence.measured import BYTES_PER_GIB, MeasuredRun, read_runs
@@ -65,11 +66,15 @@ class CalibrationRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """The runs of one accelerator, in the order of their files, what was left out, and columns that are not read."""
+    """The runs of one accelerator, in the order of their files, what was left out, and columns that are not read.
+
+    ``assumed`` is what prices of rows assume, as :func:`planner.evidence.assumed.assumptions` says it.
+    """
 
     runs: tuple[CalibrationRun, ...]
     skipped: tuple[LeftOut, ...]
     unread: tuple[str, ...] = ()
+    assumed: tuple[LeftOut, ...] = ()
 
 
 def read_calibration_runs(paths: Sequence[Path], accelerator: str = "") -> Chosen:
@@ -120,7 +125,8 @@ def read_calibration_runs(paths: Sequence[Path], accelerator: str = "") -> Chose
             allowed="one machine in a profile: --accelerator " + parts.most_common(1)[0][0],
             where=where,
         )
-    return Chosen(runs=tuple(found), skipped=left_out(skipped), unread=tuple(unread))
+    assumed = left_out((words, usable.run.place) for usable in found for words in assumptions(usable.run))
+    return Chosen(runs=tuple(found), skipped=left_out(skipped), unread=tuple(unread), assumed=assumed)
 
 
 def _nothing(skipped: Sequence[LeftOut], unread: Sequence[str], where: str) -> InputError:

@@ -20,7 +20,7 @@ from costmodels.layout import (
 )
 from costmodels.pipeline.schedules import Schedule
 from costmodels.precision import precision, with_wide_weights
-from costmodels.software import RunText, software_for
+from costmodels.software import RunText, SoftwareMatch, software_for
 from costmodels.workload import presets
 from costmodels.workload.model import ModelSpec
 from costmodels.workload.stated import StatedArchitecture, model_from_architecture
@@ -140,9 +140,14 @@ def question_of(run: MeasuredRun) -> PricedRun:
     return PricedRun(model=model, cluster=cluster, job=job, layout=layout)
 
 
+def software_of(run: MeasuredRun) -> SoftwareMatch:
+    """Return the preset of a run with its remarks, and why it is that one."""
+    return software_for(_words(run))
+
+
 def _software(run: MeasuredRun) -> Software:
     """The preset of the run with its remarks, and the layers whose activations it offloads."""
-    found = software_for(_words(run)).software
+    found = software_of(run).software
     share = re.search(r"activation offload (?:ratio )?(?:alpha=)?([01]?\.?[0-9]{1,9})", run.text("notes"))
     if share and run.grid:
         layers = float(share.group(1)) * (run.number("layers") or 0.0) / run.grid.pp

@@ -13,11 +13,11 @@ from typing import Final
 import numpy as np
 
 from costmodels.memory import allocated_bytes, reserved_bytes
-from costmodels.precision import is_recipe
 from costmodels.price import price_layout
 from costmodels.pricing import Constants, Pricing
 from costmodels.results import LayoutCost, MemoryUse
 from hardware.errors import InputError
+from planner.evidence.assumed import assumptions
 from planner.evidence.measured import BYTES_PER_GIB, MeasuredRun, read_runs
 from planner.evidence.runs import PricedRun, question_of
 from planner.profile import MachineProfile
@@ -42,12 +42,9 @@ class Prediction:
     profiled: bool = False
 
     @property
-    def assumed(self) -> str:
-        """What a price assumes because the row's word for it is not known; empty where nothing is."""
-        told = [self.run.text(name) for name in ("dtype", "precision") if self.run.text(name)]
-        if self.skipped or not told or any(is_recipe(word) for word in told):
-            return ""
-        return f"{' and '.join(map(repr, told))}: no precision that is known, priced as if none were stated"
+    def assumed(self) -> tuple[str, ...]:
+        """What its price assumes because the row's words are not known; empty where nothing is."""
+        return () if self.skipped else assumptions(self.run)
 
     @property
     def error(self) -> float | None:

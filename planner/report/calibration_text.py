@@ -100,7 +100,7 @@ def _size(runs: Sequence[FittedRun], field: str, share: float) -> float:
 
 
 def _left_out(found: Calibration) -> list[RenderableType]:
-    """Name runs that were distrusted, rows that could not be used, and columns that are not read."""
+    """Name runs that were distrusted, rows that could not be used, columns that are not read, and what is assumed."""
     lines = [
         f"{run.id}: {math.exp(run.after):.2f} times the measured step under the fit of the others; not used"
         for run in found.profile.runs
@@ -109,4 +109,5 @@ def _left_out(found: Calibration) -> list[RenderableType]:
     lines += [f"{name}: its peak memory fits no other run; not used" for name in found.distrusted_memory]
     parts: list[RenderableType] = [section("Distrusted", bullets(lines))] if lines else []
     parts += [section("Columns", bullets(found.unread))] if found.unread else []
+    parts += [section("Assumed", left_out_rows(found.assumed))] if found.assumed else []
     return [*parts, section("Not usable", left_out_rows(found.skipped))] if found.skipped else parts

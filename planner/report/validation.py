@@ -12,7 +12,7 @@ from rich.text import Text
 from costmodels.inventory import fitted_constants
 from hardware.nouns import count
 from planner.evidence.cells import unread_columns
-from planner.evidence.left_out import left_out
+from planner.evidence.left_out import LeftOut, left_out
 from planner.evidence.measured import MeasuredRun
 from planner.evidence.validate import ErrorSummary, Prediction, summaries
 from planner.profile import MachineProfile
@@ -39,6 +39,7 @@ def predictions_to_json(predictions: Sequence[Prediction], profile: MachineProfi
             "memory": [_summary(group) for group in _memory_errors(predictions)],
             "verdicts": _verdicts(predictions),
             "skipped": dict(_reasons(predictions)),
+            "assumed": {one.reason: len(one.rows) for one in _assumed(predictions)},
             **({} if profile is None else {"profile": _profile(profile, predictions)}),
             "fitted_constants": {
                 "total": sum(one.total for one in fitted_constants()),
@@ -104,10 +105,15 @@ def _left_out(predictions: Sequence[Prediction]) -> list[RenderableType]:
     headers = {found.run.file: found.run.row for found in predictions}
     unread = [f"{file}: {words}" for file, row in headers.items() for words in unread_columns(row)]
     parts = [section("Columns", bullets(unread))] if unread else []
-    assumed = left_out((words, found.run.place) for found in predictions if (words := found.assumed))
+    assumed = _assumed(predictions)
     parts += [section("Assumed", left_out_rows(assumed))] if assumed else []
     parts += [section("Step time not compared", left_out_rows(untimed))] if untimed else []
     return [*parts, section("Not predicted", left_out_rows(skipped))] if skipped else parts
+
+
+def _assumed(predictions: Iterable[Prediction]) -> tuple[LeftOut, ...]:
+    """Name what prices assume, and of which rows."""
+    return left_out((words, found.run.place) for found in predictions for words in found.assumed)
 
 
 def _profile_line(profile: MachineProfile | None, predictions: Sequence[Prediction]) -> list[RenderableType]:
