@@ -9,6 +9,7 @@ import pytest
 from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE
 from costmodels.pipeline.schedules import Schedule
 from costmodels.software import RunText
+from costmodels.workload.counts import parameter_count
 from hardware.errors import InputError
 from planner.evidence import source_facts as source_facts_module
 from planner.evidence.measured import parse_run
@@ -218,3 +219,26 @@ def test_columns_that_facts_replace_are_those_of_tables():
     assert all(
         fact["source"] and set(fact) <= {"pattern", "columns", "vocab", "shard_group", "source"} for fact in facts
     )
+
+
+@pytest.mark.parametrize(
+    ("layers", "hidden", "billions"), [(22, 2304, 1.5), (30, 4096, 6.2), (46, 5120, 14.6), (62, 6144, 28.3)]
+)
+def test_a_vocabulary_that_no_table_states_gives_models_the_size_in_their_name(layers, hidden, billions):
+    """Zero Bubble (arXiv 2401.10241), table 3; GPT-2's words would make 14.7 and 28.4 of the last two."""
+    run = ROW | {
+        "source": "Zero Bubble Pipeline Parallelism (arXiv 2401.10241) Tables 3-4",
+        "framework": "Megatron-LM fork (sail-sg)",
+        "model": f"GPT-{billions}B",
+        "layers": str(layers),
+        "hidden_size": str(hidden),
+        "ffn_hidden_size": str(4 * hidden),
+        "heads": str(hidden // 128),
+        "hardware": "A100-SXM-80GB",
+        "seq_len": "1024",
+        "tp": "1",
+        "dp": "32",
+    }
+    model = question_of(parse_run(run)).model
+    assert not any("vocabulary" in note for note in model.notes)
+    assert round(parameter_count(model).total / 1e9, 1) == billions

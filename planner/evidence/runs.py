@@ -208,7 +208,7 @@ def _stated_model(run: MeasuredRun) -> ModelSpec:
             ffn=int(run.number("ffn_hidden_size") or 0),
             heads=int(run.number("heads") or 0),
             kv_heads=int(run.number("kv_heads") or 0),
-            vocab=int(run.number("vocab") or 0),
+            vocab=int(run.number("vocab") or source_facts(run.text("source")).vocab),
             experts=int(run.number("experts") or 0),
             top_k=int(run.number("topk") or 0),
             seq=int(run.number("seq_len") or 0),
