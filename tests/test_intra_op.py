@@ -2,6 +2,8 @@
 
 import itertools
 import math
+import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ortools.sat.python import cp_model
 
 from planner.intra_op.chain import encode, without_dominated
 from planner.intra_op.constraints import Ordered, Restrict, Uniform
@@ -328,6 +331,27 @@ def test_a_stopped_search_reports_its_bound():
     assert stopped.status is Status.FEASIBLE
     assert stopped.lower_bound_s <= full.time_s <= stopped.time_s
     assert violations(problem, stopped.assignment) == ()
+
+
+def test_an_interrupt_inside_the_solver_is_one(monkeypatch):
+    """CP-SAT's own handler of the signal ends its search as a limit does, and the command would go on."""
+    inner = cp_model.CpSolver.solve
+    told = []
+
+    def interrupted(solver, model):
+        def interrupt(_):
+            if not told:
+                told.append(signal.SIGINT)
+                os.kill(os.getpid(), signal.SIGINT)
+
+        solver.log_callback = interrupt
+        solver.parameters.log_search_progress = True
+        return inner(solver, model)
+
+    monkeypatch.setattr(cp_model.CpSolver, "solve", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        solve(stage((1,) * 30, 8, edges=True, seed=2), options=CP_SAT_ONLY)
+    assert told
 
 
 def test_more_combinations_of_uniform_values_than_can_be_enumerated_are_refused():

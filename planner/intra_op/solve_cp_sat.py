@@ -245,6 +245,7 @@ def solve_counts(chain: Chain, *, goal: Goal, max_deterministic_s: float) -> CpS
         solver.parameters.linearization_level = 2  # twice as fast where edges count
         solver.parameters.relative_gap_limit = goal.relative_gap
         solver.parameters.max_deterministic_time = max(0.0, max_deterministic_s - spent)
+        solver.parameters.catch_sigint_signal = False  # it would take an interrupt for a limit, and nobody hear of it
         status = solver.solve(encoded.model)
         spent = round(spent + solver.response_proto.deterministic_time, 9)  # its last digits vary between runs
         branches += solver.num_branches

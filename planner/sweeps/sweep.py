@@ -10,15 +10,10 @@ import fcntl
 import hashlib
 import io
 import json
-import multiprocessing
 import os
 import re
-import signal
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -30,6 +25,7 @@ from planner.report.files import drop_parts, make_folder, write_whole
 from planner.report.json_report import SCHEMA, report_to_json
 from planner.report.json_text import json_text
 from planner.report.version import version
+from planner.sweeps.workers import answers_of, ended_cleanly
 
 SCHEDULER_PATIENCE_S: Final = 10
 POINTS: Final = "points"
@@ -95,11 +91,11 @@ def run_sweep(
     ------
     InputError
         The folder cannot be written or another sweep works in it, a worker died, or no scheduler answers.
-    KeyboardInterrupt
-        Interrupted; finished points are kept, the table is not written.
+    KeyboardInterrupt, SystemExit
+        Interrupted, or ended by SIGTERM; finished points are kept, the table is not written, no worker is left.
     """
     make_folder(folder / POINTS)
-    with _alone_in(folder / POINTS):
+    with _alone_in(folder / POINTS), ended_cleanly():
         return _run(questions, folder, (workers, scheduler, resume), progress)
 
 
@@ -143,10 +139,11 @@ def _run(
     todo = [number for number in range(len(questions)) if number not in data]
     jobs = [(questions[number], paths[number]) for number in todo]
     try:
-        for index, answer in _scheduled(jobs, scheduler) if scheduler else _answers(jobs, workers):
-            data[todo[index]] = answer
-            if progress is not None:
-                progress(len(data), len(questions))
+        with closing(_scheduled(jobs, scheduler) if scheduler else _answers(jobs, workers)) as answers:
+            for index, answer in answers:
+                data[todo[index]] = answer
+                if progress is not None:
+                    progress(len(data), len(questions))
     finally:
         drop_parts(folder / POINTS)  # of workers that were stopped while they wrote
     rows = tuple(
@@ -297,30 +294,13 @@ def _kept(question: Question, path: Path) -> Data | None:
     return data if same else None
 
 
-def _answers(jobs: Sequence[tuple[Question, Path]], workers: int) -> Iterator[tuple[int, Data]]:
+def _answers(jobs: Sequence[tuple[Question, Path]], workers: int) -> Generator[tuple[int, Data], None, None]:
     if workers == 1 or len(jobs) < 2:
-        yield from ((number, answer_point(*job)) for number, job in enumerate(jobs))
-        return
-    # Fresh processes: a fork would copy the threads of the solver and of numpy in whatever state they are.
-    context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(min(workers, len(jobs)), mp_context=context, initializer=_end_with_parent)
-    try:
-        with _interrupts_kept_from_workers():
-            futures = {pool.submit(answer_point, *job): number for number, job in enumerate(jobs)}
-        for future in as_completed(futures):
-            yield futures[future], future.result()
-    except BaseException as error:
-        for process in multiprocessing.active_children():
-            process.terminate()
-        pool.shutdown(wait=True, cancel_futures=True)
-        if isinstance(error, BrokenProcessPool):
-            what = "a worker died, perhaps for want of memory; the points that were finished are kept"
-            raise InputError(what, allowed="--resume with fewer --workers") from error
-        raise
-    pool.shutdown()
+        return ((number, answer_point(*job)) for number, job in enumerate(jobs))
+    return answers_of(answer_point, jobs, workers)
 
 
-def _scheduled(jobs: Sequence[tuple[Question, Path]], address: str) -> Iterator[tuple[int, Data]]:
+def _scheduled(jobs: Sequence[tuple[Question, Path]], address: str) -> Generator[tuple[int, Data], None, None]:
     """Answers of the workers of a Dask scheduler; files of models and clusters must be where they are here."""
     try:
         import distributed  # noqa: PLC0415 - an extra that only this needs
@@ -346,37 +326,3 @@ def _scheduled(jobs: Sequence[tuple[Question, Path]], address: str) -> Iterator[
     finally:
         client.cancel(list(futures))
         client.close()
-
-
-def _end_with_parent() -> None:
-    """End this worker when the sweep's own process is gone, however it went; else it would wait for work for ever."""
-    parent = multiprocessing.parent_process()
-
-    def watch() -> None:
-        if parent is not None:
-            parent.join()
-            os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-@contextmanager
-def _interrupts_kept_from_workers() -> Iterator[None]:
-    """Start processes that an interrupt of the terminal does not reach, not even while they load.
-
-    A process inherits what the thread that starts it blocks. Here the interrupt waits until the workers are started,
-    and then ends the sweep, which stops them; the points that they finished are on the disk. Other threads take the
-    signal meanwhile, hence the handler.
-    """
-    held: list[int] = []
-    in_main = threading.current_thread() is threading.main_thread()
-    handler = signal.signal(signal.SIGINT, lambda number, _: held.append(number)) if in_main else None
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        if in_main:
-            signal.signal(signal.SIGINT, handler)
-    if held:
-        raise KeyboardInterrupt
