@@ -201,8 +201,15 @@ def custom_island(
     InputError
         Unknown hardware or fabric, a fabric that the accelerator has not, or several nodes without a network.
     """
-    preset = node_of_hardware(hardware)
-    where, node = hardware, preset.node
+    sizes = (gpus_per_node, nodes)
+    return _custom_island(node_of_hardware(hardware), hardware, sizes, scaleout_bytes_per_s_per_node, intra_node)
+
+
+def _custom_island(
+    preset: NodePreset, where: str, sizes: tuple[int, int], scaleout_bytes_per_s_per_node: float | None, intra_node: str
+) -> Island:
+    """As :func:`custom_island` for nodes that were looked up; ``sizes`` are accelerators of a node, and nodes."""
+    node, (gpus_per_node, nodes) = preset.node, sizes
     if not 0 <= gpus_per_node <= 1024:
         raise InputError(f"{gpus_per_node} accelerators a node", allowed="1 to 1024, or 0 for the usual", where=where)
     if not 1 <= nodes <= MOST_NODES:
@@ -251,11 +258,12 @@ def cluster_of_run(
         raise InputError(f"{gpus} accelerators of {len(kinds)} kinds", allowed=f"a multiple of {len(kinds)}")
     islands = []
     for kind in kinds:
-        per_node = gpus_per_node or node_of_hardware(kind).node.gpus
-        per_node = min(per_node, per_kind)
+        preset = node_of_hardware(kind)
+        per_node = min(gpus_per_node or preset.node.gpus, per_kind)
         if per_kind % per_node:
             raise InputError(f"{per_kind} x {kind} with {per_node} a node", allowed=f"a multiple of {per_node}")
-        islands.append(custom_island(kind, per_node, per_kind // per_node, scaleout_bytes_per_s_per_node, intra_node))
+        sizes = (per_node, per_kind // per_node)
+        islands.append(_custom_island(preset, kind, sizes, scaleout_bytes_per_s_per_node, intra_node))
     slowest = min(islands, key=lambda island: island.node.nics.node_bytes_per_s).node.nics if len(islands) > 1 else None
     machine = Cluster(
         name=f"{hardware} x {gpus}",

@@ -16,6 +16,8 @@ from hardware.errors import InputError
 from hardware.importers.device_names import accelerator_in
 from hardware.part_names import name_words
 from hardware.tiers import island_tiers
+from planner.evidence.measured import parse_run
+from planner.evidence.runs import question_of
 
 REFERENCE = Path(__file__).parent / "reference"
 
@@ -305,6 +307,20 @@ def test_a_table_may_name_the_file_of_a_machine(tmp_path: Path) -> None:
     path.write_text("inter_island_gbit_per_s = 400\n" + both, encoding="utf-8")
     with pytest.raises(InputError, match="2 islands"):
         catalog.cluster_of_run(str(path), 16)
+
+
+@pytest.mark.parametrize("per_node", [0, 8])
+def test_the_file_of_a_machine_is_read_once_for_a_run(tmp_path: Path, monkeypatch, per_node: int) -> None:
+    path = tmp_path / "lab.toml"
+    path.write_text('[[island]]\nnode = "dgx-h100"\nnodes = 2\n', encoding="utf-8")
+    inner, read = catalog.read_cluster_file, []
+    monkeypatch.setattr(catalog, "read_cluster_file", lambda name: read.append(name) or inner(name))
+    row = {
+        "id": "row", "model": "llama3_8b", "hardware": str(path), "n_gpus": "16", "gpus_per_node": str(per_node or ""),
+        "seq_len": "2048", "global_batch_size": "16", "micro_batch_size": "1", "tp": "1", "pp": "1",
+    }  # fmt: skip
+    assert question_of(parse_run(row)).cluster.nodes == 2
+    assert read == [str(path)]
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from planner.report.explain_text import Surroundings, print_explanation
 from planner.report.layout_text import memory_words
 from planner.report.search_text import print_search, proof_words
 from planner.request import Objective
+from planner.rules import broken_rules, verdict
 from planner.traffic.sensitivity import Sensitivity
 
 ESCAPE = "\x1b"
@@ -251,6 +252,24 @@ def test_explanation(width):
     assert "matrix products +0.125 s" in words
 
 
+def test_rules_are_judged_once_for_each_text(monkeypatch):
+    judged = []
+    inner = verdict.check_layout
+    monkeypatch.setattr(verdict, "check_layout", lambda *words, **more: judged.append(1) or inner(*words, **more))
+    printed(100, print_explanation, samples.report(), 1, remedies())
+    assert len(judged) == 1
+    printed(100, print_search, samples.report(), "", ())
+    assert len(judged) == 2
+    printed(
+        100,
+        print_estimate,
+        samples.request(),
+        samples.layouts()[1],
+        broken_rules(samples.layouts()[1].layout, samples.request()),
+    )
+    assert len(judged) == 3
+
+
 def test_the_last_rank_has_no_next_one():
     text = printed(100, print_explanation, samples.report(), 3, Remedies(saving=(), faster=()))
     assert "Rank 4" not in text
@@ -260,12 +279,12 @@ def test_the_last_rank_has_no_next_one():
 def test_estimate_text_names_broken_rules():
     ranked, request = samples.layouts()[1], samples.request()
     odd = replace(request, job=replace(request.job, seq=request.job.seq + 1))
-    text = printed(100, print_estimate, odd, ranked)
+    text = printed(100, print_estimate, odd, ranked, broken_rules(ranked.layout, odd))
     assert "Estimate, not legal for megatron" in text
     assert "megatron does not run this layout" in text
     assert f"sequence {odd.job.seq:,}".replace(",", "") in " ".join(text.replace(",", "").split())
     assert re.search(r"^0 +21 +", text, re.MULTILINE)
-    legal = printed(100, print_estimate, request, ranked)
+    legal = printed(100, print_estimate, request, ranked, broken_rules(ranked.layout, request))
     assert "does not run" not in legal
     assert "not legal" not in legal
 

@@ -53,7 +53,7 @@ def estimate(question: Question, explicit: ExplicitLayout, outputs: Outputs, pla
         changes = mended(request, remedies(request, layout, ranked.cost))
     written = outputs.write_json(lambda: estimate_to_json(ranked, request, broken))
     console = text_console(json_on_stdout=outputs.json_on_stdout)
-    print_estimate(console, request, ranked, changes, written)
+    print_estimate(console, request, ranked, broken, changes, written)
     return DONE
 
 

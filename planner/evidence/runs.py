@@ -24,8 +24,8 @@ from costmodels.software import RunText, SoftwareMatch, software_for
 from costmodels.workload import presets
 from costmodels.workload.model import ModelSpec
 from costmodels.workload.stated import StatedArchitecture, model_from_architecture
-from hardware.catalog import cluster_of_run, node_of_hardware, parts_of_hardware
-from hardware.cluster import Cluster
+from hardware.catalog import cluster_of_run
+from hardware.cluster import Cluster, PeakRates
 from hardware.errors import InputError
 from hardware.segments import in_segments
 from planner.evidence.beyond import check_possible
@@ -123,7 +123,8 @@ def question_of(run: MeasuredRun) -> PricedRun:
     software = _software(run)
     adapted = "lora" in run.text("model").lower()
     by_rules = adapted and "mlcommons" in run.text("source").lower()
-    recipe = _precision(run, software)
+    cluster = _cluster(run)
+    recipe = _precision(run, software, cluster.islands[0].node.accelerator.peak)
     job = TrainingJob(
         global_batch=grid.global_batch,
         seq=grid.seq,
@@ -134,7 +135,6 @@ def question_of(run: MeasuredRun) -> PricedRun:
         adapter_modules=MLPERF_ADAPTERS if by_rules else (),
         adapter_rank=MLPERF_RANK if by_rules else 0,
     )
-    cluster = _cluster(run)
     layout = placed_on_islands(_layout(run, grid, model, job), cluster)
     check_possible(run, model, cluster, job, layout)
     return PricedRun(model=model, cluster=cluster, job=job, layout=layout)
@@ -159,9 +159,8 @@ def _software(run: MeasuredRun) -> Software:
     return replace(found, activation_offload_layers=int(offloaded.group(1)) // max(1, grid.pp if grid else 1))
 
 
-def _precision(run: MeasuredRun, software: Software) -> Precision:
+def _precision(run: MeasuredRun, software: Software, peak: PeakRates) -> Precision:
     """The recipe that a run states; where it states none that is known, 16 bits as its hardware has them."""
-    peak = node_of_hardware(parts_of_hardware(run.text("hardware"))[0]).node.accelerator.peak
     sixteen_bits = "bf16" if peak.bf16 > 0.0 else "fp16"
     for words in (run.text("dtype"), run.text("precision")):
         if words:

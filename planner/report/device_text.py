@@ -14,6 +14,7 @@ from planner.report.layout_text import facts, job_line, labelled, refusals
 from planner.report.search_text import saved_lines
 from planner.report.words import digits, duration, layers_words, listed, percent, seconds
 from planner.request import PlanRequest
+from planner.rules import broken_rules
 
 MOST_SHOWN: Final = 4
 
@@ -52,11 +53,12 @@ def print_rebalance(
 ) -> None:
     """Print the proposed split and placement of a running layout (the first of the pair), and when it has paid."""
     running, found = change
+    broken = broken_rules(found.best.layout, request)
     show(
         console,
         job_line(request),
-        facts("Proposed", found.best, request),
-        *refusals(found.best.layout, request),
+        facts("Proposed", found.best, request, broken),
+        *refusals(broken, request),
         section("The change", _change(running, found)),
         *saved_lines(written),
     )

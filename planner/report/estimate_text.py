@@ -14,12 +14,14 @@ from planner.report.layout_text import breakdown, bullets, facts, job_line, refu
 from planner.report.search_text import saved_lines
 from planner.report.stage_text import memory_sections, stage_sections
 from planner.request import PlanRequest
+from planner.rules import Violation
 
 
 def print_estimate(
     console: Console,
     request: PlanRequest,
     ranked: RankedLayout,
+    broken: Sequence[Violation] = (),
     changes: Remedies | None = None,
     written: Sequence[str] = (),
 ) -> None:
@@ -27,13 +29,13 @@ def print_estimate(
     show(
         console,
         job_line(request),
-        facts("Estimate", ranked, request),
+        facts("Estimate", ranked, request, broken),
         breakdown(ranked.cost.step, bars(console)),
         *strategies(ranked),
         *stage_sections(ranked, request),
         *memory_sections(ranked, request),
         *(saving_sections(changes) if changes is not None else ()),
-        *refusals(ranked.layout, request),
+        *refusals(broken, request),
         *_notes(request),
         *saved_lines(written),
     )

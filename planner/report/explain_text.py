@@ -23,6 +23,7 @@ from planner.report.stage_text import stage_sections
 from planner.report.traffic_text import traffic_sections
 from planner.report.words import digits, gib, layout_text, percent, recompute_text, seconds
 from planner.request import PlanRequest
+from planner.rules import broken_rules
 from planner.traffic import traffic_of
 from planner.traffic.sensitivity import Sensitivity
 
@@ -66,12 +67,13 @@ def print_explanation(
         The layout on other fabrics and under other circumstances, its accelerators, what its framework refuses.
     """
     ranked = report.layouts[rank - 1]
+    broken = broken_rules(ranked.layout, report.request)
     more = more or Surroundings()
     show(
         console,
         job_line(report.request),
-        facts(f"Rank {rank}", ranked, report.request),
-        *refusals(ranked.layout, report.request),
+        facts(f"Rank {rank}", ranked, report.request, broken),
+        *refusals(broken, report.request),
         section("From peak to the step as it is", _waterfall(ranked, report.request, console)),
         *strategies(ranked),
         *(stage_sections(ranked, report.request) or [section("Stages", stages(ranked))]),

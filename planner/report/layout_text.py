@@ -38,7 +38,7 @@ from planner.report.words import (
     uniform,
 )
 from planner.request import PlanRequest
-from planner.rules import broken_rules
+from planner.rules import Violation
 from planner.search.objective import JOULES_PER_KWH, run_cost
 
 _NEARNESS: Final = MappingProxyType(
@@ -87,8 +87,8 @@ def job_line(request: PlanRequest, *, machine: bool = True) -> Text:
     )
 
 
-def facts(title: str, ranked: RankedLayout, request: PlanRequest) -> RenderableType:
-    """Return the layout's facts as labelled lines under a title."""
+def facts(title: str, ranked: RankedLayout, request: PlanRequest, broken: Sequence[Violation] = ()) -> RenderableType:
+    """Return the layout's facts as labelled lines under a title, which says whether it has broken rules."""
     layout, cost = ranked.layout, ranked.cost
     rows = [
         ("step", f"{seconds(cost.step.total_s)}{_interval(ranked)}; {_rate(cost, layout.gpus, request)}"),
@@ -106,13 +106,13 @@ def facts(title: str, ranked: RankedLayout, request: PlanRequest) -> RenderableT
         rows.insert(1, ("GPUs", f"{layout.gpus:,} of {request.cluster.gpus:,}; the others stay idle"))
     if len(request.cluster.islands) > 1:
         rows.insert(1, ("islands", _islands_words(layout, request)))
-    legal = "" if not broken_rules(layout, request) else f", not legal for {request.framework}"
+    legal = f", not legal for {request.framework}" if broken else ""
     return section(f"{title}{legal}: {layout_text(layout)}, {_FITS[cost.heaviest.verdict]}", labelled(rows))
 
 
-def refusals(layout: Layout, request: PlanRequest) -> Sequence[RenderableType]:
+def refusals(broken: Sequence[Violation], request: PlanRequest) -> Sequence[RenderableType]:
     """Return the section that says why the framework does not run a layout; nothing where it does."""
-    lines = [f"{violation.message} ({violation.rule})" for violation in broken_rules(layout, request)]
+    lines = [f"{violation.message} ({violation.rule})" for violation in broken]
     return (section(f"{request.framework} does not run this layout", bullets(lines)),) if lines else ()
 
 

@@ -19,6 +19,7 @@ from planner.report.stage_text import uneven_sections
 from planner.report.target import Target
 from planner.report.words import interval, layout_text, listed, percent, seconds
 from planner.request import Framework, Objective
+from planner.rules import broken_rules
 
 MOST_REASONS: Final = 3
 _LEGEND: Final = "mb: micro-batch; vpp: virtual chunks a stage; GiB: memory of the fullest GPU"
@@ -58,7 +59,7 @@ def print_search(
             Text(f"{proof_words(report)}."),
             Text(_LEGEND, style="dim"),
         ),
-        facts("Best", best, report.request),
+        facts("Best", best, report.request, broken_rules(best.layout, report.request)),
         *uneven_sections(best, report.request),
         *_proof(report, not_launched),
         breakdown(best.cost.step, bars(console)),

@@ -14,6 +14,7 @@ from planner.report.console import section, show
 from planner.report.layout_text import facts, job_line, labelled, refusals
 from planner.report.ranking import ruled_table
 from planner.report.words import digits, layout_text, percent, seconds
+from planner.rules import broken_rules
 from planner.traffic import NetworkRanking, ScalePoint, Scaling, Traffic
 
 _LEFT: Final = ("for", "collective", "way", "tier", "layout")
@@ -66,11 +67,12 @@ def print_traffic(
         Curves over the number of accelerators, if they were asked for.
     """
     ranked = report.layouts[rank - 1]
+    broken = broken_rules(ranked.layout, report.request)
     show(
         console,
         job_line(report.request),
-        facts(f"Rank {rank}", ranked, report.request),
-        *refusals(ranked.layout, report.request),
+        facts(f"Rank {rank}", ranked, report.request, broken),
+        *refusals(broken, report.request),
         *traffic_sections(traffic),
         *_networks(report, networks),
         *(_scaling(scaling) if scaling is not None else ()),
