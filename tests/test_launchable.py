@@ -14,7 +14,7 @@ from hardware.catalog import cluster
 from hardware.errors import InputError
 from planner import Question, plan, request_of
 from planner.cli import app
-from planner.layouts.platform_notes import platform_notes, refuse_platforms
+from planner.layouts.platform_notes import expert_notes, platform_notes, refuse_platforms
 from planner.report.launch import launch_or_others
 from planner.report.search_text import print_search
 from planner.report.target import Target
@@ -106,6 +106,22 @@ def test_where_the_best_layout_has_no_launch_the_next_ones_are_named_with_their_
 )
 def test_frameworks_are_remarked_on_machines_that_they_do_not_run_on_as_they_are(framework, machine, foreign):
     assert bool(platform_notes(framework, cluster(machine))) is foreign
+
+
+@pytest.mark.parametrize(
+    ("framework", "machine", "experts", "least"),
+    [
+        (Framework.MEGATRON, "ascend-910b-8:1", 512, 4),
+        (Framework.MEGATRON, "ascend-910b-8:1", 160, 2),
+        (Framework.MEGATRON, "ascend-910b-8:1", 128, 0),
+        (Framework.MEGATRON, "ascend-910b-8:1", 0, 0),
+        (Framework.MEGATRON, "dgx-h100:1", 512, 0),
+        (Framework.NONE, "ascend-910b-8:1", 512, 0),
+    ],
+)
+def test_experts_of_a_rank_on_ascend_are_bounded(framework, machine, experts, least):
+    notes = expert_notes(framework, cluster(machine), experts)
+    assert [f"need ep {least} or more" in note for note in notes] == [True] * (least > 0)
 
 
 def test_nemo_runs_on_amd_with_amds_patch():

@@ -42,6 +42,30 @@ Ascend/MindSpeed, README (imported before Megatron-LM, which stays as it is).
 """
 
 
+MOST_FUSED_EXPERTS: Final = 128
+"""Experts of a rank that MindSpeed's fused products take on Ascend (modelscope/ms-swift, pull request 7390: above it
+its operators raise)."""
+
+
+def expert_notes(framework: Framework, cluster: Cluster, experts: int) -> tuple[str, ...]:
+    """Say how far experts are to be spread where the fused products of an accelerator take but so many.
+
+    Parameters
+    ----------
+    framework, cluster
+        As of :func:`platform_notes`.
+    experts : int
+        Of a layer of the model; 0: it has none.
+    """
+    patched = any(part.vendor == "huawei" for part in _parts(cluster)) and framework is Framework.MEGATRON
+    if not patched or experts <= MOST_FUSED_EXPERTS:
+        return ()
+    least = -(-experts // MOST_FUSED_EXPERTS)
+    return (
+        f"MindSpeed's fused products take up to {MOST_FUSED_EXPERTS} experts a rank: {experts} need ep {least} or more",
+    )
+
+
 def platform_notes(framework: Framework, cluster: Cluster) -> tuple[str, ...]:
     """Say on which accelerators of a cluster a framework does not run, or not as it is.
 
