@@ -25,6 +25,8 @@ CARDS: dict[str, dict[str, Any]] = {
 OWN_CODE = {
     "arctic",
     "baichuan",
+    "bailing_moe",
+    "bailing_moe_v2",
     "chatglm",
     "grok-1",
     "hunyuan",
@@ -34,6 +36,7 @@ OWN_CODE = {
     "minimax_m1",
     "minimax_text_01",
     "nemotron-nas",
+    "step3_text",
     "xverse",
 }
 

@@ -73,6 +73,93 @@ def test_products_of_minimax() -> None:
     assert flops_per_token(minimax, SEQ) == pytest.approx(3 * (4 * lightning + 4 * ATTENTION + 8 * 2 * DENSE + HEAD))
 
 
+LATENT = {"kv_lora_rank": 24, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 12}
+ROUTED = {"moe_intermediate_size": 32, "num_experts_per_tok": 2}
+
+
+def test_products_of_kimi_linear() -> None:
+    """A state of keys times values decays, is corrected, takes a product and is read; gates come through a latent."""
+    kimi = build("kimi_linear", **LATENT, **ROUTED, num_experts=8, linear_num_heads=4, linear_head_dim=16)
+    projections = 2 * 64 * (3 * 64 + 4) + 2 * 2 * (64 * 16 + 16 * 64) + 2 * 64 * 64
+    delta = projections + 2 * 4 * 3 * 64 + 8 * 4 * 16 * 16
+    latent = 2 * (64 * 4 * 24 + 64 * (24 + 8) + 24 * 4 * (16 + 12) + 4 * 12 * 64) + 2 * 4 * (24 + 12) * SEQ / 2
+    experts = 2 * 3 * 64 * 32 * (2 + 1)
+    assert [kind.name[:5] for kind in kimi.layer_kinds()].count("delta") == 7
+    assert flops_per_token(kimi, SEQ) == pytest.approx(3 * (7 * delta + latent + DENSE + 7 * experts + HEAD))
+
+
+def test_a_layer_of_longcat_stands_as_two_and_its_idle_experts_cost_a_score() -> None:
+    sizes = {"ffn_hidden_size": 96, "expert_ffn_hidden_size": 32, "n_routed_experts": 8, "moe_topk": 3}
+    words = {
+        **LATENT,
+        **sizes,
+        "q_lora_rank": 20,
+        "num_layers": 2,
+        "num_hidden_layers": None,
+        "intermediate_size": None,
+    }
+    plain, idle = (build("longcat_flash", **words, zero_expert_num=number) for number in (0, 4))
+    assert [kind.name for kind in idle.layer_kinds()] == ["attention+moe", "attention+dense"] * 2
+    assert parameter_count(idle).total - parameter_count(plain).total == 2 * 4 * 64  # rows of two routers
+    assert flops_per_token(plain, SEQ) - flops_per_token(idle, SEQ) == pytest.approx(3 * 2 * 2 * 3 * 64 * 32)  # 2 of 3
+
+
+def test_listed_layers_of_mimo_are_those_of_its_class() -> None:
+    sizes = {**ROUTED, "n_routed_experts": 8, "head_dim": 24, "v_head_dim": 16, "sliding_window": 16}
+    numbered = build(
+        "mimo_v2_flash",
+        **sizes,
+        swa_num_key_value_heads=4,
+        hybrid_layer_pattern=[0, 1, 1, 1, 1, 0, 1, 1],
+        moe_layer_freq=[0, 1, 1, 1, 1, 1, 1, 1],
+    )
+    assert numbered.runs == build("mimo_v2_flash", **sizes).runs
+    full, windowed = (kind.mixer for kind in (numbered.kinds()[0], numbered.kinds()[1]) if isinstance(kind, LayerKind))
+    assert isinstance(full, Attention)
+    assert isinstance(windowed, Attention)
+    assert (full.kv_heads, full.sinks, windowed.kv_heads, windowed.sinks) == (2, False, 4, True)
+
+
+def test_step_3_is_its_preset() -> None:
+    step = {
+        "model_type": "step3_text",
+        "hidden_size": 7168,
+        "intermediate_size": 18432,
+        "num_hidden_layers": 61,
+        "vocab_size": 128815,
+        "moe_layers_enum": ",".join(map(str, range(4, 60))),
+        "num_attention_heads": 64,
+        "num_attention_groups": 1,
+        "head_dim": 256,
+        "share_q_dim": 2048,
+        "moe_num_experts": 48,
+        "moe_top_k": 3,
+        "moe_intermediate_size": 5120,
+        "share_expert_dim": 5120,
+    }
+    read = from_config({"model_type": "step3_vl", "text_config": step}, name="x", where="config.json")
+    assert read.runs == model("step3_321b").runs
+
+
+def test_ling_is_its_preset() -> None:
+    ling = {
+        "model_type": "bailing_moe_v2",
+        "hidden_size": 2048,
+        "intermediate_size": 5120,
+        "num_hidden_layers": 20,
+        "vocab_size": 157184,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 4,
+        "head_dim": 128,
+        "num_experts": 256,
+        "num_shared_experts": 1,
+        "num_experts_per_tok": 8,
+        "moe_intermediate_size": 512,
+        "first_k_dense_replace": 1,
+    }
+    assert from_config(ling, name="x", where="config.json").runs == model("ling_mini_16b").runs
+
+
 def test_old_and_new_files_of_minimax_state_the_same_layers() -> None:
     listed = build("minimax_text_01", attn_type_list=[0] * 7 + [1], num_local_experts=4, num_experts_per_tok=2)
     typed = build(
@@ -137,6 +224,7 @@ def test_scans_write_no_scores() -> None:
         ("mamba_2_8b", "Mamba-1"),
         ("falcon_h1_34b", "attention and Mamba-2 side by side in a layer"),
         ("minimax_text_01", "lightning attention"),
+        ("kimi_linear_48b_a3b", "a delta rule with a decay for every channel"),
     ],
 )
 def test_frameworks_are_told_which_part_they_lack(name: str, part: str) -> None:
@@ -157,6 +245,28 @@ def test_frameworks_are_told_which_part_they_lack(name: str, part: str) -> None:
         ({"model_type": "minimax", "layer_types": ["lightning"]}, "layer_types: 'lightning'.*linear_attention"),
         ({"model_type": "minimax", "shared_intermediate_size": 64}, "shared_intermediate_size: 64.*no shared expert"),
         ({"model_type": "mamba", "time_step_rank": 0}, "time_step_rank: 0"),
+        (
+            {
+                "model_type": "kimi_linear",
+                "mla_use_output_gate": True,
+                "linear_attn_config": {"use_full_rank_gate": True},
+            },
+            "use_full_rank_gate, mla_use_output_gate add parameters",
+        ),
+        ({"model_type": "kimi_linear", "linear_attn_config": {"full_attn_layers": [9]}}, "full_attn_layers: 9.*1 to 8"),
+        ({"model_type": "mimo_v2_flash", "hybrid_layer_pattern": [0, 2]}, "hybrid_layer_pattern: 2 .*0, 1"),
+        ({"model_type": "mimo_v2_flash", "head_dim": 24, "swa_head_dim": 16}, "swa_head_dim: 16 .*head_dim = 24"),
+        ({"model_type": "mimo_v2_flash", "add_full_attention_sink_bias": True}, "add_full_attention_sink_bias: True"),
+        ({"model_type": "hy_v3", "mlp_layer_types": ["sparse", "none"]}, "mlp_layer_types: 'none' .*dense, sparse"),
+        (
+            {"model_type": "step3_text", "moe_layers_enum": "1,x", "share_q_dim": 8, "moe_num_experts": 2},
+            "moe_layers_enum: .*list of whole numbers",
+        ),
+        (
+            {"model_type": "step3_text", "moe_layers_enum": "1,8", "share_q_dim": 8, "moe_num_experts": 2},
+            "moe_layers_enum: 8 .*0 to 7",
+        ),
+        ({"model_type": "minimax_m3"}, "'minimax_m3' has attention to blocks of keys"),
     ],
 )
 def test_mistakes_name_the_field(config: dict[str, object], message: str) -> None:

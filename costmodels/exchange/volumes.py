@@ -149,7 +149,8 @@ def _context_widths(mixer: OneMixer) -> ContextWidths:
         return ContextWidths(before=2 * mixer.inner, after=mixer.inner, ring=False)
     if isinstance(mixer, DeltaNet):
         values = mixer.value_heads * mixer.value_dim
-        before = 2 * mixer.key_heads * mixer.key_dim + 2 * values + 2 * mixer.value_heads
+        keys = mixer.key_heads * mixer.key_dim
+        before = 2 * keys + 2 * values + mixer.value_heads + (keys if mixer.channel_decay else mixer.value_heads)
         return ContextWidths(before=before, after=values, ring=False)
     inner = mixer.heads * mixer.head_dim
     return ContextWidths(before=3 * inner, after=inner, ring=False)  # the output gate stays where its tokens are

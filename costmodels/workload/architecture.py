@@ -17,6 +17,7 @@ from hardware.errors import InputError
 FFN_LETTERS: Final = "de"  # dense, experts
 MAX_LAYERS: Final = 10_000
 HYBRID_LETTERS: Final = "M*-E"  # Mamba-2, attention, dense feed-forward, experts: one part per layer (Nemotron-H)
+_NORMS: Final = MappingProxyType({"rms": 1, "layer": 2, "bare": 0})  # parameters of a norm for each element
 _SINGLE: Final = MappingProxyType({"M": ("M", ""), "S": ("S", ""), "*": ("f", ""), "-": ("", "d"), "E": ("", "e")})
 
 
@@ -35,11 +36,13 @@ class Architecture:
     ffn, gated, ffn_bias : int, bool, bool
         Width of dense feed-forward parts; whether gated; whether biased.
     norm : str
-        ``rms`` (weights) or ``layer`` (weights and biases).
+        ``rms`` (weights), ``layer`` (weights and biases) or ``bare`` (neither).
     norms_per_layer : int
         0: one before each part; more: further ones after the parts; 1 with ``parallel``: one shared norm.
     qkv_bias, out_bias, qk_norm, qk_norm_parameters, output_gate, sinks, rotary, window :
         As in :class:`costmodels.workload.model.Attention`.
+    window_sinks : bool
+        Sinks in windowed layers alone.
     mixer_pattern, ffn_pattern : str
         One letter per layer, repeated to the number of layers: ``f`` full attention, ``w`` windowed, ``i`` windowed
         with an indexer, ``l`` gated delta rule, ``L`` lightning attention, ``M`` Mamba-2, ``S`` Mamba-1, ``P`` full
@@ -61,7 +64,7 @@ class Architecture:
         Key-value heads, their width, and one projection for keys and values, of full layers where windowed ones differ.
     side_width : int
         Width of the embedding that every layer has of its own.
-    experts, top_k, expert_ffn, shared_ffn, shared_gate, router_bias, expert_bias, latent :
+    experts, top_k, expert_ffn, shared_ffn, shared_gate, router_bias, expert_bias, latent, idle_experts :
         Mixture of experts: see :class:`costmodels.workload.model.MoeFfn`.
     mamba_heads, mamba_head_dim, mamba_state, mamba_groups, conv_width, mamba_conv_bias, mamba_bias, mamba_norm :
         Mamba-2 mixers; ``mamba_norm``: with a norm behind the gate (Mamba-1: with norms of what it selects).
@@ -71,6 +74,8 @@ class Architecture:
         Key-value heads and feed-forward width of every layer, where layers differ in them; 0: without that part.
     linear_key_heads, linear_value_heads, linear_key_dim, linear_value_dim : int
         Gated delta-rule mixers.
+    channel_decay, gate_rank : bool, int
+        Decays for each channel of the keys instead of each head; width that decays and gate are projected through.
     tied, learned_positions, max_positions, embedding_norm, head_bias, final_norm, causal, parallel :
         Ends of the model and form of the block.
     mtp_layers, mtp_ffn : int, str
@@ -98,6 +103,7 @@ class Architecture:
     qk_norm_parameters: int = 0
     output_gate: bool = False
     sinks: bool = False
+    window_sinks: bool = False
     rotary: bool = True
     window: int = 0
     mixer_pattern: str = ""
@@ -124,6 +130,7 @@ class Architecture:
     router_bias: bool = False
     expert_bias: bool = False
     latent: int = 0
+    idle_experts: int = 0
     mamba_heads: int = 0
     mamba_head_dim: int = 0
     mamba_state: int = 0
@@ -138,6 +145,8 @@ class Architecture:
     linear_value_heads: int = 0
     linear_key_dim: int = 0
     linear_value_dim: int = 0
+    channel_decay: bool = False
+    gate_rank: int = 0
     tied: bool = False
     learned_positions: int = 0
     max_positions: int = 0
@@ -228,7 +237,7 @@ class Architecture:
         return list(zip(mixers, ffns, strict=True))
 
     def _norm_parameters(self) -> int:
-        return self.hidden * (2 if self.norm == "layer" else 1)
+        return self.hidden * _NORMS[self.norm]
 
     def _kind(self, mixer_letter: str, ffn_letter: str) -> LayerKind:
         mixer = mixer_of(self, mixer_letter)
@@ -269,6 +278,7 @@ class Architecture:
                 shared_hidden=self.shared_ffn,
                 shared_gate=self.shared_gate,
                 latent=self.latent,
+                idle_experts=self.idle_experts,
             )
         return None
 
@@ -315,8 +325,8 @@ def _check(facts: Architecture, place: _Place) -> None:
     _letters(facts, place, "mixer_pattern", MIXER_LETTERS)
     _letters(facts, place, "ffn_pattern", FFN_LETTERS)
     _letters(facts, place, "hybrid_pattern", "".join(_SINGLE))
-    if facts.norm not in ("rms", "layer"):
-        raise InputError(f"norm {facts.norm!r} is not known", allowed="rms, layer", where=place.at("norm"))
+    if facts.norm not in _NORMS:
+        raise InputError(f"norm {facts.norm!r} is not known", allowed=", ".join(_NORMS), where=place.at("norm"))
     mixers = {mixer for mixer, _ in facts._parts()}
     ffns = {ffn for _, ffn in facts._parts()}
     if mixers & set(WITH_HEADS) or facts.mtp_layers:

@@ -207,11 +207,20 @@ def _rotary(values: Fields) -> dict[str, Any]:
 _SIGMOID: Final = (
     "deepseek_v3",
     "deepseek_v32",
+    "bailing_moe_v2",
     "dots1",
+    "exaone_moe",
     "glm4_moe",
+    "glm4_moe_lite",
     "glm_moe_dsa",
+    "hy_v3",
+    "kimi_linear",
+    "mimo_v2_flash",
     "minimax_m2",
     "nemotron_h",
+    "sarvam_mla",
+    "sarvam_moe",
+    "solar_open",
 )
 
 
@@ -219,7 +228,7 @@ def _router(values: Fields) -> dict[str, Any]:
     family = values.text("model_type", default="")
     score = values.text("scoring_func", default="sigmoid" if family in _SIGMOID else "softmax")
     groups = values.whole("n_group", default=0)
-    scale = values.number("routed_scaling_factor", default=0.0)
+    scale = values.number("routed_scaling_factor", "router_scaling_factor", default=0.0)
     return {
         "router_score": score,
         "router_bias": score != "softmax",

@@ -134,19 +134,20 @@ def moe_ops(ffn: MoeFfn, hidden: int, kernels: Kernels, *, input_is_kept: bool =
 
 
 def _router(ffn: MoeFfn, hidden: int, *, input_is_kept: bool) -> Op:
+    scored = ffn.experts + ffn.idle_experts
     return Op(
         name="router",
         module="moe",
         kind=OpKind.GEMM,
         split=Split.SEQUENCE,
         k=hidden,
-        n=ffn.experts,
+        n=scored,
         experts=ffn.experts,
         top_k=ffn.top_k,
         saved_elements_per_token=0.0 if input_is_kept else float(hidden),
-        saved_bytes_per_token=_ROUTER_BYTES_PER_EXPERT * ffn.experts,
+        saved_bytes_per_token=_ROUTER_BYTES_PER_EXPERT * scored,
         dropped_by=("layernorm",),
-        parameters=hidden * ffn.experts + (ffn.experts if ffn.router_bias else 0),
+        parameters=hidden * scored + (scored if ffn.router_bias else 0),
         low_precision=False,
     )
 

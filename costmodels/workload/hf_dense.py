@@ -1,5 +1,6 @@
 """Hugging Face configurations of dense models, one function per family of ``model_type``."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from costmodels.workload.architecture import Architecture
@@ -46,16 +47,65 @@ def qwen2_window(config: Fields) -> tuple[int, str]:
     return window, "f" * full + "w" * (layers - full)
 
 
+def layer_letters(config: Fields, name: str, letters: Mapping[str, str], layers: int) -> str:
+    """Return the letters of a list that names every layer; empty where there is no list.
+
+    Parameters
+    ----------
+    config : Fields
+        The configuration.
+    name : str
+        The list.
+    letters : mapping of str to str
+        Letter of each name.
+    layers : int
+        Entries that the list must have.
+
+    Raises
+    ------
+    InputError
+        Another entry, or another number of them.
+    """
+    types = config.texts(name)
+    for item in types:
+        if item not in letters:
+            raise config.wrong(name, item, ", ".join(letters))
+    if len(types) != layers and config.has(name):
+        raise config.wrong(name, f"{len(types)} entries", f"num_hidden_layers = {layers} entries")
+    return "".join(letters[item] for item in types)
+
+
+def numbered_layers(config: Fields, name: str, letters: str, layers: int) -> str:
+    """Return the letters of a list of zeros and ones, one for each layer; empty without it.
+
+    Parameters
+    ----------
+    config : Fields
+        The configuration.
+    name : str
+        The list.
+    letters : str
+        Letter of 0 and letter of 1.
+    layers : int
+        Entries that the list must have.
+
+    Raises
+    ------
+    InputError
+        Another entry, or another number of them.
+    """
+    numbers = config.wholes(name)
+    if set(numbers) - {0, 1}:
+        raise config.wrong(name, next(number for number in numbers if number not in (0, 1)), "0, 1")
+    if numbers and len(numbers) != layers:
+        raise config.wrong(name, f"{len(numbers)} entries", f"num_hidden_layers = {layers} entries")
+    return "".join(letters[number] for number in numbers)
+
+
 def window_of_types(config: Fields, layers: int) -> tuple[int, str]:
     """Window and mixer pattern from ``layer_types``."""
     letters = {"full_attention": "f", "sliding_attention": "w", "chunked_attention": "w", "linear_attention": "l"}
-    types = config.texts("layer_types")
-    for item in types:
-        if item not in letters:
-            raise config.wrong("layer_types", item, ", ".join(letters))
-    if len(types) != layers and config.has("layer_types"):
-        raise config.wrong("layer_types", f"{len(types)} entries", f"num_hidden_layers = {layers} entries")
-    pattern = "".join(letters[item] for item in types)
+    pattern = layer_letters(config, "layer_types", letters, layers)
     window = config.whole("sliding_window", "attention_chunk_size", default=0) if "w" in pattern else 0
     return window, pattern
 

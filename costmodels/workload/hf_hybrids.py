@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from costmodels.workload.architecture import Architecture
 from costmodels.workload.fields import Fields
-from costmodels.workload.hf_dense import llama, qwen3, window_of_types
+from costmodels.workload.hf_dense import layer_letters, llama, qwen3, window_of_types
 from costmodels.workload.hf_moe import hunyuan_moe, qwen3_moe
 
 _NAS_MULTIPLE = 256
@@ -70,17 +70,12 @@ def _with_mamba(config: Fields, base: Architecture, letters: str) -> Architectur
 
 def granite_hybrid(config: Fields) -> Architecture:
     """Granite 4: Mamba-2 or attention before experts with a shared one, or before the shared one alone."""
-    types = config.texts("layer_types") or config.texts("layers_block_type")
-    letters = {"mamba": "M", "attention": "f"}
-    for item in types:
-        if item not in letters:
-            raise config.wrong("layer_types", item, ", ".join(letters))
+    letters = {"mamba": "M", "linear_attention": "M", "attention": "f", "full_attention": "f"}
     base = llama(Fields({**config.values, "layer_types": None}, config.where))
-    types = types or ("mamba",) * base.layers
-    if len(types) != base.layers:
-        raise config.wrong("layer_types", f"{len(types)} entries", f"num_hidden_layers = {base.layers} entries")
+    name = "layer_types" if config.has("layer_types") else "layers_block_type"
+    pattern = layer_letters(config, name, letters, base.layers) or "M" * base.layers
     experts, shared = config.whole("num_local_experts", default=8), config.whole("shared_intermediate_size", least=1)
-    hybrid = _with_mamba(config, base, "".join(letters[item] for item in types))
+    hybrid = _with_mamba(config, base, pattern)
     rotary = config.text("position_embedding_type", default="") == "rope"
     if not experts:
         return replace(hybrid, ffn=shared, rotary=rotary)
@@ -98,7 +93,7 @@ def bamba(config: Fields) -> Architecture:
     return _with_mamba(config, base, "".join("f" if index in full else "M" for index in range(base.layers)))
 
 
-def _with_delta(config: Fields, base: Architecture) -> Architecture:
+def with_delta(config: Fields, base: Architecture) -> Architecture:
     """Gated delta rule in most layers, gated full attention in the others (Qwen3-Next, Qwen3.5)."""
     every = config.whole("full_attention_interval", default=4, least=1)
     pattern = window_of_types(config, base.layers)[1] or "l" * (every - 1) + "f"
@@ -121,12 +116,12 @@ def qwen3_next(config: Fields) -> Architecture:
     shared = config.whole("shared_expert_intermediate_size", default=0)
     if not config.has("intermediate_size"):  # no block of Qwen3.5's mixtures is dense
         config = Fields({**config.values, "intermediate_size": max(shared, 1)}, config.where)
-    return replace(_with_delta(config, qwen3_moe(config)), shared_ffn=shared, shared_gate=shared > 0)
+    return replace(with_delta(config, qwen3_moe(config)), shared_ffn=shared, shared_gate=shared > 0)
 
 
 def qwen35(config: Fields) -> Architecture:
     """Qwen3.5 with dense feed-forward parts."""
-    return _with_delta(config, qwen3(config))
+    return with_delta(config, qwen3(config))
 
 
 def _tables(config: Fields, name: str) -> list[Fields]:

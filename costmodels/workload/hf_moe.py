@@ -1,10 +1,11 @@
 """Hugging Face configurations of mixtures of experts and hybrids, one function per family of ``model_type``."""
 
 from dataclasses import replace
+from types import MappingProxyType
 
 from costmodels.workload.architecture import HYBRID_LETTERS, Architecture
 from costmodels.workload.fields import Fields
-from costmodels.workload.hf_dense import llama, qwen2, qwen2_window, window_of_types
+from costmodels.workload.hf_dense import layer_letters, llama, qwen2, qwen2_window, window_of_types
 
 
 def mixtral(config: Fields) -> Architecture:
@@ -55,26 +56,38 @@ def grok1(config: Fields) -> Architecture:
     )
 
 
-def _routed_and_shared(config: Fields) -> Architecture:
-    """Experts as DeepSeek's files name them: leading dense layers, routed experts, shared ones of the same width."""
+_FFN_LETTERS = MappingProxyType({"dense": "d", "sparse": "e"})
+
+
+def routed_and_shared(config: Fields, *, first_dense: int = 0) -> Architecture:
+    """Experts as DeepSeek's files name them: leading dense layers, routed experts, shared ones of the same width.
+
+    ``mlp_layer_types`` say for each layer which it is, in the place of ``first_k_dense_replace``.
+    """
     expert = config.whole("moe_intermediate_size", least=1)
+    first = config.whole("first_k_dense_replace", default=first_dense)
+    if not (
+        first or "dense" in config.texts("mlp_layer_types") or config.has("intermediate_size")
+    ):  # no layer has a width of its own
+        config = Fields({**config.values, "intermediate_size": expert}, config.where)
+    base = llama(config)
+    pattern = layer_letters(config, "mlp_layer_types", _FFN_LETTERS, base.layers)
     return replace(
-        llama(config),
+        base,
         window=0,
-        experts=config.whole("n_routed_experts", least=1),
-        top_k=config.whole("num_experts_per_tok", least=1),
+        experts=config.whole("n_routed_experts", "num_experts", "num_local_experts", least=1),
+        top_k=config.whole("num_experts_per_tok", "num_experts_per_token", least=1),
         expert_ffn=expert,
-        shared_ffn=expert * config.whole("n_shared_experts", default=0),
-        first_dense=config.whole("first_k_dense_replace", default=0),
+        shared_ffn=expert * config.whole("n_shared_experts", "num_shared_experts", default=0),
+        first_dense=0 if pattern else first,
+        ffn_pattern=pattern,
+        mtp_layers=config.whole("num_nextn_predict_layers", default=0),
     )
 
 
 def dots1(config: Fields) -> Architecture:
     """dots.llm1: leading dense layers and shared experts as DeepSeek, grouped attention with query and key norms."""
-    return replace(
-        _routed_and_shared(config),
-        qk_norm=True,
-    )
+    return replace(routed_and_shared(config), qk_norm=True)
 
 
 def ernie45_moe(config: Fields) -> Architecture:
@@ -185,11 +198,11 @@ def qwen3_moe(config: Fields) -> Architecture:
     )
 
 
-def deepseek(config: Fields) -> Architecture:
+def deepseek(config: Fields, *, first_dense: int = 0) -> Architecture:
     """DeepSeek-V2, V3 and Kimi-K2: latent attention, leading dense layers, shared experts, MTP."""
     nope = config.whole("qk_nope_head_dim", least=1)
     rope = config.whole("qk_rope_head_dim", least=1)
-    base = _routed_and_shared(config)
+    base = routed_and_shared(config, first_dense=first_dense)
     return replace(
         base,
         kv_heads=base.heads,
@@ -198,9 +211,13 @@ def deepseek(config: Fields) -> Architecture:
         q_rank=config.whole("q_lora_rank", default=0),
         kv_rank=config.whole("kv_lora_rank", least=1),
         rope_dim=rope,
-        ffn_pattern="e" + "d" * (config.whole("moe_layer_freq", default=1, least=1) - 1),
-        mtp_layers=config.whole("num_nextn_predict_layers", default=0),
+        ffn_pattern=base.ffn_pattern or "e" + "d" * (config.whole("moe_layer_freq", default=1, least=1) - 1),
     )
+
+
+def glm4_moe_lite(config: Fields) -> Architecture:
+    """GLM-4.7-Flash: as DeepSeek-V3 with one dense layer."""
+    return deepseek(config, first_dense=1)
 
 
 def olmoe(config: Fields) -> Architecture:
@@ -254,10 +271,9 @@ def _indexed_layers(config: Fields, layers: int) -> str:
 def glm4_moe(config: Fields) -> Architecture:
     """GLM-4.5: biases on queries, keys and values, leading dense layers, shared expert, MTP."""
     return replace(
-        _routed_and_shared(config),
+        routed_and_shared(config),
         out_bias=False,
         qk_norm=config.flag("use_qk_norm", default=False),
-        mtp_layers=config.whole("num_nextn_predict_layers", default=0),
     )
 
 
@@ -352,7 +368,7 @@ _PATTERNS = ("layers_block_type", "hybrid_override_pattern", "hybrid_layer_patte
 
 def _hybrid_pattern(config: Fields) -> str:
     """Letters of the layers, from the pattern or from the list of block types."""
-    letters = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
+    letters = {"mamba": "M", "linear_attention": "M", "attention": "*", "full_attention": "*", "mlp": "-", "moe": "E"}
     types = config.texts("layers_block_type")
     for item in types:
         if item not in letters:

@@ -1,11 +1,13 @@
-"""Hugging Face configurations of models with Mamba-1, Mamba-2 beside attention, or lightning attention."""
+"""Hugging Face configurations of models with Mamba-1, Mamba-2 beside attention, lightning attention or delta rules."""
 
 from dataclasses import replace
 
 from costmodels.workload.architecture import Architecture
 from costmodels.workload.fields import Fields
-from costmodels.workload.hf_dense import llama
-from costmodels.workload.hf_moe import mixtral
+from costmodels.workload.hf_dense import layer_letters, llama, numbered_layers, window_of_types
+from costmodels.workload.hf_hybrids import with_delta
+from costmodels.workload.hf_moe import deepseek, mixtral
+from hardware.errors import InputError
 
 _RANK_SHARE = 16  # the classes project time steps through a sixteenth of the width
 
@@ -105,15 +107,72 @@ def minimax(config: Fields) -> Architecture:
     shared = config.values.get("shared_intermediate_size")
     if shared not in (None, 0, [0], (0,)):
         raise config.wrong("shared_intermediate_size", shared, "0: the published models have no shared expert")
-    stated = config.wholes("attn_type_list")
-    types = config.texts("layer_types") or tuple("full_attention" if one else "linear_attention" for one in stated)
-    name = "layer_types" if config.has("layer_types") else "attn_type_list"
     letters = {"full_attention": "f", "linear_attention": "L"}
-    for item in types:
-        if item not in letters:
-            raise config.wrong(name, item, ", ".join(letters))
-    if types and len(types) != layers:
-        raise config.wrong(name, f"{len(types)} entries", f"num_hidden_layers = {layers} entries")
+    pattern = layer_letters(config, "layer_types", letters, layers) or numbered_layers(
+        config, "attn_type_list", "Lf", layers
+    )
     base = mixtral(Fields({**config.values, "layer_types": None}, config.where))
-    pattern = "".join(letters[item] for item in types) or "fL"
-    return replace(base, window=0, mixer_pattern=pattern)
+    return replace(base, window=0, mixer_pattern=pattern or "fL")
+
+
+_UNREAD = ("use_full_rank_gate", "mla_use_output_gate", "attn_res_block_size", "latent_moe_use_norm")
+"""Fields of Kimi K3 that add parameters which are not modelled."""
+
+
+def kimi_linear(config: Fields) -> Architecture:
+    """Kimi Linear: a delta rule with a decay for every channel, latent attention without positions in the other layers.
+
+    The release states sizes and layers (counted from 1) in ``linear_attn_config``, the class of Transformers in
+    ``linear_*`` and ``layer_types``.
+    """
+    stated = config.table("linear_attn_config") if config.has("linear_attn_config") else Fields({}, config.where)
+    if unread := [name for name in _UNREAD if config.values.get(name) or stated.values.get(name)]:
+        raise InputError(
+            f"{', '.join(unread)} add parameters that are not modelled",
+            allowed="a configuration without them",
+            where=config.where,
+        )
+    base = deepseek(Fields({**config.values, "layer_types": None}, config.where), first_dense=1)
+    heads = stated.whole("num_heads", default=config.whole("linear_num_heads", default=32, least=1), least=1)
+    dim = stated.whole("head_dim", default=config.whole("linear_head_dim", default=128, least=1), least=1)
+    width = config.whole("linear_conv_kernel_dim", default=4, least=1)
+    return replace(
+        base,
+        rotary=not config.flag("mla_use_nope", default=True),
+        max_positions=config.whole("max_position_embeddings", "model_max_length", default=0),
+        mixer_pattern=_delta_layers(config, stated, base.layers),
+        linear_key_heads=heads,
+        linear_value_heads=heads,
+        linear_key_dim=dim,
+        linear_value_dim=dim,
+        channel_decay=True,
+        gate_rank=dim,
+        conv_width=stated.whole("short_conv_kernel_size", default=width, least=1),
+    )
+
+
+def _delta_layers(config: Fields, stated: Fields, layers: int) -> str:
+    full = stated.wholes("full_attn_layers")
+    if stated.has("full_attn_layers"):
+        if wrong := [index for index in full if not 1 <= index <= layers]:
+            raise stated.wrong("full_attn_layers", wrong[0], f"1 to {layers}")
+        return "".join("f" if index in full else "l" for index in range(1, layers + 1))
+    found = window_of_types(config, layers)[1]
+    return found or "".join("f" if index and not index % 4 else "l" for index in range(layers))
+
+
+def olmo_hybrid(config: Fields) -> Architecture:
+    """OLMo Hybrid: a gated delta rule in three layers of four, attention with norms over all heads in the other."""
+    plain = llama(Fields({**config.values, "layer_types": None}, config.where))
+    key_heads = config.whole("linear_num_key_heads", default=plain.heads, least=1)
+    key_dim = config.whole("linear_key_head_dim", default=3 * plain.hidden // (4 * key_heads), least=1)
+    sizes = {
+        "linear_num_key_heads": key_heads,
+        "linear_num_value_heads": config.whole("linear_num_value_heads", default=plain.heads, least=1),
+        "linear_key_head_dim": key_dim,
+        "linear_value_head_dim": config.whole("linear_value_head_dim", default=2 * key_dim, least=1),
+    }
+    base = with_delta(Fields({**config.values, **sizes}, config.where), plain)
+    head_dim = base.head_dim or base.hidden // base.heads
+    heads = base.heads + base.kv_heads
+    return replace(base, output_gate=False, mtp_layers=0, qk_norm=True, qk_norm_parameters=heads * head_dim)

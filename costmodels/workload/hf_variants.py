@@ -172,3 +172,56 @@ def gptj(config: Fields) -> Architecture:
         tied=config.flag("tie_word_embeddings", default=False),
         max_positions=config.whole("n_positions", default=0),
     )
+
+
+def glm(config: Fields) -> Architecture:
+    """GLM-4-9B and GLM-Edge in the form of Transformers: biases on queries, keys and values only."""
+    return replace(llama(config), qkv_bias=config.flag("attention_bias", default=True), out_bias=False)
+
+
+def arcee(config: Fields) -> Architecture:
+    """Arcee AFM: squared ReLU without a gate."""
+    return replace(llama(config), gated=False)
+
+
+def olmo(config: Fields) -> Architecture:
+    """OLMo 1: norms without weights."""
+    return replace(llama(config), norm="bare")
+
+
+def hunyuan_dense(config: Fields) -> Architecture:
+    """Hunyuan dense models: query and key norms."""
+    return replace(llama(config), qk_norm=True)
+
+
+def hyperclovax(config: Fields) -> Architecture:
+    """HyperCLOVA X: norms after both parts too, where ``use_post_norm`` says so."""
+    return replace(llama(config), norms_per_layer=4 if config.flag("use_post_norm", default=True) else 0)
+
+
+def code_world(config: Fields) -> Architecture:
+    """Code World Model: one full layer in four where ``layer_types`` do not say."""
+    base = llama(config)
+    return base if config.has("layer_types") else replace(base, mixer_pattern="fwww" if base.window else "")
+
+
+def sinking(config: Fields) -> Architecture:
+    """Granite with windows: sinks in every layer, one full layer in four."""
+    base = llama(config)
+    pattern = base.mixer_pattern or "fwww"
+    return replace(base, sinks=True, window=config.whole("sliding_window", default=128), mixer_pattern=pattern)
+
+
+def dense_latent(config: Fields) -> Architecture:
+    """MiniCPM3 and Youtu: latent attention before a dense part."""
+    base = llama(config)
+    rope = config.whole("qk_rope_head_dim", least=1)
+    return replace(
+        base,
+        kv_heads=base.heads,
+        head_dim=config.whole("qk_nope_head_dim", least=1) + rope,
+        value_dim=config.whole("v_head_dim", default=base.hidden // base.heads, least=1),
+        q_rank=config.whole("q_lora_rank", default=0),
+        kv_rank=config.whole("kv_lora_rank", least=1),
+        rope_dim=rope,
+    )

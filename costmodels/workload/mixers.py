@@ -99,7 +99,7 @@ def _attention(facts: "Architecture", letter: str) -> Attention:
         out_bias=facts.out_bias,
         qk_norm=facts.qk_norm,
         output_gate=facts.output_gate,
-        sinks=facts.sinks,
+        sinks=facts.sinks or (facts.window_sinks and letter in _WINDOWED),
         qk_norm_parameters=facts.qk_norm_parameters,
         rotary=facts.rotary,
         shared_kv=shared_kv,
@@ -118,6 +118,8 @@ def _delta(facts: "Architecture") -> DeltaNet:
         key_dim=facts.linear_key_dim,
         value_dim=facts.linear_value_dim,
         conv_width=facts.conv_width,
+        channel_decay=facts.channel_decay,
+        gate_rank=facts.gate_rank,
     )
 
 

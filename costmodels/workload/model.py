@@ -94,13 +94,19 @@ class Lightning:
 
 @dataclass(frozen=True, kw_only=True)
 class DeltaNet:
-    """A gated delta-rule linear-attention mixer (Qwen3-Next); ``key_dim`` and ``value_dim`` are of one head."""
+    """A gated delta-rule linear-attention mixer (Qwen3-Next); ``key_dim`` and ``value_dim`` are of one head.
+
+    With ``channel_decay`` every channel of the keys decays by itself (Kimi Delta Attention, arXiv 2510.26692); decays
+    and output gate come through ``gate_rank`` columns, or straight from the width without it.
+    """
 
     key_heads: int
     value_heads: int
     key_dim: int
     value_dim: int
     conv_width: int = 4
+    channel_decay: bool = False
+    gate_rank: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +130,8 @@ class DenseFfn:
 class MoeFfn:
     """A mixture of experts. ``hidden`` is the width of one expert, ``shared_hidden`` of all shared experts together.
 
-    ``latent`` is the width that tokens are projected to before dispatch (0: the model's width).
+    ``latent`` is the width that tokens are projected to before dispatch (0: the model's width). The router scores
+    ``idle_experts`` more that compute nothing (LongCat-Flash); ``top_k`` counts the experts that compute.
     """
 
     experts: int
@@ -136,6 +143,7 @@ class MoeFfn:
     shared_hidden: int = 0
     shared_gate: bool = False
     latent: int = 0
+    idle_experts: int = 0
 
 
 OneMixer = Attention | StateSpace | SelectiveScan | DeltaNet | Lightning

@@ -176,8 +176,8 @@ def lightning_ops(mixer: Lightning, hidden: int) -> tuple[Op, ...]:
 def delta_ops(mixer: DeltaNet, hidden: int) -> tuple[Op, ...]:
     """Return the ops of a gated delta-rule mixer, from the normed input to the output projection.
 
-    FLOPs are as Megatron-LM counts them: convolution ``2 * width`` per channel and four products of a head's square
-    state per value head. Queries and keys are repeated to the value heads before the scan and kept in that form. The
+    FLOPs are as Megatron-LM counts them: convolution ``2 * width`` per channel and four products of a head's state per
+    value head. Queries and keys are repeated to the value heads before the scan and kept in that form. The
     weights of the norm over a head are repeated on every tp rank and counted with the block's norm.
 
     Parameters
@@ -195,7 +195,9 @@ def delta_ops(mixer: DeltaNet, hidden: int) -> tuple[Op, ...]:
     keys = mixer.key_heads * mixer.key_dim
     values = mixer.value_heads * mixer.value_dim
     conv = 2 * keys + values
-    projected = conv + values + 2 * mixer.value_heads
+    decays = keys if mixer.channel_decay else mixer.value_heads
+    gates = values + decays
+    projected = conv + gates + mixer.value_heads
     repeated = 2 * mixer.value_heads * mixer.key_dim
     chunk_matrix = mixer.value_heads * _DELTA_CHUNK
     scan = Op(
@@ -204,15 +206,16 @@ def delta_ops(mixer: DeltaNet, hidden: int) -> tuple[Op, ...]:
         kind=OpKind.SCAN,
         split=Split.HEADS,
         heads=mixer.value_heads,
-        flops_per_token=2.0 * mixer.conv_width * conv + 8.0 * mixer.value_heads * mixer.value_dim**2,
+        flops_per_token=2.0 * mixer.conv_width * conv + 8.0 * mixer.value_heads * mixer.key_dim * mixer.value_dim,
         traffic_elements_per_token=4.0 * conv + 2.0 * repeated + 3.0 * values + 2.0 * chunk_matrix,
         saved_elements_per_token=float(projected + conv + repeated + values + chunk_matrix),
         saved_bytes_per_token=2.0 * FP32_BYTES * mixer.value_heads,
         dropped_by=("gdn",),
-        parameters=conv * mixer.conv_width + 2 * mixer.value_heads,
+        parameters=conv * mixer.conv_width + decays + mixer.value_heads,
     )
     return (
-        _in_projection("gdn", hidden, projected, bias=False),
+        _in_projection("gdn", hidden, projected - (gates if mixer.gate_rank else 0), bias=False),
+        *(_gates("gdn", hidden, mixer.gate_rank, gates) if mixer.gate_rank else ()),
         scan,
         _gated_norm("gdn_norm_out", values, parameters=0),
         _out_projection("gdn", values, hidden, bias=False, also_dropped_by=("gdn_norm_out",)),
@@ -232,6 +235,34 @@ def _in_projection(module: str, hidden: int, n: int, *, bias: bool) -> Op:
         dropped_by=("layernorm",),
         parameters=hidden * n + (n if bias else 0),
     )
+
+
+def _gates(module: str, hidden: int, rank: int, width: int) -> tuple[Op, ...]:
+    """Decays and output gate through a latent each; the products with its columns are repeated on every tp rank."""
+    down = Op(
+        name="gates_down",
+        module=module,
+        kind=OpKind.GEMM,
+        split=Split.SEQUENCE,
+        k=hidden,
+        n=2 * rank,
+        shared_input_elements_per_token=float(hidden),
+        dropped_by=("layernorm",),
+        parameters=2 * hidden * rank,
+    )
+    up = Op(
+        name="gates_up",
+        module=module,
+        kind=OpKind.GEMM,
+        split=Split.COLUMN,
+        k=rank,
+        n=width,
+        saved_elements_per_token=2.0 * rank,
+        saved_split=Split.SEQUENCE,
+        dropped_by=(module,),
+        parameters=rank * width,
+    )
+    return down, up
 
 
 def _gated_norm(module: str, width: int, *, parameters: int) -> Op:

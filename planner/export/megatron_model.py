@@ -117,6 +117,8 @@ def _block(model: ModelSpec, kind: object) -> LayerKind:
         raise no_flag(model, "layers known by their totals only", plain)
     if isinstance(kind.mixer, SelectiveScan | Lightning | SideBySide):
         raise no_flag(model, mixer_words(kind.mixer), plain)
+    if isinstance(kind.mixer, DeltaNet) and kind.mixer.channel_decay:
+        raise no_flag(model, mixer_words(kind.mixer), plain)
     if not isinstance(kind.mixer, Attention | DeltaNet) or kind.ffn is None:
         raise no_flag(model, f"a layer of kind {kind.name} among blocks", plain)
     if kind.parallel:

@@ -167,6 +167,8 @@ _MIXERS: Final[Mapping[type, str]] = MappingProxyType(
 
 def mixer_words(mixer: Mixer) -> str:
     """Name what mixes tokens in a layer, where it is not attention alone."""
+    if isinstance(mixer, DeltaNet) and mixer.channel_decay:
+        return "a delta rule with a decay for every channel"
     return _MIXERS[type(mixer)]
 
 
