@@ -195,6 +195,7 @@ VALIDATE = {
         "all": [ERRORS], "by_hardware": [ERRORS], "by_family": [ERRORS], "by_kind": [ERRORS], "memory": [ERRORS],
         "verdicts": dict.fromkeys(("out_of_memory", "called_oom", "called_risky", "ran", "wrongly_oom"), int),
         "skipped": Free(int),
+        "assumed": Free(int),
         "profile?": {"file": str, "accelerator": str, "frameworks": [str], "applied": int},
         "fitted_constants": Free(object),
     },
