@@ -91,6 +91,10 @@ CLOSED_FORMS = {
         (5, gated(7168, 18432)),
         (56, gated(7168, 5120)),
     ),
+    # 70 layers of lightning attention (qkv_proj, output_gate, out_proj), 10 of softmax attention; experts alone behind
+    "minimax-text-01": of_layers(
+        (70, ((6144, 3 * 8192), (6144, 8192), (8192, 6144))), (10, grouped(6144, 8192, 1024, 1024))
+    ),
     # modules that join: query_key_value of 71 query heads, a key head and a value head; qkv_proj and gate_up_proj
     "falcon-7b": of_layers((32, ((4544, 4672), (4544, 4544), (4544, 18176), (18176, 4544)))),
     "phi-3-mini": of_layers((32, ((3072, 9216), (3072, 3072), (3072, 16384), (8192, 3072)))),
