@@ -13,6 +13,8 @@ from costmodels.workload import presets
 from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
 from planner.choices import Loss
+from planner.ingest.accelerate_answer import refuse_unread
+from planner.ingest.accelerate_megatron import by_plugin, of_plugin
 from planner.ingest.adapters import READ, Adapters, of_overrides, of_trainer
 from planner.ingest.bridge import launcher_options_off, override_keys, read_overrides
 from planner.ingest.judge_stated import any_value, judge_deepspeed, judge_galvatron, judge_torchtitan
@@ -67,6 +69,7 @@ def judge_launch(given: LaunchInput) -> JudgedLaunch:
             f"a JSON configuration, which {given.framework} does not read",
             allowed="a launch script, YAML, TOML or KEY=VALUE words; JSON with --framework deepspeed or galvatron",
         )
+    refuse_unread(given)
     return _READERS[given.framework](given)
 
 
@@ -77,6 +80,10 @@ def _megatron(given: LaunchInput) -> JudgedLaunch:
         adapters = of_trainer(given.text.arguments, separate=False)
         remarks = trainer_remarks(given.text.arguments)
         text, named = of_swift(given.text, megatron_options(given.version), given.model)
+        given = replace(given, text=text, model=named)
+        refuse_unnamed(text, named)
+    if by_plugin(given.text):
+        text, named = of_plugin(given.text, given.world, given.model)
         given = replace(given, text=text, model=named)
         refuse_unnamed(text, named)
     text = given.text

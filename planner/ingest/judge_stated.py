@@ -12,6 +12,8 @@ from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
 from planner.choices import Loss
 from planner.ingest import deepspeed, galvatron, torchtitan, torchtitan_switches
+from planner.ingest.accelerate import Engine, accelerated, refused, with_accelerate
+from planner.ingest.accelerate_answer import by_accelerate, with_groups
 from planner.ingest.adapters import of_trainer
 from planner.ingest.deepspeed_sections import key_table
 from planner.ingest.deepspeed_words import of_neox
@@ -112,12 +114,17 @@ def _with_violations(judged: JudgedLaunch, found: Sequence[Violation]) -> Judged
 
 def deepspeed_text(given: LaunchInput) -> LaunchText:
     """A launch of DeepSpeed: its configuration apart from its options, and what its trainer fills in."""
-    return with_fills(of_neox(given.text, key_table()["top_level"]), given.world)
+    text = with_accelerate(given.text, accelerated(given.text, given.world))
+    return with_fills(of_neox(text, key_table()["top_level"]), given.world)
 
 
 def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
-    """Read and judge a launch of DeepSpeed; see :func:`planner.ingest.judge.judge_launch`."""
+    """Read and judge a launch of DeepSpeed, or one by accelerate; see :func:`planner.ingest.judge.judge_launch`."""
+    plugin = accelerated(given.text, given.world)
     given = replace(given, text=deepspeed_text(given))
+    sharded = plugin if plugin is not None and plugin.engine is not Engine.DEEPSPEED else None
+    if sharded is not None:
+        given = replace(given, framework=Framework.NONE, version="")
     if not given.text.config:
         named = named_config(given.text)
         raise InputError(
@@ -138,8 +145,8 @@ def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
     judged = _stated(
         given,
         model,
-        launch.arguments.faults,
-        lambda: deepspeed.stated_layout(launch, facts),
+        refused(plugin, launch.arguments.faults),
+        lambda: with_groups(deepspeed.stated_layout(launch, facts), sharded),
         deepspeed.degrees_of(launch, facts),
     )
     length = _sequence_note(judged, "--seq-length", stated=launch.arguments.has("--seq-length"))
@@ -149,7 +156,7 @@ def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
     told = (adapters.note,) if adapters else ()
     length = length if own else (*length, f"the model is taken as {model.name}, by its path")
     sixteen = "fp16" if deepspeed.enabled(launch, "fp16") else "bf16" if deepspeed.enabled(launch, "bf16") else "fp32"
-    return replace(
+    judged = replace(
         judged,
         title=f"DeepSpeed {given.version}",
         precision=sixteen,
@@ -162,6 +169,7 @@ def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
         unjudged=tuple(word.partition("=")[0] for word in launch.unjudged if word.startswith("--")),
         notes=(*given.text.notes, *length, *judged.notes, *told, *deepspeed.assumptions(launch), *ignored),
     )
+    return judged if plugin is None else by_accelerate(judged, plugin)
 
 
 def _with_positions(model: ModelSpec) -> ModelFacts:

@@ -27,6 +27,7 @@ SOURCES: Final = MappingProxyType(
         Framework.TORCHTITAN: "torchtitan config/configs.py",
         Framework.DEEPSPEED: "DeepSpeed runtime/config.py",
         Framework.GALVATRON: "Galvatron core/runtime/hybrid_parallel_config.py",
+        Framework.NONE: "accelerate utils/dataclasses.py and parallelism_config.py",
     }
 )
 """Where each framework's own checks are written."""

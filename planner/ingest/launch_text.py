@@ -4,6 +4,7 @@ Argument lists and shell scripts give arguments; YAML and TOML are written out a
 the same; JSON stays whole, for the frameworks that are configured by it.
 """
 
+import json
 import re
 import shlex
 import tomllib
@@ -17,6 +18,7 @@ import yaml
 
 from hardware.errors import InputError
 from hardware.text_file import read_text_file
+from planner.ingest.accelerate_settings import TRL_OPTION, is_accelerate, launcher_words, named_settings, settings_text
 from planner.ingest.script_files import written_files
 from planner.ingest.shell_script import BLANK, MOST_SCRIPT_BYTES, ShellCommand, ShellScript, read_script
 from planner.ingest.trainer_words import as_options, is_settings
@@ -37,6 +39,7 @@ _SLURM_PER_NODE: Final = ("--gpus-per-node", "--gres", "--ntasks-per-node")
 _PROCESSES: Final = ("--num_processes", "--num-processes", "-np")
 _TOTAL: Final = ("accelerate", "axolotl", "deepspeed", "mpirun")
 """Launchers with an option for all processes of all nodes."""
+_ACCELERATE_CONFIG: Final = ("--config_file", "--config-file", TRL_OPTION)
 _ALL_VISIBLE: Final = ("llamafactory-cli", "lmf")
 """Programs that start a process on each accelerator that they see."""
 _RECIPES: Final = ("--recipe", "--factory")
@@ -54,6 +57,8 @@ class LaunchText:
         As behind the training program.
     config : str
         JSON text; empty when there is none.
+    accelerate : str
+        Settings of ``accelerate launch`` as JSON; empty where it is not the launcher, or states none.
     environment : mapping of str to str, or None
         What a script sets; None where no script was given.
     world : int
@@ -70,6 +75,7 @@ class LaunchText:
 
     arguments: tuple[str, ...]
     config: str = ""
+    accelerate: str = ""
     environment: Mapping[str, str] | None = None
     world: int = 0
     recipe: str = ""
@@ -105,7 +111,9 @@ def read_launch_text(path: Path | None, words: Sequence[str]) -> LaunchText:
     if suffix == ".json" or (suffix not in (*_YAML, ".toml") and text.lstrip().startswith("{")):
         found = LaunchText(arguments=(), config=text)
     elif suffix in _YAML:
-        found = _settings(tuple(yaml_overrides(text, where)), path)
+        content = _load_yaml(text, where)
+        own = is_accelerate(content)
+        found = _by_accelerate(content, path) if own else _settings(tuple(yaml_overrides(text, where)), path)
     elif suffix == ".toml":
         found = LaunchText(arguments=tuple(_toml_options(text, where)))
     else:
@@ -144,7 +152,9 @@ def _shell(text: str, path: Path) -> LaunchText:
     script = read_script(text, str(path))
     found, rivals = training_command(script, path)
     command = found.command
-    arguments, settings = _with_settings(found.arguments, path)
+    launcher = launcher_words(command.words, found.arguments)
+    accelerate = settings_text(_launcher_file(launcher, path), launcher) if launcher else ""
+    arguments, settings = _with_settings(found.arguments, path, any_trainer=bool(accelerate))
     full = replace(command, words=(*command.words, *arguments))
     unresolved = [name for name in command.unresolved if any(name in word for word in command.words)]
     named = [name for name in unresolved if name not in ("$@", "$*") and any(name in word for word in arguments)]
@@ -152,10 +162,12 @@ def _shell(text: str, path: Path) -> LaunchText:
     return LaunchText(
         arguments=arguments,
         unresolved=tuple(dict.fromkeys(unresolved)),
-        config=_named_json(full, path, written_files(script, path.parent), settings),
+        config=_named_json(full, path, written_files(script, path.parent), settings)
+        or _json_beside(_file_of_plugin(accelerate), path),
+        accelerate=accelerate,
         program=found.program,
         environment=command.environment,
-        world=_world(command, script),
+        world=_world(command, script) or _processes(accelerate),
         notes=(*rivals, *([told] if named else []), *_undecided(script)),
     )
 
@@ -247,11 +259,57 @@ def _settings(overrides: tuple[str, ...], path: Path) -> LaunchText:
     return LaunchText(arguments=words, config=_json_beside(_option(words, _TRAINERS_CONFIG), path))
 
 
-def _with_settings(arguments: tuple[str, ...], path: Path) -> tuple[tuple[str, ...], Path]:
-    """Arguments of a trainer with those of the YAML file that it is given first, and that file; else as they are."""
+def _by_accelerate(content: Any, path: Path) -> LaunchText:
+    """A configuration of accelerate alone: the trainer's options come behind it."""
+    told = settings_text(content, ())
+    config = _json_beside(_file_of_plugin(told), path)
+    return LaunchText(arguments=(), config=config, accelerate=told, world=_processes(told))
+
+
+def _launcher_file(words: Sequence[str], path: Path) -> Mapping[str, Any]:
+    """The configuration file that the launcher is given; empty for none.
+
+    Raises
+    ------
+    InputError
+        It is named and not found, or is no configuration of accelerate.
+    """
+    named = _option(words, _ACCELERATE_CONFIG)
+    if not named:
+        return {}
+    if own := named_settings(named, words):
+        return own
+    file = _beside(named, path)
+    content = _load_yaml(_text(file), str(file)) if file else None
+    if not is_accelerate(content):
+        what = "is not found" if file is None else "is no configuration of accelerate"
+        allowed = "a YAML file with distributed_type, beside the launch"
+        raise InputError(f"{named} {what}", allowed=allowed, where=str(path))
+    return dict(content) if isinstance(content, dict) else {}
+
+
+def _file_of_plugin(settings: str) -> str:
+    """The file of DeepSpeed's that settings of accelerate name."""
+    section = json.loads(settings or "{}").get("deepspeed_config")
+    return str(section.get("deepspeed_config_file") or "") if isinstance(section, dict) else ""
+
+
+def _processes(settings: str) -> int:
+    """Processes that settings of accelerate start; 0 where they do not say, or say -1."""
+    told = str(json.loads(settings or "{}").get("num_processes", ""))
+    return int(told[:9]) if told.isdecimal() else 0
+
+
+def _with_settings(
+    arguments: tuple[str, ...], path: Path, *, any_trainer: bool = False
+) -> tuple[tuple[str, ...], Path]:
+    """Arguments of a trainer with those of the YAML file that it is given first, and that file; else as they are.
+
+    With ``any_trainer`` the file need not name a configuration of DeepSpeed.
+    """
     file = _beside(arguments[0], path) if arguments and arguments[0].endswith(_YAML) else None
     overrides = tuple(yaml_overrides(_text(file), str(file))) if file else ()
-    if file is None or not is_settings(overrides):
+    if file is None or not (any_trainer or is_settings(overrides)):
         return arguments, path
     return as_options((*overrides, *arguments[1:])), file
 
