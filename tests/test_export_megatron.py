@@ -131,7 +131,7 @@ def test_layer_patterns_read_back(layers):
     assert moe_pattern(list_pattern(layers), len(layers)) == tuple(layers)
 
 
-@pytest.mark.parametrize("text", ["0", "[1]*3", "__import__('os')", "[1]*99999999", "([0]*1+", "[1,'a']", "-1"])
+@pytest.mark.parametrize("text", ["0", "[1]*3", "__import__('os')", "[1]*99999999", "([0]*1+", "[1,'a']", "-0"])
 def test_layer_patterns_are_not_evaluated(text):
     with pytest.raises(InputError):
         moe_pattern(text, 4)

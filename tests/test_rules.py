@@ -16,6 +16,7 @@ from costmodels.table import table_of
 from costmodels.workload.model import Attention, DenseFfn, LayerKind, LayerRun, ModelSpec, MoeFfn
 from hardware.errors import InputError
 from planner.ingest import option_facts
+from planner.ingest.layer_pattern import moe_pattern
 from planner.ingest.megatron import judge, layout_of, parse_megatron
 from planner.ingest.options import megatron_options
 from planner.request import Framework
@@ -86,7 +87,8 @@ def test_every_rule_uses_columns_that_exist_and_has_a_source(rule):
     assert rule.source
     if rule.check == SPLIT_CHECK:
         return
-    names = {*rule.arguments, *rule.fields, *(condition.removeprefix("!") for condition in rule.when)}
+    fields = {name for name in rule.fields if not name.startswith("--")}
+    names = {*rule.arguments, *fields, *(condition.removeprefix("!") for condition in rule.when)}
     assert names <= set(columns)
     assert CHECKS[rule.check](columns, rule.arguments).shape == (1,)
 
@@ -130,7 +132,8 @@ def test_every_rule_on_options_has_a_case_and_asks_for_options_that_exist():
     assert {rule.id for rule in newest} == shown
     derived = re.findall(r'"(--[a-z-]+)"', Path(option_facts.__file__).read_text(encoding="utf-8"))
     known = {*megatron_options("0.13"), *megatron_options("0.16"), *megatron_options("0.19"), *derived}
-    asked = {re.split("[=:]", name)[0] for rule in all_rules() for name in rule.conditions}
+    words = {name for rule in all_rules() for name in (*rule.conditions, *rule.fields) if name.startswith("--")}
+    asked = {re.split("[=:]", name)[0] for name in words}
     assert asked <= known
 
 
@@ -429,6 +432,51 @@ def test_absurd_sizes_are_faults_and_cost_nothing(name, value):
 def test_absurd_jobs_are_refused():
     with pytest.raises(InputError, match="--world-size 1000000000000"):
         parse_megatron([], world=10**12)
+
+
+@pytest.mark.parametrize(
+    ("given", "fine"),
+    [  # as megatron-core 0.19.2 answers
+        ("--window-size (127,0)", True),
+        ("--window-size x", False),
+        ("--window-size -1,-1", False),  # begins like an option, so that the parser sees no value
+        ("--window-attn-skip-freq -2", True),
+        ("--window-attn-skip-freq [1,0]*6", True),
+        ("--window-attn-skip-freq [1, 0]", False),
+        ("--no-rope-freq half", False),
+        ("--lr -1e-4", True),
+    ],
+)
+def test_options_with_types_of_their_own_take_what_the_parser_takes(given, fine):
+    name, value = given.split(" ", 1)
+    words = [*SIZES.split(), "--num-layers", "12", "--micro-batch-size", "1", name, value]
+    assert [fault.argument for fault in parse_megatron(words, world=8).faults][:1] == ([] if fine else [name])
+
+
+def test_encoder_sizes_stand_for_the_models_where_they_are_alone():
+    words = "--hidden-size 2048 --num-attention-heads 32 --max-position-embeddings 4096 --micro-batch-size 1 --bf16"
+    alone = [*words.split(), "--encoder-num-layers", "12", "--encoder-seq-length", "4096"]
+    assert judge(parse_megatron(alone, world=8)).layers_per_stage == ((12,),)
+    assert judge(parse_megatron(alone, world=8)).accepted
+    both = judge(parse_megatron([*alone, "--num-layers", "12"], world=8))
+    assert [violation.rule for violation in both.violations] == ["megatron-encoder-layers"]
+
+
+def test_a_negative_period_of_expert_layers_is_that_of_its_size():
+    words = f"{SIZES} --num-layers 12 --micro-batch-size 1 --bf16 --num-experts 8 --moe-layer-freq"
+    there, back = (parse_megatron([*words.split(), period], world=8) for period in ("-3", "3"))
+    assert not there.faults
+    assert moe_pattern("-3", 12) == moe_pattern("3", 12) == (True, False, False) * 4
+    assert there.proposal.model == back.proposal.model
+
+
+def test_a_message_shows_the_value_of_an_option_as_it_was_written():
+    words = f"{SIZES} --num-layers 12 --micro-batch-size 1 --lr 1e-4 --min-lr 1e-3 --log-memory-interval 30 --bf16"
+    told = [v.message for v in judge(parse_megatron(words.split(), world=8)).violations]
+    assert told == [
+        "--min-lr 1e-3 is above --lr 1e-4; allowed: a --min-lr up to 1e-4",
+        "--log-memory-interval 30 is no multiple of --log-interval 100; allowed: a multiple of 100",
+    ]
 
 
 def test_a_misspelt_option_is_named_with_the_one_meant():

@@ -320,7 +320,7 @@ def _build_layer(args: Any, config: Any) -> None:
     pattern = _hybrid_pattern(args)
     dense = "-" in pattern if pattern else not _all_experts(config)
     widths = [(config.ffn_hidden_size, False)] if dense else []
-    if config.moe_shared_expert_intermediate_size:
+    if config.num_moe_experts and config.moe_shared_expert_intermediate_size:
         widths.append((config.moe_shared_expert_intermediate_size, False))
     if config.num_moe_experts:
         widths.append((config.moe_ffn_hidden_size, True))

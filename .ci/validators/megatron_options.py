@@ -17,6 +17,9 @@ from typing import Any
 import harness
 
 Option = dict[str, Any]
+# The parser's own types: a period or a list expression of layers, and integers with commas.
+_LAYERS = ("moe_freq_type", "la_freq_type", "no_rope_freq_type")
+_KINDS = {"int": "int", "float": "float", **dict.fromkeys(_LAYERS, "layers"), "tuple_type": "integers"}
 HEAD = """\
 # Options of Megatron-LM's argument parser: how many values each takes, and of which type, by the core versions that
 # have it. Facts read from the parsers of tags core_v0.13.0, 0.14.0, 0.15.3, 0.16.1, 0.17.1 and 0.18.2 and of
@@ -53,7 +56,7 @@ def real_options(arguments: Any) -> dict[str, Option]:
 
 def _option(action: argparse.Action) -> Option:
     values = "1" if action.nargs is None else str(action.nargs)
-    kind = action.type.__name__ if action.type in (int, float) else "str"
+    kind = _KINDS.get(getattr(action.type, "__name__", ""), "str")
     choices = [getattr(choice, "name", str(choice)) for choice in action.choices] if action.choices else []
     return {"values": values, "kind": kind if values != "0" else "none", "choices": choices}
 

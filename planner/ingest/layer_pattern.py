@@ -16,7 +16,7 @@ def moe_pattern(text: str, layers: int) -> tuple[bool, ...]:
     Parameters
     ----------
     text : str
-        ``n`` for every n-th layer beginning with the first, or a list expression.
+        ``n`` for every n-th layer beginning with the first (its sign does not matter), or a list expression.
     layers : int
         Layers of the model.
 
@@ -30,7 +30,7 @@ def moe_pattern(text: str, layers: int) -> tuple[bool, ...]:
     InputError
         The text is neither, or a list has another length than the model.
     """
-    period = whole(text.strip())
+    period = whole(text.strip().removeprefix("-"))
     if period:
         return tuple(index % period == 0 for index in range(layers))
     try:

@@ -46,6 +46,7 @@ _REQUIRED: Final = (
     "--micro-batch-size",
 )
 _REQUIRED_OF_ANY_MODEL: Final = ("--seq-length", "--micro-batch-size")
+_ENCODER: Final = (("--num-layers", "--encoder-num-layers"), ("--seq-length", "--encoder-seq-length"))
 _VIRTUAL: Final = ("--num-virtual-stages-per-pipeline-rank", "--num-layers-per-virtual-pipeline-stage")
 MOST_WORLD: Final = 100_000_000
 _RAMPS_BEFORE: Final = (0, 18)  # later versions take --rampup-batch-size and ignore it
@@ -134,13 +135,13 @@ def parse_megatron(
     known = resolve_version(Framework.MEGATRON, version)
     read = read_arguments(arguments, megatron_options(known))
     faults = list(read.faults)
-    if not read.has("--num-layers") and read.has("--encoder-num-layers"):
-        read = replace(read, given={**read.given, "--num-layers": read.texts("--encoder-num-layers")})
-    if not read.has("--seq-length") and read.has("--encoder-seq-length"):
-        read = replace(read, given={**read.given, "--seq-length": read.texts("--encoder-seq-length")})
     pattern, pattern_faults = _pattern(read, known)
     if pattern:
         read = replace(read, given={**read.given, **pattern.counts})
+    for name, other in _ENCODER:
+        if not read.has(name) and read.has(other):
+            renamed = {name if option == other else option: values for option, values in read.given.items()}
+            read = replace(read, given=renamed)
     required = _REQUIRED if model is None else _REQUIRED_OF_ANY_MODEL
     stated = {"--num-layers"} if pattern_faults else set()
     missing = [name for name in required if not read.has(name) and name not in stated]

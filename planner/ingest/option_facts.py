@@ -27,6 +27,10 @@ _RAMP: Final = 3  # start, increment, samples
 _DIGITS: Final = 12  # of samples, which may be many
 _MOST_SAMPLES: Final = 1e17
 _UNITS: Final = MappingProxyType({"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12})
+_OFFLOADED: Final = frozenset(
+    ["core_attn", "attn_proj", "expert_fc1", "fused_group_mlp", "moe_act", "attn_norm", "mlp_norm", "qkv_linear"]
+)
+_SPLIT_DATA: Final = ("--train-data-path", "--valid-data-path", "--test-data-path")
 _INFERENCE: Final = MappingProxyType({"local": ("layer", "block")})
 
 
@@ -44,7 +48,8 @@ def option_facts(read: Arguments, layers: int) -> Given:
     facts: dict[str, tuple[str, ...]] = {"--graphs": (kind,)}
     facts |= {"--graphed": modules} if modules else {}
     facts |= _evaluation(read)
-    held = {**_graph_facts(read, kind, modules), **_expert_facts(read), **_layer_facts(read, layers), **_ramp(read)}
+    held = {**_graph_facts(read, kind, modules), **_expert_facts(read), **_layer_facts(read, layers)}
+    held |= {**_ramp(read), **_data_facts(read)}
     return facts | {name: () for name, holds in held.items() if holds}
 
 
@@ -159,6 +164,18 @@ def _expert_facts(read: Arguments) -> dict[str, bool]:
         "--drop-and-pad": capacity and padded,
         "--preprocess-copies": capacity or read.has("--moe-router-padding-for-fp8"),
         "--balance-fits": len(kinds) < 2 or len(kinds) == len(weights),
+        "--gated": read.has("--swiglu") or read.has("--quick-geglu"),
+        "--offload-modules-known": set(read.texts("--offload-modules")) <= _OFFLOADED,
+    }
+
+
+def _data_facts(read: Arguments) -> dict[str, bool]:
+    """Data, checkpoints in the background, and inference in micro-batches."""
+    batched = read.text("--inference-batch-times-seqlen-threshold", "-1")
+    return {
+        "--split-data": any(read.texts(name) for name in _SPLIT_DATA),
+        "--saves-async": read.has("--async-save") and read.has("--use-persistent-ckpt-worker"),
+        "--inference-batched": not batched.startswith("-"),
     }
 
 
@@ -168,8 +185,17 @@ def _layer_facts(read: Arguments, layers: int) -> dict[str, bool]:
         "--hybrid": bool(pattern),
         "--hybrid-parted": "|" in pattern.partition("/")[0],
         "--norope-fits": _fits_layers(read.text("--no-rope-freq", "1"), layers),
+        "--delta-freq-fits": _counts_layers(read.text("--linear-attention-freq", "1"), layers),
         "--cp-exchanges-fit": len(read.texts("--cp-comm-type")) in (0, 1, layers),
     }
+
+
+def _counts_layers(pattern: str, layers: int) -> bool:
+    """Whether a period other than 0, or a list with one entry for each layer."""
+    try:
+        return len(moe_pattern(pattern, layers)) == layers
+    except InputError:
+        return False
 
 
 def _fits_layers(pattern: str, layers: int) -> bool:
@@ -177,7 +203,4 @@ def _fits_layers(pattern: str, layers: int) -> bool:
     if pattern.isdecimal():
         period = whole(pattern) or 0
         return period > 0 and layers % period == 0
-    try:
-        return len(moe_pattern(pattern, layers)) == layers
-    except InputError:
-        return False
+    return _counts_layers(pattern, layers)

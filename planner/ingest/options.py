@@ -36,13 +36,21 @@ _MOST: Final = MappingProxyType(
 )
 """Largest values of options whose size decides how much there is to judge."""
 MOST_DIGITS: Final = 9
+_KINDS: Final = MappingProxyType(
+    {
+        "int": "an integer",
+        "integers": "integers with commas, such as 127,0",
+        "layers": "an integer n (every n-th layer), or lists with + and *, such as ([0]*3+[1]*58)",
+    }
+)
 _NEAR: Final = 0.6
-_NUMBER: Final = re.compile(r"-[0-9.]")
+_NUMBER: Final = re.compile(r"-\d*\.?\d+(e[+-]?\d+)?$", re.IGNORECASE)
+_PATTERN: Final = re.compile(r"[,\d\[\]()+*]+")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """One option of a parser; ``values`` is ``0``, ``1``, ``3``, ``+`` or ``*``."""
+    """One option of a parser; ``values`` is ``0``, ``1``, ``3``, ``+`` or ``*``, ``kind`` what it is read as."""
 
     name: str
     values: str
@@ -257,7 +265,7 @@ def _value_faults(option: Option, values: tuple[str, ...]) -> list[Fault]:
             message = f"option {option.name} got {value[:40]!r}; allowed: a whole number up to {limit}"
             faults.append(Fault(rule="megatron-option-value", argument=option.name, message=message))
         elif not _fits(option, value):
-            allowed = ", ".join(option.choices) or ("an integer" if option.kind == "int" else "a number")
+            allowed = ", ".join(option.choices) or _KINDS.get(option.kind, "a number")
             message = f"option {option.name} got {value!r}; allowed: {allowed}"
             faults.append(Fault(rule="megatron-option-value", argument=option.name, message=message))
     return faults
@@ -273,8 +281,11 @@ def _fits(option: Option, value: str) -> bool:
         return value in option.choices
     if option.kind in ("str", "none"):
         return True
+    if option.kind == "layers" and "[" in value:
+        return bool(_PATTERN.fullmatch(value))
+    parts = value.strip("()").split(",") if option.kind == "integers" else [value]
     try:
-        _ = int(value) if option.kind == "int" else float(value)
+        _ = [float(part) if option.kind == "float" else int(part) for part in parts]
     except ValueError:
         return False
     return True

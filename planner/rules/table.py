@@ -52,7 +52,10 @@ class Found(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """One rule. ``{name}`` in ``message`` and ``allowed`` stands for a column or a number of the split check.
+    """One rule.
+
+    ``{name}`` in ``message`` and ``allowed`` stands for a column or a number of the split check, ``{--name}`` for the
+    value of an option as the user wrote it.
 
     Attributes
     ----------
@@ -216,7 +219,7 @@ def _rule(entry: dict[str, Any], name: str) -> Rule:
         when=tuple(entry.get("when", ())),
         versions=tuple((Framework(key), bound) for key, bound in entry.get("versions", {}).items()),
     )
-    if rule.conditions and not rule.needs_options:
+    if (rule.conditions or any(map(is_condition, rule.fields))) and not rule.needs_options:
         raise ValueError(f"{name}: rule {rule.id!r} asks about options, but holds for launches without any")
     return rule
 

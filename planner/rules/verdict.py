@@ -12,7 +12,7 @@ from costmodels.workload.model import ModelSpec
 from planner.request import Framework, PlanRequest
 from planner.rules.checks import CHECKS
 from planner.rules.columns import Columns, proposal_columns
-from planner.rules.conditions import value_of
+from planner.rules.conditions import is_condition, value_of
 from planner.rules.proposal import Proposal, facts_of, job_switches, proposals_of
 from planner.rules.split import split_problems
 from planner.rules.table import SPLIT_CHECK, Found, Rule, option_defaults, resolve_version, rules_for
@@ -87,6 +87,13 @@ def option_columns(rules: Iterable[Rule], proposal: Proposal) -> Columns:
     return {name: np.array([value_of(name, options, defaults)], dtype=np.int64) for name in names}
 
 
+def _words(rules: Iterable[Rule], proposal: Proposal) -> dict[str, int | str]:
+    """Values of the options that messages name, as the user wrote them; the default of one that was not given."""
+    options, defaults = dict(proposal.options), option_defaults()
+    named = {name for rule in rules for name in rule.fields if is_condition(name)}
+    return {name: " ".join(options.get(name, (defaults.get(name, "none"),))) for name in named}
+
+
 def check(proposal: Proposal, framework: Framework, version: str | None = None) -> tuple[Violation, ...]:
     """Judge one proposal.
 
@@ -112,7 +119,7 @@ def check(proposal: Proposal, framework: Framework, version: str | None = None) 
     rules = judging(rules_for(framework, resolve_version(framework, version)), proposal)
     columns = {**proposal_columns(proposal), **option_columns(rules, proposal)}
     first = next(rule for rule in rules if rule.id == _FIRST_RULE)
-    numbers: dict[str, int | str] = {name: int(column[0]) for name, column in columns.items()}
+    numbers = {**{name: int(column[0]) for name, column in columns.items()}, **_words(rules, proposal)}
     if not rows_that_hold(first, columns)[0]:
         return (violation_of(first, numbers),)
     problems = split_problems(proposal)
