@@ -161,7 +161,6 @@ CONSTANTS = (
     _shared("expert_kernels", _has_experts),
     _shared("collective_kernels", lambda row: row.asked.layout.first.tp > 1),
     _shared("host_jitter", lambda row: row.asked.layout.first.tp > 1),
-    _shared("unfused_attention_math", lambda row: not row.asked.job.software.flash_attention),
     _shared("grouped_math", _has_experts),
     _shared("block_scaled_math", lambda row: row.asked.job.precision.block_scaled),
     _shared("ranked_tokens_per_s", lambda row: row.asked.job.software.capacity_factor > 0.0),

@@ -89,7 +89,6 @@ class SharedEfficiency:
     tile_edge: float
     grouped_math: float
     block_scaled_math: float
-    unfused_attention_math: float
     unaligned_attention_math: float
     word_aligned_math: float
     unaligned_math: float

@@ -16,7 +16,7 @@ Where they are alike each waits for the other now and then: 1.15 times either. F
 tp 1 that wait for their hosts (mean error 2.9 % in place of 4.6 % for the longer of both, 4.3 % at 3, 3.0 % at 4, 3.7 %
 at 8); held out, eight of the vendors' runs 4.5 % in place of 6.2 %. Range 4 to 6."""
 MEETING: Final = 2.0
-"""They wait for each other within a layer: the root of the sum of squares."""
+"""They wait for each other within a layer: the root of the sum of squares, beside exchanges in which hosts run on."""
 IN_TURN: Final = 1.0
 """Every launch waits for its kernel: the sum."""
 _LEAST_S: Final = 1e-30  # against a division by zero where neither has anything to do

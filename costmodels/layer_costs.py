@@ -19,7 +19,7 @@ from costmodels.one_part import Part
 from costmodels.part_ops import part_names, part_ops
 from costmodels.power import accelerator as power
 from costmodels.pricing import Pricing
-from costmodels.table import Floats, StrategyTable
+from costmodels.table import Bools, Floats, StrategyTable
 from costmodels.works import DEVICE_WORKS, EXCHANGE_WORKS, Work
 
 _POWER_WORK: Final = MappingProxyType(
@@ -57,6 +57,8 @@ class PartCosts:
         Seconds in which the hosts of a tensor-parallel group take turns, forward and backward, shape (2, K, S).
     host_exponent : ndarray
         How host and device share the passes of a part, as in :mod:`costmodels.host_waits`, shape (K, S).
+    hosts_run_on : ndarray
+        Where hosts run on in tensor-parallel exchanges, which are then no part of what they share, shape (S,).
     """
 
     names: tuple[str, ...]
@@ -71,6 +73,7 @@ class PartCosts:
     boundaries: Boundaries
     turns_s: Floats
     host_exponent: Floats
+    hosts_run_on: Bools
 
     @property
     def software(self) -> Software:
@@ -153,6 +156,7 @@ def _priced_parts(pricing: Pricing, table: StrategyTable, *, exchanges: bool) ->
             boundaries=Boundaries(pricing.model, pricing.job, placed),
             turns_s=np.stack([part.turns_s for part in parts], axis=1),
             host_exponent=np.stack([part.host_exponent for part in parts]),
+            hosts_run_on=parts[0].hosts_run_on,
         ),
     )
     if exchanges:
@@ -166,15 +170,13 @@ def _wait_for_host(costs: PartCosts, parts: Sequence[Part]) -> None:
     A pass over a layer takes the longer of both: the host runs ahead of the device, or the device waits for it. Where
     tokens are routed outside a captured graph, host and device meet in every layer, since the host reads how many
     tokens each expert got; where layers are tensor-parallel, a device waits in every exchange for the host that is
-    behind. Then neither hides behind the other, and the pass takes the root of the sum of squares. What the backward
-    pass repeats is a pass of its own.
+    behind. Then neither hides behind the other, and the pass takes the root of the sum of squares; where groups leave
+    their node, beside the exchanges, in which hosts run on. What the backward pass repeats is a pass of its own.
     """
     for row, part in enumerate(parts):
         forward_s, backward_s = costs.forward_s[:, row], costs.backward_s[:, row]
-        again_s = backward_s[Work.RECOMPUTE]
-        forward_s[Work.LAUNCH] = part.wait_s(part.forward_host_s, forward_s.sum(axis=0))
-        wait_s = part.wait_s(part.backward_host_s, backward_s.sum(axis=0) - again_s)
-        backward_s[Work.LAUNCH] = wait_s + part.wait_s(part.repeated_host_s, again_s)
+        forward_s[Work.LAUNCH] = part.forward_wait_s(forward_s)
+        backward_s[Work.LAUNCH] = part.backward_wait_s(backward_s)
 
 
 def repeated_s(pricing: Pricing, table: StrategyTable, recomputes: Sequence[Recompute]) -> Floats:

@@ -60,9 +60,32 @@ class Part:
         routed = counted and any(op.kind is OpKind.GROUPED_GEMM for op in self.ops)
         return np.where(routed | (tp > 1), MEETING, BESIDE)
 
-    def wait_s(self, host_s: Floats, device_s: Floats) -> Floats:
+    @cached_property
+    def hosts_run_on(self) -> Bools:
+        """Where hosts run on while their devices exchange: tensor-parallel groups that leave their node, shape (S,).
+
+        Such an exchange takes longer than what a host starts between two, so that no host is behind at the next one.
+        """
+        software, inside = self.pricing.job.software, sum(not tier.leaves_node for tier in self.placed.tiers)
+        if software.hosts_in_turn or software.blocking_launches:
+            return np.zeros(len(self.table), dtype=np.bool_)
+        return np.asarray(self.placed.group(Axis.TP).parts(inside - 1) > 1)
+
+    def forward_wait_s(self, works_s: Floats) -> Floats:
+        """What a forward pass of these seconds by work, shape (len(Work), S), waits for the host, shape (S,)."""
+        lead_s = self.hosts_run_on * works_s[Work.TP]
+        return self._wait_s(self.forward_host_s - lead_s, works_s.sum(axis=0) - lead_s)
+
+    def backward_wait_s(self, works_s: Floats) -> Floats:
+        """As :meth:`forward_wait_s` of a backward pass; what it repeats is a pass of its own."""
+        again_s, repeated_s = works_s[Work.RECOMPUTE], self.hosts_run_on * self._repeated_s[0]
+        lead_s = self.hosts_run_on * works_s[Work.TP]
+        once_s = self._wait_s(self.backward_host_s - lead_s + repeated_s, works_s.sum(axis=0) - again_s - lead_s)
+        return once_s + self._wait_s(self.repeated_host_s - repeated_s, again_s)
+
+    def _wait_s(self, host_s: Floats, device_s: Floats) -> Floats:
         """What a pass takes beyond its device seconds, shape (S,)."""
-        return host_wait_s(device_s, host_s, self.host_exponent)
+        return host_wait_s(device_s, np.maximum(host_s, 0.0), self.host_exponent)
 
     @property
     def forward_host_s(self) -> Floats:

@@ -26,7 +26,7 @@ from costmodels.pricing import Pricing
 from costmodels.reliability import jitter_s
 from costmodels.results import StepTime
 from costmodels.shared_links import Exchanging, beside
-from costmodels.table import Floats, Ints, StrategyTable
+from costmodels.table import Bools, Floats, Ints, StrategyTable
 from costmodels.works import COMPUTE_WORKS, EXCHANGE_WORKS, Work
 
 ROUNDING: Final = 1e-9  # of a makespan; a difference of sums below it is none
@@ -49,6 +49,8 @@ class StageWork:
         number of tiers T of any island.
     host_exponent : ndarray
         How host and device share the passes of a stage, as in :mod:`costmodels.host_waits`, shape (R, pp).
+    hosts_run_on : ndarray
+        Where hosts run on in all tensor-parallel exchanges of a stage, shape (R, pp).
     """
 
     forward_s: Floats
@@ -59,6 +61,7 @@ class StageWork:
     forward_links_s: Floats
     backward_links_s: Floats
     host_exponent: Floats
+    hosts_run_on: Bools
 
     @cached_property
     def forward_all_s(self) -> Floats:
@@ -131,7 +134,26 @@ def rows_of_work(work: StageWork, rows: Ints) -> StageWork:
         forward_links_s=work.forward_links_s[:, rows],
         backward_links_s=work.backward_links_s[:, rows],
         host_exponent=work.host_exponent[rows],
+        hosts_run_on=work.hosts_run_on[rows],
     )
+
+
+def shared_with_hosts_s(works_s: Floats, hosts_run_on: Bools) -> Floats:
+    """Return what devices share with their hosts: all but waits for these and exchanges in which they run on.
+
+    Parameters
+    ----------
+    works_s : ndarray
+        Seconds by work, shape (len(Work), R, pp, vpp).
+    hosts_run_on : ndarray
+        As of :class:`StageWork`, shape (R, pp).
+
+    Returns
+    -------
+    ndarray
+        Seconds, shape (R, pp, vpp).
+    """
+    return np.asarray(works_s.sum(axis=0) - works_s[Work.LAUNCH] - hosts_run_on[:, :, None] * works_s[Work.TP])
 
 
 def stage_work(costs: Sequence[PartCosts], contents: Contents) -> StageWork:
@@ -155,7 +177,7 @@ def stage_work(costs: Sequence[PartCosts], contents: Contents) -> StageWork:
     passes = np.empty((2, len(Work), layouts, spec.pp, spec.vpp))
     links = np.zeros((2, tiers, *passes.shape[2:]))
     held = np.zeros((3, layouts, strategies, spec.pp))
-    host_exponent = np.empty((layouts, spec.pp))
+    host_exponent, hosts_run_on = np.empty((layouts, spec.pp)), np.empty((layouts, spec.pp), dtype=np.bool_)
     for island, stages in contents.by_island:
         counts = contents.distinct_counts[:, place[stages]]  # (R or 1, stages, vpp, J, K)
         cost = costs[island]
@@ -165,6 +187,7 @@ def stage_work(costs: Sequence[PartCosts], contents: Contents) -> StageWork:
         links[:, : of_island.shape[1], :, stages] = of_island
         of_stage = counts.sum(axis=2)
         host_exponent[:, stages] = cost.host_exponent.min(axis=0)[contents.rows].min(axis=1, keepdims=True)
+        hosts_run_on[:, stages] = cost.hosts_run_on[contents.rows].all(axis=1, keepdims=True)
         for number, parameters in enumerate((cost.dense_parameters, cost.expert_parameters)):
             if parameters.any():
                 held[number][:, :, stages] = np.einsum("rsjk,rjk->rjs", of_stage, parameters.T[contents.rows])
@@ -180,6 +203,7 @@ def stage_work(costs: Sequence[PartCosts], contents: Contents) -> StageWork:
         forward_links_s=links[0],
         backward_links_s=links[1],
         host_exponent=host_exponent,
+        hosts_run_on=hosts_run_on,
     )
     return _with_turns(work, costs, contents) if costs[contents.islands[0]].software.hosts_in_turn else work
 
@@ -201,8 +225,8 @@ def _with_turns(work: StageWork, costs: Sequence[PartCosts], contents: Contents)
     passes = []
     for works_s, turn_s in zip((work.forward_s, work.backward_s), turns_s, strict=True):
         found_s, whole_s = works_s.copy(), works_s.sum(axis=0)
-        wait_s = works_s[Work.LAUNCH]
-        host_s = host_of_wait_s(whole_s - wait_s, wait_s, work.host_exponent[:, :, None])
+        shared_s = shared_with_hosts_s(works_s, work.hosts_run_on)
+        host_s = host_of_wait_s(shared_s, works_s[Work.LAUNCH], work.host_exponent[:, :, None])
         found_s[Work.LAUNCH] += apart[:, None, None] * np.maximum(host_s + turn_s - whole_s, 0.0)
         passes.append(found_s)
     return replace(work, forward_s=passes[0], backward_s=passes[1])

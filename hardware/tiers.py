@@ -65,6 +65,11 @@ class Tier:
     domain_of: tuple[int, ...] = ()
     speeds: tuple[Pace, ...] = ()
 
+    @property
+    def leaves_node(self) -> bool:
+        """Whether what crosses the tier goes through adapters of the node."""
+        return self.adapter_bytes_per_s > 0.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class RankBlocks:

@@ -70,6 +70,9 @@ CASES = {
     "groups of ranks": lambda: small(
         layers=(4,), gpus=2, nodes=4, memory_gib=7.0, seq=4096, framework="none", recompute="full"
     ),
+    "hosts that run on beyond a node": lambda: small(
+        layers=(4,), gpus=2, nodes=4, memory_gib=7.0, seq=512, framework="none", power_cap_w=200.0
+    ),
     "groups of ranks that hold experts": lambda: small(
         "deepseek_v2_lite", cluster="dgx-h100:1", layers=(1, 3), gpus=2, nodes=2, memory_gib=24.0, seq=4096
     ),

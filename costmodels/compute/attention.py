@@ -157,12 +157,11 @@ def matrix_attention_s(
 
 def _batched_flops_per_s(shape: AttentionShape, machine: Machine, number_format: str) -> Floats | float:
     """Rate of the batched products of unfused attention: of the matrix units where rows of heads are aligned."""
-    shared = machine.shared
     element, vector_flops_per_s = ELEMENT_BYTES[number_format], machine.accelerator.peak.fp32
     aligned = not any(width * element % _ALIGNED_BYTES for width in (shape.qk_dim, shape.v_dim))
     if aligned or not vector_flops_per_s:
-        return machine.rate_flops_per_s(number_format) * machine.gemm_math("bf16") * shared.unfused_attention_math
-    return vector_flops_per_s * machine.clock * shared.unaligned_attention_math
+        return machine.rate_flops_per_s(number_format) * machine.gemm_math("bf16")
+    return vector_flops_per_s * machine.clock * machine.shared.unaligned_attention_math
 
 
 def _products_s(shape: AttentionShape, machine: Machine, number_format: str) -> Floats:

@@ -21,7 +21,7 @@ from costmodels.placement import UNUSED, Placement, ranks_of_stages, stage_map
 from costmodels.power.accelerator import PowerModel, StepLoad, Work, power_model, step_load, time_factor
 from costmodels.power.thermal import Slots, ThermalModel, ThermalState, steady_state, temperatures_c, thermal_model
 from costmodels.pricing import Pricing
-from costmodels.step import StageWork, StepTimes
+from costmodels.step import StageWork, StepTimes, shared_with_hosts_s
 from costmodels.table import Floats, Ints
 from costmodels.works import DEVICE_WORKS
 from costmodels.works import Work as LayerWork
@@ -406,25 +406,26 @@ def stretched(work: StageWork, stretch: Floats) -> StageWork:
     rows = len(stretch)
     return replace(
         work,
-        forward_s=_stretched(work.forward_s, stretch, work.host_exponent),
-        backward_s=_stretched(work.backward_s, stretch, work.host_exponent),
+        forward_s=_stretched(work.forward_s, stretch, work),
+        backward_s=_stretched(work.backward_s, stretch, work),
         dense_parameters=np.repeat(work.dense_parameters, rows, axis=0),
         expert_parameters=np.repeat(work.expert_parameters, rows, axis=0),
         forward_links_s=np.repeat(work.forward_links_s, rows, axis=1),
         backward_links_s=np.repeat(work.backward_links_s, rows, axis=1),
         host_exponent=np.repeat(work.host_exponent, rows, axis=0),
+        hosts_run_on=np.repeat(work.hosts_run_on, rows, axis=0),
     )
 
 
-def _stretched(works_s: Floats, stretch: Floats, host_exponent: Floats) -> Floats:
-    """Seconds by work, shape (len(Work), R, pp, vpp): a slower device waits less for its host."""
+def _stretched(works_s: Floats, stretch: Floats, work: StageWork) -> Floats:
+    """Seconds of a pass of ``work``, shape (len(Work), R, pp, vpp): a slower device waits less for its host."""
     found = np.repeat(works_s, len(stretch), axis=1)
-    wait_s = found[LayerWork.LAUNCH]
-    busy_s = found.sum(axis=0) - wait_s
-    host_s = host_of_wait_s(busy_s, wait_s, host_exponent[:, :, None])
+    host_exponent = work.host_exponent[:, :, None]
+    busy_s = shared_with_hosts_s(found, work.hosts_run_on)
+    host_s = host_of_wait_s(busy_s, found[LayerWork.LAUNCH], host_exponent)
     more_s = found[list(DEVICE_WORKS)].sum(axis=0) * (stretch[:, :, None] - 1.0)
     found[list(DEVICE_WORKS)] *= stretch[None, :, :, None]
-    found[LayerWork.LAUNCH] = host_wait_s(busy_s + more_s, host_s, host_exponent[:, :, None])
+    found[LayerWork.LAUNCH] = host_wait_s(busy_s + more_s, host_s, host_exponent)
     return found
 
 

@@ -135,10 +135,12 @@ class OptionTimes:
         for times in (costs.forward_s[:, :, rows], costs.backward_s[:, :, rows]):
             total = times.sum(axis=0)
             device, exchange = times[list(DEVICE_WORKS)].sum(axis=0), times[list(EXCHANGE_WORKS)].sum(axis=0)
+            lead = costs.hosts_run_on[rows] * times[Work.TP]
+            beside = exchange - lead
             once = times[Work.RECOMPUTE] == 0.0  # a pass of its own, whose host takes at least as long as if they met
-            host = np.where(once, host_of_wait_s(device + exchange, times[Work.LAUNCH], exponent), 0.0)
+            host = np.where(once, host_of_wait_s(device + beside, times[Work.LAUNCH], exponent), 0.0)
             exact += total
-            low += pass_s(clock * device + exchange, host, exponent)
+            low += lead + pass_s(clock * device + beside, host, exponent)
             busy += device + exchange
         # Below the clock at which the voltage stops to fall, less power can mean more energy: nothing is sure then.
         rising = clock >= 1.0 - (1.0 - model.voltage_floor) / model.voltage_slope
