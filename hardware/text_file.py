@@ -56,6 +56,14 @@ def read_text_file(path: Path, *, allowed: str, most_bytes: int = MOST_BYTES) ->
         raise InputError(f"not UTF-8 text ({found})", allowed=f"{allowed} in UTF-8", where=where) from None
 
 
+def is_file(path: Path) -> bool:
+    """Whether a path is that of a file; no, too, for what no path can be, such as a text of many lines."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
 def _start_of(path: Path, most_bytes: int, allowed: str) -> bytes:
     """First bytes of a file or a pipe; devices, which may never end, and pipes without a writer are refused."""
     with open(path, "rb", buffering=0, opener=without_waiting) as stream:

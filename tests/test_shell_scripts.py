@@ -31,7 +31,16 @@ def asked(folder, text: str, framework: str = "megatron", **changes):
         (("[", "7b", "!=", "7b", "]"), False),
         (("[", "16", "-gt", "8", "]"), True),
         (("[", "2*4", "-le", "7", "]"), False),
-        (("[[", "7b", "==", "7*", "]]"), None),
+        (("[[", "7b", "==", "7*", "]]"), True),
+        (("[[", "7b", "!=", "7*", "]]"), False),
+        (("[", "7b", "==", "7*", "]"), False),
+        (("[[", "a", "==", "a", "&&", "1", "-gt", "2", "]]"), False),
+        (("[[", "a", "==", "b", "||", "2", "-gt", "1", "]]"), True),
+        (("[", "a", "=", "a", "-a", "-f", "x", "]"), None),
+        (("[", "a", "=", "b", "-a", "-f", "x", "]"), False),
+        (("[", "!", "a", "=", "b", "]"), True),
+        (("test", "3", "-gt", "2"), True),
+        (("true",), True),
         (("[", "-z", "", "]"), True),
         (("[", "-n", "", "]"), False),
         (("[", "-f", "weights.pt", "]"), None),
@@ -40,7 +49,7 @@ def asked(folder, text: str, framework: str = "megatron", **changes):
     ],
 )
 def test_conditions(words, found):
-    assert condition(words) is found
+    assert condition(list(words)) is found
 
 
 def test_of_a_branch_the_arm_that_runs_counts(tmp_path):

@@ -17,10 +17,11 @@ from typing import Any, Final
 import yaml
 
 from hardware.errors import InputError
-from hardware.text_file import read_text_file
+from hardware.text_file import is_file, read_text_file
 from planner.ingest.accelerate_settings import TRL_OPTION, is_accelerate, launcher_words, named_settings, settings_text
 from planner.ingest.script_files import written_files
-from planner.ingest.shell_script import BLANK, MOST_SCRIPT_BYTES, ShellCommand, ShellScript, read_script
+from planner.ingest.shell_script import MOST_SCRIPT_BYTES, ShellCommand, ShellScript, read_script
+from planner.ingest.shell_values import BLANK
 from planner.ingest.trainer_words import as_options, is_settings
 from planner.ingest.training_command import training_command
 
@@ -42,6 +43,9 @@ _TOTAL: Final = ("accelerate", "axolotl", "deepspeed", "mpirun")
 _ACCELERATE_CONFIG: Final = ("--config_file", "--config-file", TRL_OPTION)
 _ALL_VISIBLE: Final = ("llamafactory-cli", "lmf")
 """Programs that start a process on each accelerator that they see."""
+_WINDOWS: Final = (
+    "the script has the line ends of Windows, which a shell takes for letters of words; it is read without"
+)
 _RECIPES: Final = ("--recipe", "--factory")
 _CONFIG_KEYS: Final = ("galvatron_config_path", "deepspeed_config")
 _LAYOUT_WORDS: Final = MappingProxyType({"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"})
@@ -105,7 +109,8 @@ def read_launch_text(path: Path | None, words: Sequence[str]) -> LaunchText:
     """
     if path is None:
         return _with_recipe(LaunchText(arguments=tuple(words)))
-    text = _text(path)
+    whole = _text(path, unix=False)
+    text, windows = _unix(whole), "\r\n" in whole
     where = str(path)
     suffix = path.suffix.lower()
     if suffix == ".json" or (suffix not in (*_YAML, ".toml") and text.lstrip().startswith("{")):
@@ -118,6 +123,7 @@ def read_launch_text(path: Path | None, words: Sequence[str]) -> LaunchText:
         found = LaunchText(arguments=tuple(_toml_options(text, where)))
     else:
         found = _shell(text, path)
+        found = replace(found, notes=(*found.notes, _WINDOWS)) if windows and found.program else found
     return _with_recipe(replace(found, arguments=(*found.arguments, *words)))
 
 
@@ -133,8 +139,13 @@ def _with_recipe(found: LaunchText) -> LaunchText:
     return replace(found, arguments=tuple(words), recipe=recipe.strip("'\""))
 
 
-def _text(path: Path) -> str:
+def _text(path: Path, *, unix: bool = True) -> str:
+    """Text of a file, with the line ends of Unix or its own."""
     text = read_text_file(path, allowed="a launch: arguments, script, YAML, TOML or JSON", most_bytes=MOST_SCRIPT_BYTES)
+    return _unix(text) if unix else text
+
+
+def _unix(text: str) -> str:
     return text.replace("\r\n", "\n")
 
 
@@ -248,7 +259,7 @@ def _beside(name: str, path: Path) -> Path | None:
     """A file as named from here, from the folder of the launch or one above it, or in that folder."""
     above = [folder / name for folder in path.resolve().parents[:MOST_FOLDERS]]
     candidates = (Path(name), *above, path.parent / Path(name).name)
-    return next((candidate for candidate in candidates if candidate.is_file()), None)
+    return next((candidate for candidate in candidates if is_file(candidate)), None)
 
 
 def _settings(overrides: tuple[str, ...], path: Path) -> LaunchText:

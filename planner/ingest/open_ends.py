@@ -14,7 +14,7 @@ from planner.ingest.bridge import OverrideKey
 from planner.ingest.judged import LaunchInput
 from planner.ingest.launch_text import LaunchText, unresolved_options
 from planner.ingest.options import Fault, close_name, megatron_options, without_unknown
-from planner.ingest.shell_script import BLANK
+from planner.ingest.shell_values import BLANK
 
 _DECIDING: Final = frozenset(
     f"--{name}"

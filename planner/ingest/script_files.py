@@ -6,7 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from hardware.text_file import read_text_file
+from hardware.text_file import is_file, read_text_file
 from planner.ingest.shell_script import MOST_SCRIPT_BYTES, ShellCommand, ShellScript
 
 _COPYING: Final = ("cat", "tee")
@@ -58,6 +58,6 @@ def _substituted(command: ShellCommand, written: Mapping[str, str], folder: Path
 
 def _template(folder: Path, name: str) -> str:
     for candidate in (folder / name, folder / Path(name).name):
-        if candidate.is_file():
+        if is_file(candidate):
             return read_text_file(candidate, allowed="a template of text", most_bytes=MOST_SCRIPT_BYTES)
     return ""

@@ -65,7 +65,8 @@ class Functions:
         if not self._depth and kind == "array":  # a body in round brackets
             self._body = list(statements(text))
             return True
-        for pieces in words:
+        name, rest = _head(words)
+        for pieces in rest if name else words:  # a function may define another
             word = literal(pieces)
             if word == "}":
                 self._depth -= 1

@@ -11,34 +11,30 @@ POSIX.1-2017, Shell Command Language: quoting, parameter expansion, field splitt
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from glob import escape
 from types import MappingProxyType
 from typing import Final
 
 from hardware.errors import InputError
 from planner.ingest.options import whole
-from planner.ingest.shell_conditions import Branch, Case, condition, whole_number
+from planner.ingest.shell_conditions import Branch, Case, Group, both, condition, either, opposite
 from planner.ingest.shell_functions import Functions, Statement
-from planner.ingest.shell_words import ARM_END, Pieces, closing_bracket, echoed_variable, literal, statements
+from planner.ingest.shell_values import ASSIGNED, BLANK, MOST_VALUE, Known, calculate, expand, substituted
+from planner.ingest.shell_words import ARM_END, JOINTS, Pieces, literal, statements
 
 MOST_SCRIPT_BYTES: Final = 1 << 20
-MOST_VALUE: Final = 200_000
-"""Characters that a variable may grow to; doubling assignments would fill the memory otherwise."""
 MOST_STATEMENTS: Final = 10_000
-BLANK: Final = "\u2420"
-"""Stands for a blank inside a text whose value is not known, which stays one word."""
 MOST_CALLS: Final = 20
 """Functions that call one another."""
-MOST_OPERAND: Final = 40
-"""Characters of a variable that arithmetic looks at."""
-_NAME: Final = re.compile(r"[A-Za-z_]\w*")
 _ASSIGNED: Final = re.compile(r"([A-Za-z_]\w*)(\+?)=")
-_DEFAULTED: Final = re.compile(r"([A-Za-z_]\w*|\d+)(?:\[[@*]\])?(?:(:?)([-=?+])(.*))?", re.DOTALL)
-_ALL_ARGUMENTS: Final = re.compile(r"([@*])(?::\s*(\d{1,9})(?::\s*(\d{1,9}))?)?")
-_WHOLE: Final = re.compile(r"\$@|\$\{@.*\}|\$\{\w+\[@\]\}")
-_REDIRECTION: Final = re.compile(r"\d*(<<<|>>|[<>])\|?")
+_REDIRECTION: Final = re.compile(r"(?:\d*|&)(<<<|>>|[<>])[|&]?")
 _PLACEHOLDER: Final = re.compile(r"<[^<>]+>")
 _DOCUMENT: Final = ("document", "verbatim")
 _KEYWORDS: Final = ("if", "then", "else", "elif", "fi", "do", "done", "while", "for", "{", "}", "!", "time", "exec")
+_COMPOUND: Final = ("if", "for", "while", "until", "case")
+_TESTS: Final = ("[", "[[", "true", "false", "test")
+_NAMING: Final = ("unset", "read", "printf", "mapfile", "readarray", "let")
+_NAME: Final = re.compile(r"[A-Za-z_]\w*")
 _DECLARING: Final = ("export", "declare", "local", "readonly", "typeset")
 
 
@@ -99,16 +95,16 @@ class ShellScript:
 
 
 @dataclass(kw_only=True)
-class _State:
-    values: dict[str, tuple[str, ...]] = field(default_factory=dict)
+class _State(Known):
     exported: set[str] = field(default_factory=set)
-    unresolved: dict[str, None] = field(default_factory=dict)  # in the order of their first use
-    branches: list[Branch | Case] = field(default_factory=list)
+    branches: list[Branch | Case | Group] = field(default_factory=list)
     undecided: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
     functions: Functions = field(default_factory=Functions)
-    arguments: tuple[str, ...] | None = None  # of the function that is being read, or of the script; None: not known
     frames: list[dict[str, tuple[str, ...] | None]] = field(default_factory=list)  # what local names hide
+    joint: str = ""  # what stands before the statement that is being read
+    status: bool | None = None  # what the statement before came to
+    asked: str = ""  # the text of that, where it depends on what is not known
     loops: int = 0
     read: int = 0
 
@@ -171,17 +167,43 @@ def _read(stream: Iterable[Statement], state: _State, where: str) -> list[ShellC
             raise InputError("too many statements", allowed=f"up to {MOST_STATEMENTS}", where=where)
         if state.functions.takes(words, live=state.counts()):
             continue
+        if len(words) == 1 and literal(words[0]) in JOINTS:
+            state.joint = literal(words[0])
+            continue
+        sure = not state.branches and not state.loops and not (state.joint and state.status is None)
         found = _run(words, state, where)
+        state.joint = ""
         if found is None:
             continue
         name, *given = found.words
         if name in state.functions.bodies:
-            commands += _call(name, given, state, where)
+            commands += _call(found, state, where)
+            state.status, state.asked = None, ""
         elif name == "shift" and state.arguments is not None:
             state.arguments = _shifted(state.arguments, given)
+        elif name in _NAMING:
+            _rename(found, state)
+        elif name == "exit" and sure and not state.frames:
+            break
         else:
             commands.append(found)
     return commands
+
+
+def _rename(command: ShellCommand, state: _State) -> None:
+    """Take over what a command does to variables by their names; values that it brings from outside are not known."""
+    kind, *given = command.words
+    if kind == "let":
+        for expression in given:
+            calculate(expression, state)
+        return
+    names = [word for word in given if _NAME.fullmatch(word)]
+    if kind == "printf":
+        names = given[1:2] if given[:1] == ["-v"] else []
+    for name in names:
+        state.values.pop(name, None)
+    if kind == "read" and command.document and len(names) == 1:
+        state.values[names[0]] = (command.document.strip(),)
 
 
 def _shifted(arguments: tuple[str, ...], given: Sequence[str]) -> tuple[str, ...]:
@@ -190,12 +212,15 @@ def _shifted(arguments: tuple[str, ...], given: Sequence[str]) -> tuple[str, ...
     return arguments if count is None or count > len(arguments) else arguments[count:]
 
 
-def _call(name: str, given: Sequence[str], state: _State, where: str) -> list[ShellCommand]:
+def _call(call: ShellCommand, state: _State, where: str) -> list[ShellCommand]:
     """Commands of a function that is called with some arguments; names that are local to it end with it."""
     if len(state.frames) >= MOST_CALLS:
         return []
+    name, *given = call.words
     outer, state.arguments = state.arguments, tuple(given)
-    state.frames.append({})
+    own = {name: (value,) for name, value in call.environment.items() if name not in state.exported}
+    state.frames.append({name: state.values.get(name) for name in own})
+    state.values |= own
     depth = len(state.branches)
     commands = _read(state.functions.bodies[name], state, where)
     del state.branches[depth:]
@@ -211,18 +236,36 @@ def _call(name: str, given: Sequence[str], state: _State, where: str) -> list[Sh
 def _run(words: list[Pieces], state: _State, where: str) -> ShellCommand | None:
     """Take a statement's assignments over; return its command, if it has one."""
     words = _behind_pattern(words, state, where)
+    if _passed_over(words, state):
+        return None
     index = 0
     while index < len(words) and literal(words[index]) in _KEYWORDS:
         _turn(literal(words[index]), state)
         index += 1
-    if literal(words[index] if index < len(words) else ()) == "case" and len(words) > index + 2:
+    looped = index > 0 and literal(words[index - 1]) == "for"
+    if not looped and literal(words[index] if index < len(words) else ()) == "case" and len(words) > index + 2:
         state.branches.append(_case(words[index + 1], state, where))
         return _run(words[index + 3 :], state, where) if len(words) > index + 3 else None
     if not words or not state.counts():
         return None
-    branch = state.branches[-1] if state.branches else None
-    if isinstance(branch, Branch) and not branch.begun:
-        branch.tests.append(_test(words[:index], words[index:], state, where))
+    asked = state.asked if state.joint else ""
+    _follow(words[:index], words[index:], state, where)
+    if looped:
+        _begin_loop(words[index:], state, where)
+        return None
+    before = dict(state.values)
+    first, (index, own) = index, _assignments(words, index, state, where)
+    state.undecided += [asked] if own and asked else []
+    if index >= len(words) or _is_arithmetic(words[index]):
+        return None
+    if literal(words[first]) not in _DECLARING:
+        state.values = before  # what stands before a command is for that command, and not for its own words
+    exported = {name: " ".join(state.values[name]) for name in state.exported if name in state.values}
+    return _command(words[index:], state, where, MappingProxyType({**exported, **own}))
+
+
+def _assignments(words: Statement, index: int, state: _State, where: str) -> tuple[int, dict[str, str]]:
+    """Take the assignments from ``index`` on over; where the command behind them begins, and what they assign."""
     declared = literal(words[index]) if index < len(words) and literal(words[index]) in _DECLARING else ""
     index += bool(declared)
     own: dict[str, str] = {}
@@ -241,18 +284,68 @@ def _run(words: list[Pieces], state: _State, where: str) -> ShellCommand | None:
             state.exported |= {name[1]} if declared else set()
             own[name[1]] = " ".join(state.values[name[1]])
         index += 1
-    if index >= len(words):
-        return None
-    exported = {name: " ".join(state.values[name]) for name in state.exported if name in state.values}
-    return _command(words[index:], state, where, MappingProxyType({**exported, **own}))
+    return index, own
+
+
+def _passed_over(words: Statement, state: _State) -> bool:
+    """Whether a statement does not run, for what the one before it came to; a group of them is passed over whole."""
+    if not state.joint or state.status is not (state.joint == "||") or _is_test(state):
+        return False
+    first = literal(words[0]) if words else ""
+    if first == "{":
+        state.branches.append(Group(live=False))
+    return first not in _COMPOUND
+
+
+def _is_test(state: _State) -> bool:
+    """Whether what is read is the test of an ``if``."""
+    branch = state.branches[-1] if state.branches else None
+    return isinstance(branch, Branch) and not branch.begun
+
+
+def _follow(keywords: Statement, words: Statement, state: _State, where: str) -> None:
+    """Keep what a statement comes to, for ``if`` and for what stands behind ``&&`` and ``||``."""
+    branch = state.branches[-1] if state.branches else None
+    if isinstance(branch, Branch) and not branch.begun:
+        if not words:
+            return
+        result, asked = _test(keywords, words, state, where)
+        state.undecided += [asked] if asked else []
+        branch.add(state.joint, result)
+        return
+    if not words and literal(keywords[-1]) == "}":
+        return
+    tests = bool(words) and (literal(words[0]) in _TESTS or _is_arithmetic(words[0]))
+    assigns = bool(words) and all(_ASSIGNED.match(pieces[0][1]) and pieces[0][0] == "plain" for pieces in words)
+    result, asked = _test(keywords, words, state, where) if tests else (True if assigns else None, "")
+    join = {"&&": both, "||": either}.get(state.joint)
+    state.status = join(state.status, result) if join else result
+    state.asked = asked or (state.asked if state.joint else "")
+
+
+def _begin_loop(words: Statement, state: _State, where: str) -> None:
+    """``for NAME in ...``: its value is known where there is one."""
+    name = literal(words[0]) if words else ""
+    values = [word for pieces in words[2:] for word in expand(pieces, state, where)]
+    if len(values) == 1:
+        state.values[name] = (values[0],)
+    else:
+        state.values.pop(name, None)
+
+
+def _is_arithmetic(pieces: Pieces) -> bool:
+    """Whether a word is ``((...))``."""
+    return len(pieces) == 1 and pieces[0][0] == "array" and pieces[0][1].startswith("(") and pieces[0][1].endswith(")")
 
 
 def _turn(keyword: str, state: _State) -> None:
-    """Follow an ``if`` to its next part, and count loops."""
+    """Follow an ``if`` to its next part, count loops, and keep groups."""
     if keyword in ("do", "done"):
         state.loops = max(0, state.loops + (1 if keyword == "do" else -1))
     elif keyword == "if":
-        state.branches.append(Branch(tests=[]))
+        state.branches.append(Branch())
+    elif keyword in ("{", "}"):
+        _turn_group(keyword, state)
     elif not state.branches or not isinstance(branch := state.branches[-1], Branch):
         return
     elif keyword == "then":
@@ -261,6 +354,18 @@ def _turn(keyword: str, state: _State) -> None:
         branch.next_arm(begun=keyword == "else")
     elif keyword == "fi":
         state.branches.pop()
+
+
+def _turn_group(keyword: str, state: _State) -> None:
+    """Follow statements in ``{ }``."""
+    if keyword == "{":
+        state.branches.append(Group(live=True, joint=state.joint if _is_test(state) else None))
+    elif state.branches and isinstance(group := state.branches[-1], Group):
+        state.branches.pop()
+        branch = state.branches[-1] if state.branches else None
+        if group.joint is not None and isinstance(branch, Branch):
+            branch.add(group.joint, state.status)
+            state.undecided += [state.asked] if state.status is None and state.asked else []
 
 
 def _case(subject: Pieces, state: _State, where: str) -> Case:
@@ -295,27 +400,40 @@ def _behind_pattern(words: Statement, state: _State, where: str) -> Statement:
         if kind == "array":
             branch.patterns += [pattern.strip() for pattern in text.split("|")]
         else:
-            branch.patterns.append("".join(_expand(body, state, where)))
+            branch.patterns.append("".join(expand(body, state, where)))
         if bracket or kind == "array":
             branch.begin_arm()
             return [*([(("plain", behind),)] if behind else []), *words[index + 1 :]]
     return words if branch.inside else []
 
 
-def _test(keywords: list[Pieces], words: list[Pieces], state: _State, where: str) -> bool | None:
-    """What a test behind ``if`` comes to; None when a value in it is not known."""
-    if any(literal(keyword) == "!" for keyword in keywords):
-        return None
-    expanded, known = _looked_at(words, state, where)
-    if not known:
-        state.undecided.append(" ".join(expanded).replace(BLANK, " "))
-    return condition(expanded) if known else None
+def _test(keywords: Statement, words: Statement, state: _State, where: str) -> tuple[bool | None, str]:
+    """What a command comes to, and its text where that depends on a value that is not known."""
+    if len(words) == 1 and _is_arithmetic(words[0]):
+        number = calculate(words[0][0][1][1:-1], state)
+        result, asked = (None, words[0][0][1]) if number is None else (number != 0, "")
+    else:
+        expanded, known = _looked_at(words, state, where)
+        result = condition(expanded) if known else None
+        asked = "" if result is not None else " ".join(expanded).replace(BLANK, " ")
+    return (opposite(result) if any(literal(keyword) == "!" for keyword in keywords) else result), asked
 
 
 def _looked_at(words: Sequence[Pieces], state: _State, where: str) -> tuple[list[str], bool]:
     """Words of a test or of a subject expanded, and whether all are known; what is not is no gap of a command."""
     before = dict(state.unresolved)
-    expanded = [word for pieces in words for word in _expand(pieces, state, where)]
+    inside = (
+        bool(words) and literal(words[0]) == "[["
+    )  # where nothing is split, and quoted letters of a pattern stand for themselves
+    expanded: list[str] = []
+    for index, pieces in enumerate(words):
+        if inside and index and literal(words[index - 1]) in ("=", "==", "!="):
+            parts = ((kind, "".join(expand(((kind, text),), state, where))) for kind, text in pieces)
+            expanded.append("".join(text if kind == "plain" else escape(text) for kind, text in parts))
+        elif inside:
+            expanded.append(" ".join(expand(pieces, state, where)))
+        else:
+            expanded += expand(pieces, state, where)
     known = not any(name in word for name in state.unresolved for word in expanded)
     state.unresolved = before
     return expanded, known
@@ -330,15 +448,15 @@ def _command(words: list[Pieces], state: _State, where: str, environment: Mappin
         kind, text = pieces[0]
         found = _REDIRECTION.match(text) if kind == "plain" and not _PLACEHOLDER.fullmatch(text) else None
         if kind in _DOCUMENT:
-            document = "".join(_substituted(text, state, True)) if kind == "document" else text
+            document = "".join(substituted(text, state, "double")) if kind == "document" else text
         elif target is not None or found is not None:
             rest = pieces if found is None else ((kind, text[found.end() :]), *pieces[1:])
-            named = "".join(_expand(rest, state, where))
+            named = "".join(expand(rest, state, where))
             operator = target if found is None else found[1]
             target = operator if not named else None
-            writes += [named] if named and operator in (">", ">>") else []
+            writes += [named] if operator in (">", ">>") and named.strip("-0123456789") else []
         else:
-            expanded += _expand(pieces, state, where)
+            expanded += expand(pieces, state, where)
     if not expanded:
         return None
     return ShellCommand(
@@ -354,140 +472,12 @@ def _assign(name: re.Match[str], pieces: Pieces, state: _State, where: str) -> N
     rest = (pieces[0][0], pieces[0][1][name.end() :])
     if rest[1] == "" and len(pieces) == 2 and pieces[1][0] == "array":
         inner = statements(pieces[1][1], where)
-        values = tuple(word for words in inner for part in words for word in _expand(part, state, where))
+        values = tuple(word for words in inner for part in words for word in expand(part, state, where))
     else:
-        quoted = tuple(("double" if kind == "plain" else kind, text) for kind, text in (rest, *pieces[1:]))
-        values = (" ".join(_expand(quoted, state, where)),)
+        quoted = tuple((ASSIGNED if kind == "plain" else kind, text) for kind, text in (rest, *pieces[1:]))
+        values = (" ".join(expand(quoted, state, where)),)
     old = state.values.get(name[1], ()) if name[2] else ()
     array = len(pieces) == 2 and pieces[1][0] == "array"
     state.values[name[1]] = (*old, *values) if array or not old else ((" ".join(old) + values[0]),)
     if sum(map(len, state.values[name[1]])) > MOST_VALUE:
         raise InputError(f"variable {name[1]} grows beyond {MOST_VALUE} characters", where=where)
-
-
-def _expand(pieces: Pieces, state: _State, where: str) -> list[str]:
-    """Words that one word becomes."""
-    fields: list[str] = [""]
-    quoted = False
-    for kind, text in pieces:
-        if kind in ("single", "array"):
-            fields[-1] += text if kind == "single" else f"({text})"
-            quoted = True
-            continue
-        quoted |= kind == "double" and not (_WHOLE.fullmatch(text) and not _any_values(text, state))
-        parts = _substituted(text, state, kind == "double")
-        for number, part in enumerate(parts):
-            if number:
-                fields.append("")
-            fields[-1] += part
-        if sum(map(len, fields)) > MOST_VALUE:
-            raise InputError(f"a word grows beyond {MOST_VALUE} characters", where=where)
-    return fields if quoted or fields != [""] else []
-
-
-def _substituted(text: str, state: _State, quoted: bool) -> list[str]:
-    """Text with variables put in; unquoted values and whole arrays are split into several words."""
-    fields, index, grown = [""], 0, 0
-    while index < len(text):
-        char = text[index]
-        if char == "\\" and quoted and text[index + 1 : index + 2] in ('"', "$", "\\", "`", "\n"):
-            fields[-1] += text[index + 1] if text[index + 1] != "\n" else ""
-            index += 2
-        elif char in "$`":
-            values, index = _value(text, index, state)
-            split = values if quoted else tuple(word for value in values for word in value.split())
-            for number, value in enumerate(split):
-                if number:
-                    fields.append("")
-                fields[-1] += value
-            grown += sum(map(len, values))
-            if grown > MOST_VALUE:
-                raise InputError(
-                    f"a word grows beyond {MOST_VALUE} characters", allowed="shorter values", where="script"
-                )
-        else:
-            fields[-1] += char
-            index += 1
-    return fields
-
-
-def _value(text: str, index: int, state: _State) -> tuple[tuple[str, ...], int]:
-    """Values of the expansion at ``index``, and where it ends; one that is not known stays as written."""
-    if text.startswith("$((", index):
-        end = closing_bracket(text, index + 1, "arithmetic") + 1
-        return (_arithmetic(text[index + 3 : end - 2], state),), end
-    if text.startswith(("$(", "`"), index):
-        end = text.find("`", index + 1) if text[index] == "`" else closing_bracket(text, index + 1, "command")
-        end = len(text) if end < 0 else end + 1
-        echoed = echoed_variable(text[index:end].strip("`$()"))
-        if echoed in state.values:
-            return (" ".join(" ".join(state.values[echoed]).split()),), end
-        return (_not_known(text[index:end], state),), end
-    if text.startswith("${", index):
-        end = closing_bracket(text, index + 1, "expansion") + 1
-        return _parameter(text[index + 2 : end - 1], state), end
-    name = _NAME.match(text, index + 1)
-    if name is None:
-        special = text[index + 1 : index + 2] in tuple("@*#?0123456789")
-        return (_parameter(text[index + 1], state) if special else ("$",)), index + 1 + special
-    return _parameter(name[0], state), name.end()
-
-
-def _any_values(expression: str, state: _State) -> bool:
-    """Whether all arguments, or the elements of an array, are any at all; those that are not known are."""
-    name = expression.strip("${}")
-    values = _arguments(name, state) if name.startswith("@") else state.values.get(name.removesuffix("[@]"))
-    return values is None or len(values) > 0
-
-
-def _arguments(name: str, state: _State) -> tuple[str, ...] | None:
-    """Values of ``$@``, ``$*``, ``$#``, ``$1`` and slices such as ``${@:2}``; None where they are not known."""
-    if state.arguments is None:
-        return None
-    if name in ("#", "#@", "#*"):
-        return (str(len(state.arguments)),)
-    number = whole(name)
-    if number:
-        return state.arguments[number - 1 : number] or ("",)
-    found = _ALL_ARGUMENTS.fullmatch(name)
-    if found is None:
-        return None
-    first = max(0, int(found[2] or 1) - 1)
-    values = state.arguments[first:] if found[3] is None else state.arguments[first : first + int(found[3])]
-    return values if found[1] == "@" else (" ".join(values),)
-
-
-def _parameter(body: str, state: _State) -> tuple[str, ...]:
-    found = _DEFAULTED.fullmatch(body)
-    name = found[1] if found else body
-    values = state.values[name] if name in state.values else _arguments(name, state)
-    operator = found[3] if found else None
-    empty = values is None or (not any(values) and (bool(found and found[2]) or name.isdecimal()))
-    if found and operator and ((operator == "+" and not empty) or (operator in "-=" and empty)):
-        return (" ".join(_substituted(found[4].strip("'\""), state, True)),)
-    if operator == "+":
-        return ("",)
-    if values is not None:
-        every = "[@]" in body or "[*]" in body or _ALL_ARGUMENTS.fullmatch(name)
-        return values if every else values[:1] or ("",)
-    braced = name.startswith(("@", "*", "#")) and len(name) > 1
-    return (_not_known(f"${{{name}}}" if (name.isdigit() and len(name) > 1) or braced else f"${name}", state),)
-
-
-def _arithmetic(body: str, state: _State) -> str:
-    """Value of ``$((...))`` over whole numbers; as written when a part of it is not known."""
-    plain = re.sub(r"\$\{?(\w+)\}?", r"\1", body)
-
-    def operand(name: re.Match[str]) -> str:
-        value = " ".join(state.values.get(name[0], ()))
-        return value if 0 < len(value) <= MOST_OPERAND else name[0]
-
-    found = whole_number(_NAME.sub(operand, plain))
-    return _not_known(f"$(({body}))", state) if found is None else str(found)
-
-
-def _not_known(text: str, state: _State) -> str:
-    """Text of which the script does not hold the value, as one word; it is named."""
-    word = re.sub(r"\s", BLANK, text)
-    state.unresolved[word] = None
-    return word

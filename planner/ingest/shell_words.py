@@ -7,6 +7,7 @@ POSIX.1-2017, Shell Command Language: token recognition and quoting.
 
 import re
 from collections.abc import Iterator
+from types import MappingProxyType
 from typing import Final
 
 from hardware.errors import InputError
@@ -14,9 +15,15 @@ from hardware.errors import InputError
 _HERE: Final = re.compile(r"<<(-?)[ \t]*(?:'(\w+)'|\"(\w+)\"|\\?(\w+))")
 _BLANKS: Final = r"(?: *\| *(?:tr (?:-s|-d)?[ '\"\\n]+|sed -?E? *'s/[ \\+*s]+/ ?/g'|xargs))*"
 _ECHOED: Final = re.compile(r"(?:echo|printf '%s')(?: -n)? +\"?\$\{?(?P<name>[A-Za-z_]\w*)\}?\"?" + _BLANKS)
+_ANSI: Final = re.compile(r"\$'((?:[^'\\]|\\.)*)'", re.DOTALL)
+_LETTER: Final = re.compile(r"\\(.)", re.DOTALL)
+_LETTERS: Final = MappingProxyType({"n": "\n", "t": "\t", "r": "\r"})
+"""Letters behind a backslash in ``$'...'``."""
 MOST_ECHOED: Final = 200
 ARM_END: Final = ";;"
 """End of an arm of ``case``, a statement of its own."""
+JOINTS: Final = ("&&", "||")
+"""What stands between two commands of which the second may not run; a statement of its own."""
 Pieces = tuple[tuple[str, str], ...]
 """Parts of one word: ``plain`` ones are expanded and split, ``double`` ones expanded, ``single`` ones kept.
 
@@ -25,22 +32,30 @@ A word of one ``document`` (expanded) or ``verbatim`` part is the text behind ``
 
 
 def statements(text: str, where: str = "script") -> Iterator[list[Pieces]]:
-    """Yield the statements of a script as words; separators are line ends, ``;``, ``&`` and ``|`` outside quotes."""
+    """Yield the statements of a script as words; separators are line ends, ``;``, ``&`` and ``|`` outside quotes.
+
+    ``&&`` and ``||`` are statements between two others, but words inside ``[[ ]]``.
+    """
     words: list[Pieces] = []
     pieces: list[tuple[str, str]] = []
     index = 0
     while index < len(text):
         char = text[index]
-        if char == "\\" and text[index + 1 : index + 2] == "\n":
+        joint = text[index : index + 2] if text.startswith(JOINTS, index) else ""
+        word = _operator_word(text, index, words, pieces)
+        if char == "\\" and text[index + 1 : index + 2] in ("\n", ""):
             index += 2
+        elif word:
+            pieces.append(("plain", pieces.pop()[1] + word if _redirects(pieces) else word))
+            index += len(word)
         elif char in " \t\r\n;&|":
             words += [tuple(pieces)] if pieces else []
             pieces = []
             if char in "\n;&|" and words:
                 yield words
                 words = []
-            if text.startswith(ARM_END, index):
-                yield [(("plain", ARM_END),)]
+            if joint or text.startswith(ARM_END, index):
+                yield [(("plain", joint or ARM_END),)]
                 index += 1
             index += 1
         elif not pieces and text.startswith("<<", index) and (here := _HERE.match(text, index)):
@@ -61,6 +76,24 @@ def statements(text: str, where: str = "script") -> Iterator[list[Pieces]]:
 def literal(pieces: Pieces) -> str:
     """The word itself where it is one plain part, else an empty text."""
     return pieces[0][1] if len(pieces) == 1 and pieces[0][0] == "plain" else ""
+
+
+def _operator_word(text: str, index: int, words: list[Pieces], pieces: list[tuple[str, str]]) -> str:
+    """What of a word stands at ``index`` that elsewhere parts commands: of ``[[ ]]`` and of a redirection."""
+    if text.startswith(JOINTS, index):
+        return text[index : index + 2] if _in_test(words) else ""
+    return "&" if text[index] == "&" and (text.startswith("&>", index) or _redirects(pieces)) else ""
+
+
+def _in_test(words: list[Pieces]) -> bool:
+    """Whether a statement is inside ``[[ ]]``."""
+    names = [literal(pieces) for pieces in words]
+    return "[[" in names and "]]" not in names
+
+
+def _redirects(pieces: list[tuple[str, str]]) -> bool:
+    """Whether a word is the beginning of ``2>&1``."""
+    return bool(pieces) and pieces[-1][0] == "plain" and pieces[-1][1].endswith((">", "<"))
 
 
 def _here_kind(here: re.Match[str]) -> str:
@@ -84,11 +117,13 @@ def _joins(pieces: list[tuple[str, str]], kind: str) -> bool:
 def _piece(text: str, index: int, where: str) -> tuple[str, str, int]:
     """One part of a word from ``index``: its kind, its text, and where it ends."""
     char = text[index]
-    if char == "'":
-        end = text.find("'", index + 1)
+    ansi = _ANSI.match(text, index)
+    if char == "'" or ansi:
+        end = ansi.end() - 1 if ansi else text.find("'", index + 1)
         if end < 0:
             raise InputError("a single quote is not closed", allowed="a shell script", where=where)
-        return "single", text[index + 1 : end], end + 1
+        told = _LETTER.sub(lambda found: _LETTERS.get(found[1], found[1]), ansi[1]) if ansi else text[index + 1 : end]
+        return "single", told, end + 1
     if char == '"':
         end = _closing_quote(text, index + 1, where)
         return "double", text[index + 1 : end], end + 1
@@ -136,6 +171,9 @@ def closing_bracket(text: str, index: int, where: str) -> int:
     depth = 0
     while index < len(text):
         char = text[index]
+        if char == "\\":
+            index += 2
+            continue
         if char == "'" and opened == "(":
             index = text.find("'", index + 1)
             if index < 0:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 from hardware.errors import InputError
-from hardware.text_file import read_text_file
+from hardware.text_file import is_file, read_text_file
 from planner.ingest.shell_script import MOST_SCRIPT_BYTES, ShellCommand, ShellScript, read_script
 from planner.ingest.trainer_words import started_trainer
 
@@ -140,9 +140,9 @@ def _called(command: ShellCommand, path: Path) -> tuple[int, Path] | None:
     if command.program in _SILENT or _behind_program(command, later=False) is not None:
         return None
     for index, word in enumerate(command.words):
-        file = path.parent / Path(word).name
-        if word.endswith(".sh") and file.is_file() and file.resolve() != path.resolve():
-            return index, file
+        for file in (path.parent / word, path.parent / Path(word).name) if word.endswith(".sh") else ():
+            if is_file(file) and file.resolve() != path.resolve():
+                return index, file
     return None
 
 
@@ -174,6 +174,7 @@ def _behind_program(command: ShellCommand, *, later: bool = True) -> tuple[str, 
         module = word == "-m" and index + 1 < len(words) and not words[index + 1].startswith(_LAUNCHERS)
         started = index and command.program in _STARTERS and not words[index - 1].startswith("-")
         named_later = later and word.startswith("$") and bool(started) and not word.endswith("]")
+        named_later = named_later and not (index + 1 < len(words) and words[index + 1].endswith(".py"))
         if word.endswith(".py") or module or named_later:
             return words[index + module], tuple(words[index + 1 + module :])
     return None

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from hardware.errors import InputError
+from hardware.text_file import is_file
 from planner.planning import plan
 from planner.question import Question, request_of
 from planner.report.files import drop_parts, make_folder, write_whole
@@ -273,7 +274,7 @@ def _key(question: Question) -> str:
     digest = hashlib.sha256(_canonical(question).encode())
     for text in (question.model, question.cluster, question.profile):
         path = Path(text)
-        if path.suffix.lower() in (".toml", ".json") and path.is_file():
+        if path.suffix.lower() in (".toml", ".json") and is_file(path):
             digest.update(path.read_bytes())
     return digest.hexdigest()
 
