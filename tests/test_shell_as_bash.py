@@ -1,12 +1,15 @@
 """Scripts are read as bash itself runs them: the words that reach the training program are compared with bash's."""
 
+import contextlib
 import subprocess
 import tomllib
 from pathlib import Path
 
 import pytest
 
+from hardware.errors import InputError
 from planner.ingest.launch_text import read_launch_text
+from planner.ingest.options import megatron_options, read_arguments
 from planner.ingest.shell_script import read_script
 
 TRAIN = "torchrun --nproc_per_node 8 pretrain_gpt.py"
@@ -82,3 +85,56 @@ def test_line_ends_of_windows_are_told(tmp_path):
     read = read_launch_text(file, ())
     assert read.arguments == ("--tp", "4", "--pp", "2")
     assert "line ends of Windows" in read.notes[-1]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("if [ a ]; then TRAIN --tp 4", "an if is not closed"),
+        ("case a in\n a) TRAIN --tp 4;;", "a case is not closed"),
+        ("{ TRAIN --tp 4", "a bracket { is not closed"),
+        ("X=$(date\nTRAIN --tp 4", r"train\.sh: a bracket \( is not closed"),
+        ("A=aaaa\n" + "A=$A$A\n" * 60, r"train\.sh: a word grows beyond"),
+        (" \n\t", r"train\.sh: is empty"),
+    ],
+)
+def test_what_bash_refuses_is_refused_by_the_name_of_the_file(tmp_path, text, said):
+    file = tmp_path / "train.sh"
+    file.write_text(text.replace("TRAIN", TRAIN))
+    with pytest.raises(InputError, match=said):
+        read_launch_text(file, ())
+
+
+@pytest.mark.parametrize("name", ["empty.json", "empty.toml", "empty.yaml"])
+def test_an_empty_file_is_no_launch(tmp_path, name):
+    (tmp_path / name).write_text("\n")
+    with pytest.raises(InputError, match="is empty"):
+        read_launch_text(tmp_path / name, ())
+
+
+@pytest.mark.parametrize(
+    "text", ["X=$[\nTRAIN --tp 4", "[\n[[\n]]\ntest\n[ ! ]\n[[ && ]]\n((\n", "for\nfor x in\nlet\nread\n"]
+)
+def test_broken_lines_are_no_defect(tmp_path, text):
+    file = tmp_path / "train.sh"
+    file.write_text(text.replace("TRAIN", TRAIN))
+    with contextlib.suppress(InputError):
+        read_launch_text(file, ())
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["\u2014num-layers", "8"], "em dash"),
+        (["\u2013-num-layers", "8"], "en dash"),
+        (["--num-layers", "8\u00a0--bf16"], "no-break space"),
+        (["--num\u2011layers", "8"], "non-breaking hyphen"),
+        (["--optimizer", "\u201cadam\u201d"], "left double quotation mark, right double quotation mark"),
+        ([" "], "a blank behind the backslash at the end of a line"),
+        (["--num-layers", "\u0663.5"], ""),
+    ],
+)
+def test_letters_of_documents_that_look_like_those_of_a_shell_are_named(words, named):
+    message = read_arguments(words, megatron_options("0.19")).faults[0].message
+    assert named in message
+    assert bool(named) == ("a shell takes for letters" in message or "backslash" in message)

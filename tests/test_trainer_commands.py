@@ -135,6 +135,13 @@ def test_the_trainers_option_names_the_configuration_and_launchers_the_gpus(tmp_
     assert (judged.layout.micro_batch, str(judged.layout.first.recompute)) == (2, "none")  # no trainer's defaults
 
 
+def test_a_trainer_on_deepspeed_is_no_launch_of_megatron(tmp_path):
+    file = tmp_path / "launch.sh"
+    file.write_text("swift sft --model Qwen/Qwen2.5-7B --tuner_type lora")
+    with pytest.raises(InputError, match="this is a launch of swift, which trains on DeepSpeed"):
+        read_launch(LaunchQuestion(framework="megatron", file=file, world=8))
+
+
 def test_files_that_are_not_there_are_named(tmp_path):
     with pytest.raises(InputError, match=r"nowhere\.yaml is not found"):
         checked(tmp_path, "llamafactory-cli train nowhere.yaml", world=8)

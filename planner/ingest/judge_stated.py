@@ -30,6 +30,7 @@ from planner.ingest.launch_text import LaunchText, without_unresolved
 from planner.ingest.open_ends import DECIDING_IN_TITAN, refuse_gaps
 from planner.ingest.options import Fault
 from planner.ingest.plain_layout import StatedLayout, UnpricedError
+from planner.ingest.shell_values import BLANK
 from planner.ingest.torchtitan_models import entry_of, model_of_config
 from planner.ingest.torchtitan_words import own_name
 from planner.ingest.trainers import model_named, named_config, with_fills
@@ -126,7 +127,7 @@ def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
     if sharded is not None:
         given = replace(given, framework=Framework.NONE, version="")
     if not given.text.config:
-        named = named_config(given.text)
+        named = named_config(given.text).replace(BLANK, " ")
         raise InputError(
             f"no DeepSpeed configuration: {named} is not found, or is none" if named else "no DeepSpeed configuration",
             allowed="--args-file ds_config.json, or a launch that names one as a file, its own or one beside it",

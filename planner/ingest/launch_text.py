@@ -46,6 +46,8 @@ _ALL_VISIBLE: Final = ("llamafactory-cli", "lmf")
 _WINDOWS: Final = (
     "the script has the line ends of Windows, which a shell takes for letters of words; it is read without"
 )
+_JSON: Final = re.compile(r"\s*\{\s*(?:[\"}#]|//|/\*)")
+"""How an object begins, with or without a comment; a script may begin with a bracket too."""
 _RECIPES: Final = ("--recipe", "--factory")
 _CONFIG_KEYS: Final = ("galvatron_config_path", "deepspeed_config")
 _LAYOUT_WORDS: Final = MappingProxyType({"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"})
@@ -111,9 +113,11 @@ def read_launch_text(path: Path | None, words: Sequence[str]) -> LaunchText:
         return _with_recipe(LaunchText(arguments=tuple(words)))
     whole = _text(path, unix=False)
     text, windows = _unix(whole), "\r\n" in whole
+    if not text.strip():
+        raise InputError("is empty", allowed="a launch: arguments, script, YAML, TOML or JSON", where=str(path))
     where = str(path)
     suffix = path.suffix.lower()
-    if suffix == ".json" or (suffix not in (*_YAML, ".toml") and text.lstrip().startswith("{")):
+    if suffix == ".json" or (suffix not in (*_YAML, ".toml") and _JSON.match(text)):
         found = LaunchText(arguments=(), config=text)
     elif suffix in _YAML:
         content = _load_yaml(text, where)
@@ -295,7 +299,7 @@ def _launcher_file(words: Sequence[str], path: Path) -> Mapping[str, Any]:
     if not is_accelerate(content):
         what = "is not found" if file is None else "is no configuration of accelerate"
         allowed = "a YAML file with distributed_type, beside the launch"
-        raise InputError(f"{named} {what}", allowed=allowed, where=str(path))
+        raise InputError(f"{named.replace(BLANK, ' ')} {what}", allowed=allowed, where=str(path))
     return dict(content) if isinstance(content, dict) else {}
 
 

@@ -7,6 +7,7 @@ parser's choices is kept as a fault, and both are told to the user with what was
 import difflib
 import re
 import tomllib
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -43,6 +44,9 @@ _KINDS: Final = MappingProxyType(
         "layers": "an integer n (every n-th layer), or lists with + and *, such as ([0]*3+[1]*58)",
     }
 )
+MOST_ASCII: Final = 127
+_LOOKING_ALIKE: Final = ("Pd", "Zs", "Cf", "Pi", "Pf")
+"""Unicode's categories of dashes, blanks, letters without a width, and quotes."""
 _NEAR: Final = 0.6
 _NUMBER: Final = re.compile(r"-\d*\.?\d+(e[+-]?\d+)?$", re.IGNORECASE)
 _PATTERN: Final = re.compile(r"[,\d\[\]()+*]+")
@@ -217,8 +221,17 @@ def _stray(token: str) -> Fault:
     return Fault(
         rule="megatron-unknown-option",
         argument=token,
-        message=f"argument {token!r} belongs to no option; allowed: --name value",
+        message=f"argument {token!r} belongs to no option; allowed: --name value{_look_alike(token)}",
     )
+
+
+def _look_alike(token: str) -> str:
+    """What of a word looks like something else, as text behind a message: dashes, blanks and quotes of documents."""
+    if not token.strip():
+        return "; a blank behind the backslash at the end of a line is a word, and the line does not go on"
+    odd = [letter for letter in token if ord(letter) > MOST_ASCII and unicodedata.category(letter) in _LOOKING_ALIKE]
+    names = dict.fromkeys(unicodedata.name(letter, ascii(letter)).lower() for letter in odd)
+    return f"; it has {', '.join(names)}, which a shell takes for letters" if names else ""
 
 
 def close_name(name: str, known: Iterable[str]) -> str:
@@ -248,7 +261,9 @@ def _unknown(name: str, options: Mapping[str, Option]) -> Fault:
     near = close_name(name, options)
     hint = f"; did you mean {near}?" if near else ""
     return Fault(
-        rule="megatron-unknown-option", argument=name, message=f"option {name} is unknown to this version{hint}"
+        rule="megatron-unknown-option",
+        argument=name,
+        message=f"option {name} is unknown to this version{hint}{_look_alike(name)}",
     )
 
 
@@ -266,7 +281,7 @@ def _value_faults(option: Option, values: tuple[str, ...]) -> list[Fault]:
             faults.append(Fault(rule="megatron-option-value", argument=option.name, message=message))
         elif not _fits(option, value):
             allowed = ", ".join(option.choices) or _KINDS.get(option.kind, "a number")
-            message = f"option {option.name} got {value!r}; allowed: {allowed}"
+            message = f"option {option.name} got {value!r}; allowed: {allowed}{_look_alike(value)}"
             faults.append(Fault(rule="megatron-option-value", argument=option.name, message=message))
     return faults
 

@@ -7,6 +7,7 @@ from typing import Final
 from hardware.errors import InputError
 from planner.ingest.judged import LaunchInput
 from planner.ingest.options import Fault
+from planner.ingest.trainer_words import trainer_table
 from planner.request import Framework
 
 _SIGNS: Final = MappingProxyType(
@@ -41,6 +42,11 @@ def refuse_other_framework(given: LaunchInput) -> None:
     InputError
         Names the framework whose words they are.
     """
+    program = given.text.program
+    if program in trainer_table() and given.framework is not Framework.DEEPSPEED and not given.text.accelerate:
+        raise InputError(
+            f"this is a launch of {program}, which trains on DeepSpeed", allowed=f"--framework {Framework.DEEPSPEED}"
+        )
     for framework, signs in _SIGNS.items():
         if given.framework is framework or given.framework in _SHARED[framework]:
             continue

@@ -35,6 +35,7 @@ _COMPOUND: Final = ("if", "for", "while", "until", "case")
 _TESTS: Final = ("[", "[[", "true", "false", "test")
 _NAMING: Final = ("unset", "read", "printf", "mapfile", "readarray", "let")
 _NAME: Final = re.compile(r"[A-Za-z_]\w*")
+_OPENED: Final = MappingProxyType({Branch: "an if", Case: "a case", Group: "a bracket {"})
 _DECLARING: Final = ("export", "declare", "local", "readonly", "typeset")
 
 
@@ -147,7 +148,11 @@ def read_script(
         commands = _read(statements(text, where), state, where)
     except RecursionError:
         raise InputError("quotes and brackets are nested too deeply", allowed="a shell script", where=where) from None
+    except InputError as error:  # of a part of it, which does not know its file
+        raise InputError(error.what, allowed=error.allowed or "a shell script", where=where) from None
     state.functions.refuse_open(where)
+    if state.branches:
+        raise InputError(f"{_OPENED[type(state.branches[-1])]} is not closed", allowed="a shell script", where=where)
     directives = [word for line in text.splitlines() if line.startswith("#SBATCH") for word in line.split()[1:]]
     return ShellScript(
         commands=tuple(commands),

@@ -130,7 +130,7 @@ def substituted(text: str, state: Known, kind: str) -> list[str]:
 
 def _value(text: str, index: int, state: Known, kind: str) -> tuple[tuple[str, ...], int]:
     """Values of the expansion at ``index``, and where it ends; one that is not known stays as written."""
-    if text.startswith(("$[", "$(", "`"), index):
+    if text.startswith(("$(", "`"), index) or (text.startswith("$[", index) and "]" in text[index:]):
         return _run_value(text, index, state)
     if text.startswith("${", index):
         end = closing_bracket(text, index + 1, "expansion") + 1
