@@ -82,6 +82,8 @@ def tensor_widths(kind: LayerKind, hidden: int) -> TensorWidths:
         mixer = TensorWidths(gathers=(hidden, selected), reductions=(selected, hidden))
     elif kind.mixer is not None:
         mixer = whole  # mixers side by side read one input, and their outputs are added before they are reduced
+    if kind.cross is not None:  # its own input, and the encoder's output
+        mixer += TensorWidths(gathers=(hidden, hidden), reductions=(hidden,))
     ffn = TensorWidths()
     if isinstance(kind.ffn, MoeFfn):
         ffn = whole if kind.ffn.shared_hidden else ffn

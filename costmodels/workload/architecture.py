@@ -11,7 +11,7 @@ from typing import Final
 
 from costmodels.workload.block import inner_norm_parameters
 from costmodels.workload.mixers import MIXER_LETTERS, MIXER_NAMES, MIXER_NEEDS, WITH_HEADS, mixer_of
-from costmodels.workload.model import DenseFfn, Ffn, LayerKind, LayerRun, ModelSpec, MoeFfn
+from costmodels.workload.model import Attention, DenseFfn, Ffn, LayerKind, LayerRun, ModelSpec, MoeFfn
 from hardware.errors import InputError
 
 FFN_LETTERS: Final = "de"  # dense, experts
@@ -70,6 +70,14 @@ class Architecture:
         Mamba-2 mixers; ``mamba_norm``: with a norm behind the gate (Mamba-1: with norms of what it selects).
     mamba_inner, mamba_rank : int
         Channels of Mamba-1 mixers and width of the projection to their time steps, beside ``mamba_state``.
+    encoder_layers : int
+        Leading layers that attend to all tokens, and whose output the others attend to: an encoder and a decoder.
+    encoder_norm : bool
+        A norm ends the encoder.
+    embeddings : int
+        Norms on embeddings, where there are: one for each stack that has its own.
+    position_buckets, buckets_everywhere : int, bool
+        Learned biases of relative positions for each head, in the first layer of encoder and decoder or in every layer.
     blocks : tuple of (int, int)
         Key-value heads and feed-forward width of every layer, where layers differ in them; 0: without that part.
     linear_key_heads, linear_value_heads, linear_key_dim, linear_value_dim : int
@@ -158,6 +166,11 @@ class Architecture:
     mtp_layers: int = 0
     mtp_ffn: str = ""
     vocab_multiple: int = 128
+    encoder_layers: int = 0
+    encoder_norm: bool = True
+    embeddings: int = 1
+    position_buckets: int = 0
+    buckets_everywhere: bool = False
     blocks: tuple[tuple[int, int], ...] = ()
 
     def build(
@@ -194,6 +207,7 @@ class Architecture:
         """
         _check(self, _Place(where or name, words))
         kinds = self._unlike_kinds() or [self._kind(mixer, ffn) for mixer, ffn in self._parts()]
+        kinds = self._two_stacks(kinds) if self.encoder_layers else kinds
         norm = self._norm_parameters()
         return ModelSpec(
             name=name,
@@ -205,7 +219,7 @@ class Architecture:
             tied_embeddings=self.tied,
             learned_positions=self.learned_positions,
             max_positions=self.max_positions,
-            embedding_norm_parameters=norm if self.embedding_norm else 0,
+            embedding_norm_parameters=self.embeddings * norm if self.embedding_norm else 0,
             final_norm_parameters=norm if self.final_norm else 0,
             head_bias=self.head_bias,
             side_norm_parameters=self.side_width,
@@ -227,11 +241,27 @@ class Architecture:
         named = {block: replace(kind, name=f"{kind.name} {block[0]}/{block[1]}") for block, kind in made.items()}
         return [named[block] for block in self.blocks]
 
+    def _two_stacks(self, kinds: list[LayerKind]) -> list[LayerKind]:
+        """Layers of an encoder and a decoder, with what their first and last ones have beside the others."""
+        found = []
+        for index, plain in enumerate(kinds):
+            first, last = index in (0, self.encoder_layers), index == self.encoder_layers - 1
+            places = [word for word, there in (("first", first), ("last", last)) if there]
+            kind = replace(plain, name=" ".join([*places, plain.name]), ends_encoder=last)
+            if self.position_buckets and (first or self.buckets_everywhere) and isinstance(kind.mixer, Attention):
+                kind = replace(kind, mixer=replace(kind.mixer, position_bias=self.position_buckets * self.heads))
+            if last and self.encoder_norm:
+                kind = replace(kind, encoder_norm_parameters=self._norm_parameters())
+            found.append(kind)
+        return found
+
     def _parts(self) -> list[tuple[str, str]]:
         """Letters of the mixer and of the feed-forward part of every layer; empty where the layer lacks the part."""
         if self.hybrid_pattern:
             return [_SINGLE[letter] for letter in _repeat(self.hybrid_pattern, self.layers)]
-        mixers = _repeat(self.mixer_pattern or ("w" if self.window else "f"), self.layers)
+        decoder = self.layers - self.encoder_layers
+        stacks = "B" * self.encoder_layers + "X" * decoder if self.encoder_layers else ""
+        mixers = _repeat(stacks or self.mixer_pattern or ("w" if self.window else "f"), self.layers)
         ffns = _repeat(self.ffn_pattern or ("e" if self.experts else "d"), self.layers)
         ffns = "d" * min(self.first_dense, self.layers) + ffns[self.first_dense :]
         return list(zip(mixers, ffns, strict=True))
@@ -242,8 +272,9 @@ class Architecture:
     def _kind(self, mixer_letter: str, ffn_letter: str) -> LayerKind:
         mixer = mixer_of(self, mixer_letter)
         ffn = self._ffn(ffn_letter)
-        parts = (mixer is not None) + (ffn is not None)
-        count = self.norms_per_layer if self.norms_per_layer and parts == 2 else parts
+        cross = replace(mixer, bidirectional=True) if mixer_letter == "X" and isinstance(mixer, Attention) else None
+        parts = (mixer is not None) + (ffn is not None) + (cross is not None)
+        count = self.norms_per_layer if self.norms_per_layer and parts >= 2 else parts
         kind = LayerKind(
             name=_kind_name(mixer_letter, ffn_letter),
             mixer=mixer,
@@ -252,6 +283,7 @@ class Architecture:
             norm_count=count,
             parallel=self.parallel,
             side_width=self.side_width,
+            cross=cross,
         )
         inner = sum(map(inner_norm_parameters, kind.mixers))
         return replace(kind, norm_parameters=kind.norm_parameters + inner)
@@ -322,6 +354,9 @@ def _check(facts: Architecture, place: _Place) -> None:
         _positive(facts, place, name, "every model needs it")
     if facts.layers > MAX_LAYERS:
         raise InputError(f"{facts.layers} layers", allowed=f"1 to {MAX_LAYERS}", where=place.at("layers"))
+    if facts.encoder_layers >= facts.layers:
+        allowed = "fewer than all layers: a decoder attends to the encoder"
+        raise InputError(f"{facts.encoder_layers} of {facts.layers}", allowed=allowed, where=place.at("encoder_layers"))
     _letters(facts, place, "mixer_pattern", MIXER_LETTERS)
     _letters(facts, place, "ffn_pattern", FFN_LETTERS)
     _letters(facts, place, "hybrid_pattern", "".join(_SINGLE))

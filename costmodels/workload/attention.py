@@ -34,6 +34,7 @@ def attention_ops(mixer: Attention, hidden: int, kernels: Kernels, *, causal: bo
     Kept tensors: Korthikanti et al., arXiv 2205.05198, section 4.1; Dao et al., arXiv 2205.14135 (fused attention keeps
     its output and one fp32 statistic per query and head instead of the matrix).
     """
+    causal = causal and not mixer.bidirectional
     return (
         *_projections(mixer, hidden),
         _rotary(mixer, kernels),
@@ -42,6 +43,48 @@ def attention_ops(mixer: Attention, hidden: int, kernels: Kernels, *, causal: bo
         *_output_gate(mixer),
         *_output(mixer, hidden, kernels),
     )
+
+
+def cross_ops(mixer: Attention, hidden: int, kernels: Kernels) -> tuple[Op, ...]:
+    """Return the ops of attention to an encoder's output, from the normed input to the output projection.
+
+    Keys and values are made of that output in every layer; it is kept once, where the encoder ends. As many tokens are
+    attended to as attend.
+
+    Parameters
+    ----------
+    mixer : Attention
+        Shape of the attention, ``bidirectional``.
+    hidden : int
+        Width of the model.
+    kernels : Kernels
+        Options of the kernels.
+
+    Returns
+    -------
+    tuple of Op
+        In forward order.
+    """
+    queries = mixer.heads * mixer.qk_dim
+    keys_and_values = mixer.kv_heads * (mixer.qk_dim + mixer.v_dim)
+    inputs = tuple(
+        Op(
+            name=name,
+            module="attn",
+            kind=OpKind.GEMM,
+            split=Split.COLUMN,
+            k=hidden,
+            n=n,
+            saved_elements_per_token=float(hidden) if owned else 0.0,
+            shared_input_elements_per_token=0.0 if owned else float(hidden),
+            saved_split=Split.SEQUENCE,
+            dropped_by=("layernorm",),
+            parameters=hidden * n + (n if mixer.qkv_bias else 0),
+        )
+        for name, n, owned in (("q", queries, True), ("kv", keys_and_values, False))
+    )
+    rest = (_rotary(mixer, kernels), _core(mixer, kernels, causal=False), *_output(mixer, hidden, kernels))
+    return tuple(replace(op, name=f"cross_{op.name}") for op in (*inputs, *rest))
 
 
 def inner_attention_norm(mixer: Attention) -> int:
@@ -301,7 +344,7 @@ def _core(mixer: Attention, kernels: Kernels, *, causal: bool) -> Op:
         saved_bytes_per_score=0.0 if flash else dropped + kept_fp32,
         traffic_elements_per_score=0.0 if flash else SCORE_ELEMENTS[kernels.softmax] + (2.0 + MASK_ELEMENTS) * dropped,
         dropped_by=("attn",),
-        parameters=mixer.heads if mixer.sinks else 0,
+        parameters=(mixer.heads if mixer.sinks else 0) + mixer.position_bias,
         low_precision=False,
     )
 

@@ -73,3 +73,28 @@ def residual_op(name: str, hidden: int, branches: int, kernels: Kernels) -> Op:
         traffic_elements_per_token=traffic * hidden,
         saved_bytes_per_token=float(hidden * branches) if kernels.dropout else 0.0,
     )
+
+
+def encoder_end_ops(kind: LayerKind, hidden: int, kernels: Kernels) -> tuple[Op, ...]:
+    """Return what the last layer of an encoder adds: a norm where it has one, and its output, which is kept.
+
+    Parameters
+    ----------
+    kind : LayerKind
+        Any layer; others add nothing.
+    hidden : int
+        Width of the model.
+    kernels : Kernels
+        Options of the kernels.
+    """
+    if not kind.ends_encoder:
+        return ()
+    norm = norm_op("encoder_norm", hidden, kind.encoder_norm_parameters, kernels)
+    output = Op(
+        name="encoder_output",
+        module="residual",
+        kind=OpKind.MEMORY,
+        split=Split.SEQUENCE,
+        saved_elements_per_token=float(hidden),
+    )
+    return (norm, output) if kind.encoder_norm_parameters else (output,)

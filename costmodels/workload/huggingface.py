@@ -9,11 +9,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from costmodels.workload import hf_dense, hf_experts, hf_hybrids, hf_moe, hf_scans, hf_variants
+from costmodels.workload import hf_dense, hf_experts, hf_hybrids, hf_moe, hf_scans, hf_stacks, hf_variants
 from costmodels.workload.architecture import MAX_LAYERS, Architecture
 from costmodels.workload.details import details_of_config
 from costmodels.workload.fields import Fields
-from costmodels.workload.model import ModelSpec
+from costmodels.workload.model import LayerKind, ModelSpec
 from hardware.errors import InputError
 from hardware.text_file import read_json_file
 
@@ -26,6 +26,7 @@ FAMILIES: Final[Mapping[str, Callable[[Fields], Architecture]]] = MappingProxyTy
         "bailing_moe": hf_experts.bailing_moe,
         "bailing_moe_v2": hf_experts.bailing_moe,
         "bamba": hf_hybrids.bamba,
+        "bart": hf_stacks.bart,
         "bloom": hf_dense.bloom,
         "chatglm": hf_variants.chatglm,
         "cohere": hf_variants.cohere,
@@ -82,6 +83,7 @@ FAMILIES: Final[Mapping[str, Callable[[Fields], Architecture]]] = MappingProxyTy
         "longcat_flash": hf_experts.longcat,
         "mamba": hf_scans.mamba,
         "mamba2": hf_moe.mamba2,
+        "mbart": hf_stacks.bart,
         "mimo": hf_dense.qwen2,
         "mimo_v2_flash": hf_experts.mimo_flash,
         "minicpm3": hf_variants.dense_latent,
@@ -93,6 +95,7 @@ FAMILIES: Final[Mapping[str, Callable[[Fields], Architecture]]] = MappingProxyTy
         "ministral3": hf_dense.llama,
         "mistral": hf_dense.llama,
         "mixtral": hf_moe.mixtral,
+        "mt5": hf_stacks.t5,
         "nemotron": hf_dense.nemotron,
         "nemotron-nas": hf_hybrids.nemotron_nas,
         "nemotron_h": hf_moe.nemotron_h,
@@ -126,6 +129,8 @@ FAMILIES: Final[Mapping[str, Callable[[Fields], Architecture]]] = MappingProxyTy
         "stablelm": hf_variants.stablelm,
         "starcoder2": hf_variants.starcoder2,
         "step3_text": hf_experts.step3,
+        "t5": hf_stacks.t5,
+        "umt5": hf_stacks.t5,
         "xverse": hf_dense.llama,
         "youtu": hf_variants.dense_latent,
     }
@@ -142,26 +147,23 @@ _TOWERS: Final = ("vision_config", "audio_config", "speech_config")
 """Models beside the language model, where a configuration states that one without a ``text_config``."""
 
 _UNLIKE_LAYERS: Final = "layers of unlike widths, each with a configuration of its own"
-_TWO_STACKS: Final = "an encoder with a decoder that attends to it"
 _HEAD_GATES: Final = "gates for each head of attention and other heads in windowed layers"
 _NOT_MODELLED: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "bart": _TWO_STACKS,
         "bailing_hybrid": "gates for each head of latent attention",
         "bailing_moe_linear": "lightning attention with norms and gates by groups of heads",
         "deci": _UNLIKE_LAYERS,
         "deepseek_v4": "compressed keys and hyper-connections (the presets deepseek_v4_flash and _pro leave them out)",
         "gemma3n_text": "four residual streams and layers of unlike activations",
-        "longt5": _TWO_STACKS,
+        "longt5": "an encoder that attends to blocks",
         "minimax_m3": "attention to blocks of keys that an indexer chooses",
         "minimax_m3_vl_text": "attention to blocks of keys that an indexer chooses",
-        "mt5": _TWO_STACKS,
         "recurrent_gemma": "gated linear recurrences",
         "rwkv": "recurrences of its own",
         "step3p5": _HEAD_GATES,
         "step3p7": _HEAD_GATES,
-        "t5": _TWO_STACKS,
-        "umt5": _TWO_STACKS,
+        "switch_transformers": "an encoder and a decoder with experts",
+        "t5gemma": "an encoder and a decoder of sizes of their own",
         "zamba": "blocks that several layers share",
         "zamba2": "blocks that several layers share",
     }
@@ -174,7 +176,7 @@ _WORDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
         "hidden": ("hidden_size", "n_embd", "n_embed", "d_model"),
         "vocab": ("vocab_size", "padded_vocab_size"),
-        "heads": ("num_attention_heads", "n_head", "n_heads"),
+        "heads": ("num_attention_heads", "n_head", "n_heads", "num_heads", "encoder_attention_heads"),
         "kv_heads": (
             "num_key_value_heads",
             "num_kv_heads",
@@ -182,7 +184,7 @@ _WORDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
             "multi_query_group_num",
             "num_attention_groups",
         ),
-        "ffn": ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"),
+        "ffn": ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size", "d_ff", "encoder_ffn_dim"),
         "window": ("sliding_window", "attention_chunk_size", "index_topk"),
         "experts": ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts"),
         "top_k": (
@@ -307,7 +309,9 @@ def from_config(config: Mapping[str, object], *, name: str, where: str) -> Model
 
 
 def _left_out(fields: Fields, model_type: str, built: ModelSpec) -> tuple[str, ...]:
-    """Layers of an architecture search that have no part."""
+    """Layers of an architecture search that have no part; the length of the sequence that a decoder attends to."""
+    if any(isinstance(kind, LayerKind) and kind.cross for kind in built.kinds()):
+        return ("encoder and decoder each see as many tokens as the sequence",)
     idle = fields.whole("num_hidden_layers") - built.layers if model_type == "nemotron-nas" else 0
     return (f"{idle} layers have neither attention nor a feed-forward part and are left out",) if idle else ()
 

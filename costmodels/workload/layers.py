@@ -6,8 +6,8 @@ The kept tensors are documented op by op in ``docs/models.md``.
 from collections.abc import Iterator
 from dataclasses import replace
 
-from costmodels.workload.attention import attention_ops
-from costmodels.workload.block import norm_op, norm_width, repeated_norm_parameters, residual_op
+from costmodels.workload.attention import attention_ops, cross_ops
+from costmodels.workload.block import encoder_end_ops, norm_op, norm_width, repeated_norm_parameters, residual_op
 from costmodels.workload.ends import embedding_ops, head_ops, mtp_entry_ops, padded_vocab, side_ops
 from costmodels.workload.feedforward import dense_ops, moe_ops
 from costmodels.workload.kernels import Kernels, Softmax
@@ -119,7 +119,7 @@ def mtp_ops(
 def _block_ops(kind: LayerKind, model: ModelSpec, kernels: Kernels) -> tuple[Op, ...]:
     """Norm, mixer, norm, residual; norm, feed-forward part, norm, residual: what the kind has of it."""
     hidden, width = model.hidden, norm_width(kind)
-    parts = (kind.mixer is not None) + (kind.ffn is not None)
+    parts = (kind.mixer is not None) + (kind.ffn is not None) + (kind.cross is not None)
     before = min(kind.norm_count, parts)
     after = kind.norm_count - before
     shares_norm = before < parts  # one norm feeds both parts of a parallel block
@@ -132,6 +132,10 @@ def _block_ops(kind: LayerKind, model: ModelSpec, kernels: Kernels) -> tuple[Op,
             ops.append(norm_op("mixer_post_norm", hidden, width, kernels))
         if not kind.parallel:
             ops.append(residual_op("mixer_residual", hidden, len(kind.mixers), kernels))
+    if kind.cross is not None:
+        ops.append(norm_op("cross_norm", hidden, width, kernels))
+        ops.extend(cross_ops(kind.cross, hidden, kernels))
+        ops.append(residual_op("cross_residual", hidden, 1, kernels))
     if kind.ffn is not None:
         if not shares_norm:
             ops.append(norm_op("ffn_norm", hidden, width, kernels, input_is_kept=kind.parallel))
@@ -141,7 +145,7 @@ def _block_ops(kind: LayerKind, model: ModelSpec, kernels: Kernels) -> tuple[Op,
         further = after - (kind.mixer is not None) - 1  # of parts inside the feed-forward part (Gemma 4)
         ops.extend(norm_op(f"ffn_norm_{number}", hidden, width, kernels) for number in range(further))
         ops.append(residual_op("residual" if kind.parallel else "ffn_residual", hidden, 1 + kind.parallel, kernels))
-    return (*ops, *side_ops(kind, hidden, width, kernels))
+    return (*ops, *side_ops(kind, hidden, width, kernels), *encoder_end_ops(kind, hidden, kernels))
 
 
 def _mixer_ops(kind: LayerKind, model: ModelSpec, kernels: Kernels) -> Iterator[Op]:

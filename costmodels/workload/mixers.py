@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from costmodels.workload.architecture import Architecture
 
 _WINDOWED: Final = "wiv"
-_FULL: Final = "fbP"
+_FULL: Final = "fbPBX"
 _BORROWING: Final = "bv"
-WITH_HEADS: Final = "fwibvPL"
+WITH_HEADS: Final = "fwibvPLBX"
 """Letters of mixers that have the heads of attention."""
 
 MIXER_NAMES: Final[Mapping[str, str]] = MappingProxyType(
@@ -34,6 +34,8 @@ MIXER_NAMES: Final[Mapping[str, str]] = MappingProxyType(
         "M": "mamba",
         "S": "mamba1",
         "P": "attention beside mamba",
+        "B": "encoder",
+        "X": "decoder",
         "b": "borrowed",
         "v": "borrowed window",
     }
@@ -108,6 +110,7 @@ def _attention(facts: "Architecture", letter: str) -> Attention:
         out_groups=facts.out_groups,
         index_heads=facts.index_heads if letter == "i" else 0,
         index_dim=facts.index_dim if letter == "i" else 0,
+        bidirectional=letter == "B",
     )
 
 

@@ -26,7 +26,8 @@ class Attention:
     ``out_groups`` blocks of rank ``out_rank``, and one projection for keys and values (``shared_kv``; DeepSeek-V4).
     Without ``own_kv`` keys and values are those of an earlier layer (cross-layer attention, Gemma 4, Hunyuan-Large).
     ``index_heads`` of width ``index_dim`` score all keys to choose those that are attended to (sparse attention of
-    DeepSeek-V3.2); as many keys as are chosen stand as the window.
+    DeepSeek-V3.2); as many keys as are chosen stand as the window. ``bidirectional``: every token attends to all.
+    ``position_bias`` counts the learned biases of relative positions, of all heads together (T5).
     """
 
     kind: AttentionKind = AttentionKind.GROUPED
@@ -51,6 +52,8 @@ class Attention:
     out_groups: int = 1
     index_heads: int = 0
     index_dim: int = 0
+    bidirectional: bool = False
+    position_bias: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,6 +161,9 @@ class LayerKind:
     ``norm_count`` counts the norms over the model's width: one before each part, further ones after the parts.
     ``parallel``: the feed-forward part reads the same residual as the mixer; with one norm it reads the same input.
     ``side_width``: width of an embedding of the layer's own, which is gated into the residual at its end (Gemma 4).
+    ``cross``: attention to the output of an encoder, between mixer and feed-forward part, behind a norm of its own.
+    ``ends_encoder``: the last layer of an encoder, whose output is kept for all that attend to it, behind a norm of
+    ``encoder_norm_parameters``.
     """
 
     name: str
@@ -167,6 +173,9 @@ class LayerKind:
     norm_count: int = 2
     parallel: bool = False
     side_width: int = 0
+    cross: Attention | None = None
+    ends_encoder: bool = False
+    encoder_norm_parameters: int = 0
 
     @property
     def mixers(self) -> tuple[OneMixer, ...]:

@@ -75,7 +75,8 @@ def export_galvatron(plan: Planned) -> Export:
     refuse_adapters(plan.job, "Galvatron")
     refuse_linear_loss(plan.job, "Galvatron", "it has none")
     if mixers := other_mixers(model):
-        raise InputError(f"model {model.name}: Galvatron has no {mixers[0]}", allowed="a model of attention layers")
+        what = f"model {model.name}: Galvatron has no layer for {mixers[0]}"
+        raise InputError(what, allowed="a model of attention layers")
     check_rules(plan, Framework.GALVATRON, known)
     config = json.dumps(galvatron_config(model, job, layout), indent=4) + "\n"
     facts = facts_of(model)

@@ -26,7 +26,7 @@ from costmodels.workload.model import (
 )
 from hardware.errors import InputError
 from planner.export.megatron_hybrid import hybrid_layer, is_hybrid, no_flag, state_arguments
-from planner.export.plan_checks import activation_of, mixer_words, norm_of
+from planner.export.plan_checks import CROSS, activation_of, mixer_words, norm_of
 
 _ACTIVATION_FLAGS: Final = MappingProxyType(
     {
@@ -115,6 +115,8 @@ def _block(model: ModelSpec, kind: object) -> LayerKind:
     plain = "blocks of attention or a gated delta rule and a feed-forward part, each behind one norm"
     if not isinstance(kind, LayerKind):
         raise no_flag(model, "layers known by their totals only", plain)
+    if kind.cross or kind.ends_encoder or (isinstance(kind.mixer, Attention) and kind.mixer.bidirectional):
+        raise no_flag(model, CROSS, plain)
     if isinstance(kind.mixer, SelectiveScan | Lightning | SideBySide):
         raise no_flag(model, mixer_words(kind.mixer), plain)
     if isinstance(kind.mixer, DeltaNet) and kind.mixer.channel_decay:

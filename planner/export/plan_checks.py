@@ -154,6 +154,7 @@ def has_experts(model: ModelSpec) -> bool:
     return any(isinstance(kind, LayerKind) and isinstance(kind.ffn, MoeFfn) for kind in model.kinds())
 
 
+CROSS: Final = "a decoder that attends to an encoder"
 _MIXERS: Final[Mapping[type, str]] = MappingProxyType(
     {
         DeltaNet: "a gated delta rule",
@@ -174,9 +175,11 @@ def mixer_words(mixer: Mixer) -> str:
 
 def other_mixers(model: ModelSpec) -> tuple[str, ...]:
     """Name what mixes tokens in a model beside attention alone."""
-    mixers = [kind.mixer for kind in model.kinds() if isinstance(kind, LayerKind)]
+    kinds = [kind for kind in model.kinds() if isinstance(kind, LayerKind)]
+    mixers = [kind.mixer for kind in kinds]
     unlike = (mixer for mixer in mixers if mixer is not None and not isinstance(mixer, Attention))
-    return tuple(dict.fromkeys(map(mixer_words, unlike)))
+    crossing = (CROSS,) if any(kind.cross for kind in kinds) else ()
+    return tuple(dict.fromkeys((*map(mixer_words, unlike), *crossing)))
 
 
 def norm_of(model: ModelSpec) -> str:

@@ -52,6 +52,7 @@ class ModelFacts:
     state_groups: int = 0
     delta_key_heads: int = 0
     delta_value_heads: int = 0
+    encoder_layers: int = 0
     latent: bool = False
     untied: bool = True
     linear_bias: bool = False
@@ -225,12 +226,20 @@ def facts_of(model: ModelSpec) -> ModelFacts:
         state_groups=_common([s.groups for s in states]),
         delta_key_heads=_common([d.key_heads for d in deltas]),
         delta_value_heads=_common([d.value_heads for d in deltas]),
+        encoder_layers=encoder_layers(model),
         latent=any(
             a.kind is AttentionKind.LATENT or (a.shared_kv and a.q_rank > 0) for a in attentions
         ),  # both are Megatron's latent kind
         untied=not model.tied_embeddings,
         linear_bias=any(f.bias for f in dense) or any(f.bias for f in moe),
     )
+
+
+def encoder_layers(model: ModelSpec) -> int:
+    """Layers of the encoder that the other layers attend to; 0 for a model of one stack."""
+    kinds = list(model.layer_kinds())
+    ends = [index for index, kind in enumerate(kinds) if isinstance(kind, LayerKind) and kind.ends_encoder]
+    return ends[-1] + 1 if ends else 0
 
 
 def grid_of(strategy: Strategy) -> Strategy:
