@@ -15,6 +15,7 @@ import pytest
 from planner.evidence.validate import Prediction, validate
 
 RUNS = Path(__file__).parent / "reference" / "measured_runs.csv"
+MULTI_NODE_RUNS = RUNS.with_name("multi_node_runs.csv")
 GIB = 2.0**30
 
 
@@ -58,6 +59,14 @@ def test_step_time_of_mixtures_of_experts(predictions):
     found = sizes(filter(is_moe, predictions))
     assert len(found) > 40
     assert np.median(found) < 0.054
+
+
+def test_steps_of_one_study_on_many_nodes():
+    """Steps of vTrain's multi-node study; its own model errs by 14.7 %, Calculon by 15.3 % (mean over 109 of them)."""
+    found = sizes(validate([MULTI_NODE_RUNS]))
+    assert len(found) == 41
+    assert found.mean() < 0.07
+    assert np.median(found) < 0.055
 
 
 @pytest.mark.parametrize("hardware", ["A100", "H100", "B200", "GB200", "GB300"])
