@@ -1,5 +1,6 @@
 """Low-rank adapters: published counts, what a frozen model does without, launches, exports."""
 
+import json
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -49,6 +50,17 @@ ALONE = table_of([Strategy()], pp=[1], micro_batch=[1])
 )
 def test_parameters_are_those_that_trainers_print(name, rank, targets, separate, published):
     assert adapter_parameters(model(name), rank, target_modules(targets), separate=separate) == published
+
+
+SMALL = json.loads((Path(__file__).parent / "reference" / "huggingface_small.json").read_text())["models"]
+
+
+@pytest.mark.parametrize("entry", SMALL, ids=lambda entry: entry["config"]["model_type"])
+def test_every_linear_module_of_a_class_has_an_adapter(entry):
+    """Of rank 1: the inputs and outputs of every linear module of the class but head and routers."""
+    built = from_config(entry["config"], name="x", where="config.json")
+    modules = target_modules(("attn", "mlp", "mamba", "gdn"))
+    assert adapter_parameters(built, 1, modules, separate=True) == entry["adapters"]
 
 
 def of_layers(*layers: tuple[int, tuple[tuple[int, int], ...]]) -> int:

@@ -66,7 +66,7 @@ def cross_ops(mixer: Attention, hidden: int, kernels: Kernels) -> tuple[Op, ...]
         In forward order.
     """
     queries = mixer.heads * mixer.qk_dim
-    keys_and_values = mixer.kv_heads * (mixer.qk_dim + mixer.v_dim)
+    keys_and_values = (mixer.kv_heads * mixer.qk_dim, mixer.kv_heads * mixer.v_dim)
     inputs = tuple(
         Op(
             name=name,
@@ -74,14 +74,15 @@ def cross_ops(mixer: Attention, hidden: int, kernels: Kernels) -> tuple[Op, ...]
             kind=OpKind.GEMM,
             split=Split.COLUMN,
             k=hidden,
-            n=n,
+            n=sum(columns),
             saved_elements_per_token=float(hidden) if owned else 0.0,
             shared_input_elements_per_token=0.0 if owned else float(hidden),
             saved_split=Split.SEQUENCE,
             dropped_by=("layernorm",),
-            parameters=hidden * n + (n if mixer.qkv_bias else 0),
+            parameters=hidden * sum(columns) + (sum(columns) if mixer.qkv_bias else 0),
+            columns=columns,
         )
-        for name, n, owned in (("q", queries, True), ("kv", keys_and_values, False))
+        for name, columns, owned in (("q", (queries,), True), ("kv", keys_and_values, False))
     )
     rest = (_rotary(mixer, kernels), _core(mixer, kernels, causal=False), *_output(mixer, hidden, kernels))
     return tuple(replace(op, name=f"cross_{op.name}") for op in (*inputs, *rest))
