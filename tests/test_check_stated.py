@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from costmodels.pipeline.schedules import Schedule
 from planner.ingest.judged import JudgedLaunch
 from planner.launches.check import check_launch, read_launch, request_of_launch
 from planner.question import LaunchQuestion
@@ -85,6 +86,22 @@ def test_schedules_without_a_price_are_legal_where_pytorch_takes_them(schedule, 
         assert "no price" in " ".join(judged.notes)
 
 
+@pytest.mark.parametrize(
+    ("schedule", "legal"),
+    [("Interleaved1F1B", True), ("InterleavedZeroBubble", True), ("1F1B", True), ("ZBVZeroBubble", False)],
+)
+def test_modules_may_be_listed_as_one_position_a_stage_under_schedules_of_several(schedule, legal):
+    parts = ("tok_embeddings," + ",".join(f"layers.{i}" for i in range(18)),)
+    parts += (",".join(f"layers.{i}" for i in range(18, 32)) + ",norm,lm_head",)
+    degrees = ("--parallelism.pipeline_parallel_degree", "2", "--training.local_batch_size", "8", UNCAPTURED)
+    named = ("--parallelism.pipeline_parallel_schedule", schedule, "--parallelism.module_fqns_per_model_part", *parts)
+    judged = titan("llama3_8b", *degrees, *named)
+    assert judged.legal == legal
+    if judged.layout is not None:
+        assert judged.layout.layers_per_stage == ((18,), (14,))
+        assert judged.layout.schedule is Schedule.ONE_F_ONE_B
+
+
 def test_pipelines_that_run_more_than_once_a_step_are_legal():
     words = ("--parallelism.pipeline_parallel_degree", "2", "--training.local_batch_size", "4", UNCAPTURED)
     judged = titan("llama3_8b", *words, "--training.global_batch_size", "32")
@@ -146,6 +163,8 @@ def test_a_toml_of_0_2_is_judged_as_0_2(tmp_path):
         ({"bf16": {"enabled": True}, "fp16": {"enabled": 1}}, "both enabled"),
         ({"bf16": {"enabled": True, "bf16_master_weights_and_grads": True}}, "ZeRO stage 0"),
         ({"fp16": {"enabled": True, "loss_scale_window": 0}}, "loss_scale_window 0"),
+        ({"fp16": {"enabled": True, "loss_scale_window": True}}, "loss_scale_window True; allowed: a whole number"),
+        ({"fp16": {"enabled": True, "loss_scale": False}}, "loss_scale False; allowed: a number from 0"),
         ({"gradient_allreduce_op": "sum", "zero_optimization": {"stage": 3}}, "with ZeRO stage 3"),
         ({"communication_data_type": "fp8"}, "fp16, bf16, fp32"),
         ({"optimizer": "adam"}, "str instead of an object"),

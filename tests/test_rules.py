@@ -470,6 +470,23 @@ def test_a_negative_period_of_expert_layers_is_that_of_its_size():
     assert there.proposal.model == back.proposal.model
 
 
+@pytest.mark.parametrize(
+    ("version", "more", "microbatches"),
+    [("0.13", "", 7), ("0.17", "", 7), ("0.19", "", None), ("0.19", "--eval-global-batch-size 64", 7)],
+)
+def test_a_batch_is_lowered_where_the_parser_lowers_it(version, more, microbatches):
+    words = f"{SIZES} --num-layers 12 --micro-batch-size 1 --bf16 --global-batch-size 63 {more}"
+    launch = parse_megatron([*words.split(), "--decrease-batch-size-if-needed"], world=8, version=version)
+    assert [v.rule for v in judge(launch).violations] == ([] if microbatches else ["batch"])
+    assert microbatches is None or layout_of(launch).num_microbatches == microbatches
+
+
+def test_interleaved_rotation_and_its_fusion_exclude_each_other_in_core_013_whatever_the_positions():
+    words = [*f"{SIZES} --num-layers 12 --micro-batch-size 1 --bf16".split(), "--rotary-interleaved"]
+    old, new = (judge(parse_megatron(words, world=8, version=version)) for version in ("0.13", "0.14"))
+    assert ([v.rule for v in old.violations], new.legal) == (["megatron-interleaved-fusion"], True)
+
+
 def test_a_message_shows_the_value_of_an_option_as_it_was_written():
     words = f"{SIZES} --num-layers 12 --micro-batch-size 1 --lr 1e-4 --min-lr 1e-3 --log-memory-interval 30 --bf16"
     told = [v.message for v in judge(parse_megatron(words.split(), world=8)).violations]

@@ -337,7 +337,7 @@ def _build_layer(args: Any, config: Any) -> None:
 
 def _layer_specs(args: Any, config: Any) -> None:
     """Ask which layers of the model are dense and which are experts, and which have linear attention."""
-    if config.experimental_attention_variant == "gated_delta_net":
+    if getattr(config, "experimental_attention_variant", None) == "gated_delta_net":
         from megatron.core.models.gpt import experimental_attention_variant_module_specs as variants
 
         _call(variants.get_linear_attention_pattern, {"config": copy.deepcopy(config)})

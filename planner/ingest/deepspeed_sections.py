@@ -20,6 +20,7 @@ from planner.ingest.options import Fault, near_key
 ZERO: Final = "zero_optimization"
 MOST_STAGE: Final = 3
 _AUTO: Final = "auto"
+_STRICT: Final = "strict "
 _DEVICES: Final = ("none", "cpu", "nvme")
 _ON: Final = ("true", "t", "yes", "y", "on", "1")
 _OFF: Final = ("false", "f", "no", "n", "off", "0")
@@ -131,6 +132,7 @@ def _value_faults(given: Mapping[str, Any], name: str, place: str) -> Iterator[F
 
 
 def _allowed(kind: str) -> str:
+    kind = kind.removeprefix(_STRICT)
     words = {
         "flag": "true or false",
         "stage": "0, 1, 2 or 3",
@@ -149,7 +151,8 @@ def _fits(value: object, kind: str) -> bool:
         return value in _DEVICES
     if kind in ("table", "text"):
         return isinstance(value, dict if kind == "table" else str)
-    number = _number(value)
+    number = None if kind.startswith(_STRICT) and isinstance(value, bool) else _number(value)
+    kind = kind.removeprefix(_STRICT)
     if number is None or (not kind.startswith("number") and not _is_whole(value, number)):
         return False
     if kind == "stage":

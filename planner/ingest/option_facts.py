@@ -61,14 +61,17 @@ def batches_of(read: Arguments, single: int, *, ramps: bool) -> tuple[int, int]:
     read : Arguments
         As they were given.
     single : int
-        Global batch that is taken when none is given.
+        Samples of a micro-batch on every replica, the global batch that is taken when none is given.
     ramps : bool
-        Whether the version heeds ``--rampup-batch-size``.
+        Whether the version heeds ``--rampup-batch-size``; it is also one that does not ask whether the batch of
+        evaluation divides, so that ``--decrease-batch-size-if-needed`` alone makes a batch whole.
     """
     schedule = _schedule(read.text("--step-batch-size-schedule"))
     if schedule:
         return schedule[0][1], schedule[-1][1]
     last = read.number("--global-batch-size", single)
+    if read.has("--decrease-batch-size-if-needed") and (ramps or read.has("--eval-global-batch-size")):
+        last = last // max(1, single) * single or last
     ramp = _whole(read.texts("--rampup-batch-size"))
     return (ramp[0] if ramps and len(ramp) == _RAMP else last), last
 

@@ -226,6 +226,8 @@ def stated_layout(launch: TitanLaunch, model: ModelFacts) -> StatedLayout:
     _check_filled(read, local // max(1, micro), sum(map(len, split)))
     _check_batch(batch, local, strategy.dp, micro, pp)
     schedule = _schedule(read) if pp > 1 else Schedule.ONE_F_ONE_B
+    if schedule is Schedule.INTERLEAVED and len(split[0]) == 1:
+        schedule = Schedule.ONE_F_ONE_B  # which interleaving is with one position a stage
     layout = Layout(
         stages=uniform_stages(split, strategy),
         micro_batch=micro,
@@ -379,6 +381,8 @@ def _split(read: Arguments, model: ModelFacts, pp: int) -> list[tuple[int, ...]]
     schedule = _SCHEDULES.get(name, Schedule.INTERLEAVED)
     counts = _positions(read, model, pp, looped=schedule in (Schedule.INTERLEAVED, Schedule.ZBV))
     vpp = len(counts) // pp
+    if schedule is Schedule.INTERLEAVED and vpp == 1:
+        schedule = Schedule.ONE_F_ONE_B
     if name in _TWO_A_STAGE and vpp != 2:
         raise InputError(f"{vpp} pipeline positions a stage with schedule {name}", allowed="two a stage")
     places = positions(schedule, pp, vpp)
@@ -396,10 +400,10 @@ def _positions(read: Arguments, model: ModelFacts, pp: int, *, looped: bool) -> 
     parts = read.texts(_P + "module_fqns_per_model_part")
     counts = _listed(parts, model) if parts else _spread(read, model, pp, 2 if looped else 1)
     vpp, rest = divmod(len(counts), pp)
-    if rest or vpp < 1 or (vpp > 1) != looped:
+    if rest or vpp < 1 or (vpp > 1 and not looped) or (vpp == 1 and looped and not parts):
         raise InputError(
             f"{len(counts)} pipeline positions on {pp} stages with schedule {_schedule_name(read)}",
-            allowed="one position a stage for 1F1B and GPipe, two or more for the others",
+            allowed="one position a stage for 1F1B and GPipe; two or more for the others, or one by its modules",
         )
     return counts
 
