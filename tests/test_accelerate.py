@@ -215,3 +215,12 @@ def test_another_framework_is_named(settings: dict[str, Any], framework: str, ri
 def test_kinds_without_a_reader_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="distributed_type XLA has no reader here; allowed: DEEPSPEED, FSDP"):
         checked(tmp_path, {**FSDP2, "distributed_type": "XLA"})
+
+
+def test_an_illegal_launch_of_a_plugin_has_no_degrees_to_change(tmp_path: Path) -> None:
+    """What is near is sought by the rules of a version, which FSDP's and DDP's settings have none of."""
+    file = tmp_path / "settings.yaml"
+    file.write_text('distributed_type: "NO"\nmixed_precision: bf16\n')
+    report = check_launch(LaunchQuestion(framework="deepspeed", file=file, world=8, model="llama3_8b"))
+    assert not report.judged.legal
+    assert report.near == ()

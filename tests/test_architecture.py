@@ -39,7 +39,7 @@ OUTSIDE_LIBRARIES = {
     "click": ("planner.cli",),
     "rich": ("planner.cli", "planner.report"),
     "networkx": ("hardware.topology",),
-    "yaml": ("hardware.importers", "planner.ingest.launch_text"),
+    "yaml": ("hardware.importers", "planner.ingest.settings_files"),
     "numpy": ("hardware.topology", "costmodels", "planner"),
 }
 BANNED_MODULES = ("utils", "util", "helpers", "helper", "common", "misc", "shared", "tools")

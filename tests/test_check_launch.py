@@ -13,9 +13,10 @@ from hardware.errors import InputError
 from planner.cli import app
 from planner.export.megatron_model import model_arguments
 from planner.ingest.judge import model_of_recipe
-from planner.ingest.launch_text import read_launch_text, yaml_overrides
+from planner.ingest.launch_text import read_launch_text
 from planner.ingest.megatron_model import model_of
 from planner.ingest.options import megatron_options, read_arguments
+from planner.ingest.settings_files import yaml_overrides
 from planner.launches.check import check_launch, read_launch, request_of_launch
 from planner.question import LaunchQuestion
 
@@ -104,8 +105,24 @@ def test_yaml_of_flags_and_of_sections():
         "model.recompute_modules=[core_attn,moe]",
         "model.pp_layout=null",
     ]
-    with pytest.raises(InputError, match="alias"):
-        list(yaml_overrides("a: &x [1]\nb: *x\n", "x"))
+    assert list(yaml_overrides("a: &x {c: 1}\nb: {<<: *x, d: 2}\n", "x")) == ["a.c=1", "b.c=1", "b.d=2"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: &x {b: *x}\n", "too deep"),
+        ("a: &x [*x, *x]\n", "too (deep|long)"),
+        ("a0: &a0 [1]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 8)), "12 aliases"),
+        (
+            f"a: &a {list(range(900))}\nb: &b [*a, *a, *a, *a]\nc: &c [*b, *b, *b, *b]\nd: [*c, *c, *c, *c]\n",
+            "too long",
+        ),
+    ],
+)
+def test_aliases_do_not_expand_without_end(text, said):
+    with pytest.raises(InputError, match=said):
+        list(yaml_overrides(text, "x"))
 
 
 def test_bridge_yaml_with_a_layout_of_lists(tmp_path):

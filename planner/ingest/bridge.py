@@ -16,11 +16,11 @@ from typing import Any, Final
 
 from costmodels.layout import Layout
 from hardware.errors import InputError
-from planner.ingest.launch_text import layout_of_lists
 from planner.ingest.megatron import layout_of, parse_megatron
 from planner.ingest.mixed_precision import KEY as PRECISION
 from planner.ingest.mixed_precision import overwritten, precision_flags, stated_precision
 from planner.ingest.options import Fault, close_name, whole
+from planner.ingest.settings_files import layout_of_lists
 from planner.request import Framework
 from planner.rules.layout_string import parse_positions
 from planner.rules.table import CORE

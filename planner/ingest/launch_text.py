@@ -7,30 +7,25 @@ the same; JSON stays whole, for the frameworks that are configured by it.
 import json
 import re
 import shlex
-import tomllib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-import yaml
-
 from hardware.errors import InputError
 from hardware.text_file import is_file, read_text_file
 from planner.ingest.accelerate_settings import TRL_OPTION, is_accelerate, launcher_words, named_settings, settings_text
 from planner.ingest.script_files import written_files
+from planner.ingest.settings_files import load_yaml, toml_options, yaml_overrides
 from planner.ingest.shell_script import MOST_SCRIPT_BYTES, ShellCommand, ShellScript, read_script
 from planner.ingest.shell_values import BLANK
 from planner.ingest.trainer_words import as_options, is_settings
 from planner.ingest.training_command import training_command
 
-MOST_YAML_EVENTS: Final = 20_000
-MOST_NESTING: Final = 20
 MOST_TESTS_TOLD: Final = 4
 MOST_FOLDERS: Final = 4
 """Folders above a launch from which the files that it names may be told: it is started at the top of a checkout."""
-_LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _DEEPSPEED_CONFIG: Final = ("--deepspeed_config", "--deepspeed-config")
 _TRAINERS_CONFIG: Final = ("--deepspeed",)
 _YAML: Final = (".yaml", ".yml")
@@ -50,7 +45,6 @@ _JSON: Final = re.compile(r"\s*\{\s*(?:[\"}#]|//|/\*)")
 """How an object begins, with or without a comment; a script may begin with a bracket too."""
 _RECIPES: Final = ("--recipe", "--factory")
 _CONFIG_KEYS: Final = ("galvatron_config_path", "deepspeed_config")
-_LAYOUT_WORDS: Final = MappingProxyType({"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,11 +114,11 @@ def read_launch_text(path: Path | None, words: Sequence[str]) -> LaunchText:
     if suffix == ".json" or (suffix not in (*_YAML, ".toml") and _JSON.match(text)):
         found = LaunchText(arguments=(), config=text)
     elif suffix in _YAML:
-        content = _load_yaml(text, where)
+        content = load_yaml(text, where)
         own = is_accelerate(content)
         found = _by_accelerate(content, path) if own else _settings(tuple(yaml_overrides(text, where)), path)
     elif suffix == ".toml":
-        found = LaunchText(arguments=tuple(_toml_options(text, where)))
+        found = LaunchText(arguments=tuple(toml_options(text, where)))
     else:
         found = _shell(text, path)
         found = replace(found, notes=(*found.notes, _WINDOWS)) if windows and found.program else found
@@ -295,7 +289,7 @@ def _launcher_file(words: Sequence[str], path: Path) -> Mapping[str, Any]:
     if own := named_settings(named, words):
         return own
     file = _beside(named, path)
-    content = _load_yaml(_text(file), str(file)) if file else None
+    content = load_yaml(_text(file), str(file)) if file else None
     if not is_accelerate(content):
         what = "is not found" if file is None else "is no configuration of accelerate"
         allowed = "a YAML file with distributed_type, beside the launch"
@@ -381,116 +375,3 @@ def _slurm_per_node(script: ShellScript) -> int:
 def _count(text: str) -> int:
     found = re.search(r"(\d+)$", text)
     return int(found[1][:9]) if found else 0
-
-
-def yaml_overrides(text: str, where: str) -> Iterator[str]:
-    """Write a YAML configuration out: ``section.key=value``, or flags where keys are flags.
-
-    Raises
-    ------
-    InputError
-        Not YAML, aliases, or deep nesting.
-    """
-    content = _load_yaml(text, where)
-    if not isinstance(content, dict):
-        raise InputError("no mapping", allowed="a YAML mapping of settings", where=where)
-    flags = content.get("MODEL_ARGS")
-    if isinstance(flags, dict):  # the form of Megatron-LM's own tests
-        yield from _flag_words(flags)
-        return
-    if all(str(key).startswith("--") for key in content):
-        yield from _flag_words(content)
-        return
-    for name, value in _leaves(content, ""):
-        yield f"{name}={plain_value(value)}"
-
-
-def _flag_words(flags: Mapping[Any, Any]) -> Iterator[str]:
-    for name, value in flags.items():
-        if value is False or value is None:
-            continue
-        yield str(name)
-        if value is not True:
-            yield from map(str, value if isinstance(value, list) else _flag_values(value))
-
-
-def _flag_values(value: object) -> list[object]:
-    """Values of one flag: ``2 2`` and ``[2 2]`` are two, as the scripts that read this form take them apart."""
-    if not isinstance(value, str) or " " not in value.strip():
-        return [value]
-    try:
-        return [*shlex.split(re.sub(r"^\[(.*)\]$", r"\1", value.strip()))]
-    except ValueError:  # a quote that is not closed: one value
-        return [value]
-
-
-def _load_yaml(text: str, where: str) -> object:
-    depth = 0
-    try:
-        for number, event in enumerate(yaml.parse(text, Loader=_LOADER)):
-            if isinstance(event, yaml.AliasEvent):
-                raise InputError("an alias", allowed="YAML without aliases: they can expand without end", where=where)
-            depth += isinstance(event, yaml.CollectionStartEvent)
-            depth -= isinstance(event, yaml.CollectionEndEvent)
-            if depth > MOST_NESTING or number > MOST_YAML_EVENTS:
-                raise InputError(
-                    "too deep or too long", allowed=f"{MOST_NESTING} levels, {MOST_YAML_EVENTS} entries", where=where
-                )
-        return yaml.load(text, Loader=_LOADER)
-    except yaml.YAMLError as error:
-        what = getattr(error, "problem", None) or "cannot be parsed"
-        raise InputError(f"not YAML: {what}", allowed="a YAML mapping of settings", where=where) from None
-    except ValueError as error:  # numbers of thousands of digits, days that no month has
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"not YAML: {error}", allowed="a YAML mapping of settings", where=where) from None
-
-
-def _leaves(table: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for key, value in table.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, dict) and value:
-            yield from _leaves(value, f"{name}.")
-        else:
-            yield name, value
-
-
-def plain_value(value: object) -> str:
-    """Value as an override writes it; a pipeline layout of lists becomes a layout string."""
-    if isinstance(value, bool) or value is None:
-        return {True: "true", False: "false", None: "null"}[value]
-    if isinstance(value, list):
-        if value and all(isinstance(entry, list) for entry in value):
-            return layout_of_lists(value)
-        return f"[{','.join(map(str, value))}]"
-    return str(value)
-
-
-def layout_of_lists(stages: Sequence[Sequence[object]]) -> str:
-    """Pipeline layout given as lists of words (``embedding``, ``decoder``, ``mtp``, ``loss``) as a layout string."""
-    letters = ("".join(_LAYOUT_WORDS.get(str(word).lower(), str(word)) for word in stage) for stage in stages)
-    return "|".join(letters)
-
-
-def _toml_options(text: str, where: str) -> Iterator[str]:
-    """Options of torchtitan 0.2's command line that say what its TOML says."""
-    try:
-        content = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # also numbers of thousands of digits
-        raise InputError(f"not TOML: {error}", allowed="a torchtitan configuration", where=where) from None
-    for name, value in _leaves(content, ""):
-        section, _, option = name.rpartition(".")
-        if isinstance(value, bool):
-            yield f"--{section}.{option}" if value else f"--{section}.no_{option}"
-        elif isinstance(value, list):
-            if value:
-                yield f"--{name}"
-                yield from (_modules(entry) for entry in value)
-        else:
-            yield from (f"--{name}", str(value))
-
-
-def _modules(entry: object) -> str:
-    """One pipeline part: earlier versions call the last module ``output``."""
-    names = [str(name) for name in entry] if isinstance(entry, list) else [str(entry)]
-    return ",".join("lm_head" if name == "output" else name for name in names)

@@ -40,7 +40,7 @@ def near_launch(judged: JudgedLaunch, given: LaunchInput) -> tuple[Neighbour, ..
         Fewest changes first; empty for a legal launch and where nothing near is legal.
     """
     proposal = judged.proposal
-    if proposal is None or judged.legal:
+    if proposal is None or judged.legal or not judged.version:  # without a version: of a trainer that has no degrees
         return ()
     if any(violation.rule == no_layout_rule(Framework.DEEPSPEED) for violation in judged.violations):
         mended = _mended_batches(proposal, given)
