@@ -34,6 +34,7 @@ OWN_CODE = {
     "kimi_k2",
     "mimo",
     "minimax_m1",
+    "minimax_m3",
     "minimax_text_01",
     "nemotron-nas",
     "step3_text",

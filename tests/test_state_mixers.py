@@ -120,6 +120,26 @@ def test_listed_layers_of_mimo_are_those_of_its_class() -> None:
     assert (full.kv_heads, full.sinks, windowed.kv_heads, windowed.sinks) == (2, False, 4, True)
 
 
+def test_minimax_m3_attends_to_the_blocks_that_its_indexer_chooses() -> None:
+    """Queries of 4 heads and one key for all, a norm on each, no weights: blocks of 4 keys in sparse layers."""
+    freq = {"sparse_attention_freq": [0, 0, 0, 1, 1, 1, 1, 1]}
+    table = {
+        **freq,
+        "sparse_index_dim": 8,
+        "sparse_num_index_heads": 4,
+        "sparse_block_size": 4,
+        "sparse_topk_blocks": 2,
+    }
+    words = {"num_local_experts": 8, "num_experts_per_tok": 2, "head_dim": 16, "shared_intermediate_size": 96}
+    listed = {"moe_layer_freq": freq["sparse_attention_freq"], "dense_intermediate_size": 128}
+    sparse = build("minimax_m3", **words, **listed, sparse_attention_config=table)
+    plain = build("minimax_m3", **words, **listed)
+    assert parameter_count(sparse).total - parameter_count(plain).total == 5 * (64 * 5 * 8 + 2 * 8)
+    assert [run.kind.name for run in sparse.runs] == ["attention+dense", "indexed+moe"]
+    windows = [kind.mixer.window for kind in sparse.kinds() if isinstance(kind, LayerKind) and kind.mixer]
+    assert windows == [0, 8]
+
+
 def test_step_3_is_its_preset() -> None:
     step = {
         "model_type": "step3_text",
@@ -266,7 +286,7 @@ def test_frameworks_are_told_which_part_they_lack(name: str, part: str) -> None:
             {"model_type": "step3_text", "moe_layers_enum": "1,8", "share_q_dim": 8, "moe_num_experts": 2},
             "moe_layers_enum: 8 .*0 to 7",
         ),
-        ({"model_type": "minimax_m3"}, "'minimax_m3' has attention to blocks of keys"),
+        ({"model_type": "step3p5"}, "'step3p5' has gates for each head of attention"),
     ],
 )
 def test_mistakes_name_the_field(config: dict[str, object], message: str) -> None:

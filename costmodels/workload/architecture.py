@@ -58,8 +58,11 @@ class Architecture:
         Latent attention when ``kv_rank`` is set; ``head_dim`` then includes ``rope_dim``.
     shared_kv, out_rank, out_groups : bool, int, int
         Low-rank projections of grouped attention, with ``q_rank``.
-    index_heads, index_dim : int
-        Indexer of layers with the letter ``i``; the window is the number of keys that it chooses.
+    index_heads, index_dim, index_weights : int, int, bool
+        Indexer of layers with the letter ``i``; the window is the number of keys that it chooses; whether its heads'
+        scores are weighed.
+    head_gate : bool
+        One gate for every head of attention.
     full_heads, full_head_dim, full_shared_kv : int, int, bool
         Key-value heads, their width, and one projection for keys and values, of full layers where windowed ones differ.
     side_width : int
@@ -126,6 +129,8 @@ class Architecture:
     out_groups: int = 1
     index_heads: int = 0
     index_dim: int = 0
+    index_weights: bool = True
+    head_gate: bool = False
     full_heads: int = 0
     full_head_dim: int = 0
     full_shared_kv: bool = False

@@ -41,6 +41,7 @@ def attention_ops(mixer: Attention, hidden: int, kernels: Kernels, *, causal: bo
         *_indexer(mixer, hidden, causal=causal),
         _core(mixer, kernels, causal=causal),
         *_output_gate(mixer),
+        *_head_gate(mixer, hidden),
         *_output(mixer, hidden, kernels),
     )
 
@@ -288,7 +289,7 @@ def _indexer(mixer: Attention, hidden: int, *, causal: bool) -> tuple[Op, ...]:
     projections = (
         ("index_q", mixer.q_rank or hidden, queries),
         ("index_k", hidden, mixer.index_dim),
-        ("index_weights", hidden, mixer.index_heads),
+        *((("index_weights", hidden, mixer.index_heads),) if mixer.index_weights else ()),
     )
     return (
         *(
@@ -327,7 +328,7 @@ def _core(mixer: Attention, kernels: Kernels, *, causal: bool) -> Op:
     # are kept. Dropout reads and writes the matrix once more.
     dropped = 1.0 if kernels.dropout else 0.0
     kept_fp32 = FP32_BYTES if kernels.softmax is Softmax.SEPARATE_FP32 else 0.0
-    gated_output = mixer.heads * mixer.v_dim if mixer.output_gate else 0
+    gated_output = mixer.heads * mixer.v_dim if mixer.output_gate or mixer.head_gate else 0
     return Op(
         name="core_attention",
         module="core_attn",
@@ -367,9 +368,38 @@ def _output_gate(mixer: Attention) -> tuple[Op, ...]:
     )
 
 
+def _head_gate(mixer: Attention, hidden: int) -> tuple[Op, ...]:
+    """A number for every head, made of the width, that its output is multiplied by."""
+    if not mixer.head_gate:
+        return ()
+    return (
+        Op(
+            name="head_gate",
+            module="attn",
+            kind=OpKind.GEMM,
+            split=Split.COLUMN,
+            k=hidden,
+            n=mixer.heads,
+            shared_input_elements_per_token=float(hidden),
+            dropped_by=("layernorm",),
+            parameters=hidden * mixer.heads,
+        ),
+        Op(
+            name="gated_heads",
+            module="attn",
+            kind=OpKind.MEMORY,
+            split=Split.HEADS,
+            traffic_elements_per_token=2.0 * mixer.heads * mixer.v_dim,
+            saved_elements_per_token=float(mixer.heads),  # the gate; core attention keeps the other factor
+            dropped_by=("attn",),
+        ),
+    )
+
+
 def _output(mixer: Attention, hidden: int, kernels: Kernels) -> tuple[Op, ...]:
     width = mixer.heads * mixer.v_dim
-    shared = kernels.flash_attention and not mixer.output_gate  # fused attention keeps its output already
+    # fused attention keeps its output already
+    shared = kernels.flash_attention and not (mixer.output_gate or mixer.head_gate)
     latent = mixer.out_rank * mixer.out_groups
     first = Op(
         name="proj_down" if latent else "proj",

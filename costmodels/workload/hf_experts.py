@@ -1,10 +1,11 @@
 """Hugging Face configurations of mixtures that differ from DeepSeek's in attention, or in where experts stand."""
 
 from dataclasses import replace
+from types import MappingProxyType
 
 from costmodels.workload.architecture import Architecture
 from costmodels.workload.fields import Fields
-from costmodels.workload.hf_dense import exaone4, llama, numbered_layers, window_of_types
+from costmodels.workload.hf_dense import exaone4, layer_letters, llama, numbered_layers, window_of_types
 from costmodels.workload.hf_moe import deepseek, granite_moe, routed_and_shared
 from costmodels.workload.hf_variants import sinking
 
@@ -100,6 +101,48 @@ def longcat(config: Fields) -> Architecture:
     base = deepseek(Fields({**config.values, **words}, config.where))
     router_bias = config.flag("router_bias", default=False)
     return replace(base, ffn_pattern="ed", shared_ffn=ffn, idle_experts=idle, router_bias=router_bias)
+
+
+def minimax_m3(config: Fields) -> Architecture:
+    """MiniMax-M3: an indexer in most layers chooses blocks of keys, experts with a shared one in most.
+
+    The release says by zeros and ones which layers are sparse and have experts, the class of Transformers by names.
+    """
+    layers = config.whole("num_hidden_layers", least=1)
+    stated = config.has("sparse_attention_config")
+    told = config.table("sparse_attention_config") if stated else Fields({}, config.where)
+    letters = {"full_attention": "f", "minimax_m3_sparse": "i"}
+    mixers = layer_letters(config, "layer_types", letters, layers)
+    mixers = mixers or numbered_layers(told, "sparse_attention_freq", "fi", layers) or "f" * layers
+    ffns = layer_letters(config, "mlp_layer_types", {"dense": "d", "sparse": "e"}, layers)
+    keys = _sparse_size(config, told, "block_size", 128) * _sparse_size(config, told, "topk_blocks", 16)
+    sparse = "i" in mixers
+    base = llama(Fields({**config.values, "layer_types": None}, config.where))
+    return replace(
+        base,
+        ffn=config.whole("dense_intermediate_size", default=base.ffn, least=1),
+        qk_norm=config.flag("use_qk_norm", default=True),
+        window=keys if sparse else 0,
+        mixer_pattern=mixers,
+        index_heads=_sparse_size(config, told, "num_index_heads", 4) if sparse else 0,
+        index_dim=_sparse_size(config, told, "index_dim", 128) if sparse else 0,
+        index_weights=False,
+        experts=config.whole("num_local_experts", least=1),
+        top_k=config.whole("num_experts_per_tok", least=1),
+        expert_ffn=base.ffn,
+        shared_ffn=config.whole("shared_intermediate_size", default=0),
+        ffn_pattern=ffns or numbered_layers(config, "moe_layer_freq", "de", layers),
+        mtp_layers=config.whole("num_nextn_predict_layers", default=0),
+    )
+
+
+_FLAT = MappingProxyType({"num_index_heads": "index_n_heads", "index_dim": "index_head_dim"})
+
+
+def _sparse_size(config: Fields, told: Fields, name: str, default: int) -> int:
+    """A size of MiniMax-M3's indexer: of the release's table, else of the class's flat field."""
+    flat = config.whole(_FLAT.get(name, f"index_{name}"), default=default, least=1)
+    return told.whole(f"sparse_{name}", default=flat, least=1)
 
 
 def step3(config: Fields) -> Architecture:

@@ -161,6 +161,28 @@ def _delta_layers(config: Fields, stated: Fields, layers: int) -> str:
     return found or "".join("f" if index and not index % 4 else "l" for index in range(layers))
 
 
+def bailing_hybrid(config: Fields) -> Architecture:
+    """Ling 3: Kimi's delta rule with gates straight from the width, latent attention with a gate for every head."""
+    group = config.whole("layer_group_size", default=6, least=1)
+    base = deepseek(Fields({**config.values, "layer_types": None}, config.where), first_dense=2)
+    heads = config.whole("linear_num_heads", default=base.heads, least=1)
+    dim = config.whole("linear_head_dim", "head_dim", default=128, least=1)
+    period = "".join("l" if (index + 1) % group else "f" for index in range(base.layers))
+    return replace(
+        base,
+        head_gate=True,
+        mtp_layers=config.whole("num_nextn_predict_layers", "num_mtp_layers", default=1),
+        mixer_pattern=window_of_types(config, base.layers)[1] or period,
+        linear_key_heads=heads,
+        linear_value_heads=heads,
+        linear_key_dim=dim,
+        linear_value_dim=dim,
+        channel_decay=True,
+        conv_width=config.whole("linear_conv_kernel_dim", "short_conv_kernel_size", default=4, least=1),
+        max_positions=config.whole("max_position_embeddings", "model_max_length", default=0),
+    )
+
+
 def olmo_hybrid(config: Fields) -> Architecture:
     """OLMo Hybrid: a gated delta rule in three layers of four, attention with norms over all heads in the other."""
     plain = llama(Fields({**config.values, "layer_types": None}, config.where))

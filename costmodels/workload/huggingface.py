@@ -23,6 +23,7 @@ FAMILIES: Final[Mapping[str, Callable[[Fields], Architecture]]] = MappingProxyTy
         "arcee": hf_variants.arcee,
         "arctic": hf_hybrids.arctic,
         "baichuan": hf_variants.baichuan,
+        "bailing_hybrid": hf_scans.bailing_hybrid,
         "bailing_moe": hf_experts.bailing_moe,
         "bailing_moe_v2": hf_experts.bailing_moe,
         "bamba": hf_hybrids.bamba,
@@ -90,6 +91,8 @@ FAMILIES: Final[Mapping[str, Callable[[Fields], Architecture]]] = MappingProxyTy
         "minimax": hf_scans.minimax,
         "minimax_m1": hf_scans.minimax,
         "minimax_m2": hf_moe.minimax_m2,
+        "minimax_m3": hf_experts.minimax_m3,
+        "minimax_m3_vl_text": hf_experts.minimax_m3,
         "minimax_text_01": hf_scans.minimax,
         "ministral": hf_dense.llama,
         "ministral3": hf_dense.llama,
@@ -138,7 +141,12 @@ FAMILIES: Final[Mapping[str, Callable[[Fields], Architecture]]] = MappingProxyTy
 """``model_type`` to the function that reads it."""
 
 _WRAPPERS: Final[Mapping[str, str]] = MappingProxyType(
-    {"gemma3": "gemma3_text", "gemma4": "gemma4_text", "llama4": "llama4_text"}
+    {
+        "gemma3": "gemma3_text",
+        "gemma4": "gemma4_text",
+        "llama4": "llama4_text",
+        "minimax_m3_vl": "minimax_m3_vl_text",
+    }
 )
 """Multi-modal types whose ``text_config`` need not name its own type; the towers beside it are not modelled."""
 
@@ -150,14 +158,11 @@ _UNLIKE_LAYERS: Final = "layers of unlike widths, each with a configuration of i
 _HEAD_GATES: Final = "gates for each head of attention and other heads in windowed layers"
 _NOT_MODELLED: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "bailing_hybrid": "gates for each head of latent attention",
         "bailing_moe_linear": "lightning attention with norms and gates by groups of heads",
         "deci": _UNLIKE_LAYERS,
         "deepseek_v4": "compressed keys and hyper-connections (the presets deepseek_v4_flash and _pro leave them out)",
         "gemma3n_text": "four residual streams and layers of unlike activations",
         "longt5": "an encoder that attends to blocks",
-        "minimax_m3": "attention to blocks of keys that an indexer chooses",
-        "minimax_m3_vl_text": "attention to blocks of keys that an indexer chooses",
         "recurrent_gemma": "gated linear recurrences",
         "rwkv": "recurrences of its own",
         "step3p5": _HEAD_GATES,
@@ -209,6 +214,7 @@ _WORDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 _SAME: Final = (
     *_WORDS.values(),
     ("n_shared_experts", "num_shared_experts"),
+    ("num_nextn_predict_layers", "num_mtp_layers"),
     ("mlp_layer_types", "first_k_dense_replace"),
     ("max_position_embeddings", "model_max_length", "n_positions", "n_ctx", "max_seq_len", "seq_length"),
     ("hidden_act", "activation_function", "mlp_hidden_act", "activation", "hidden_activation"),

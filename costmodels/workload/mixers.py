@@ -110,6 +110,8 @@ def _attention(facts: "Architecture", letter: str) -> Attention:
         out_groups=facts.out_groups,
         index_heads=facts.index_heads if letter == "i" else 0,
         index_dim=facts.index_dim if letter == "i" else 0,
+        index_weights=facts.index_weights,
+        head_gate=facts.head_gate,
         bidirectional=letter == "B",
     )
 

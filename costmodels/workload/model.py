@@ -26,8 +26,9 @@ class Attention:
     ``out_groups`` blocks of rank ``out_rank``, and one projection for keys and values (``shared_kv``; DeepSeek-V4).
     Without ``own_kv`` keys and values are those of an earlier layer (cross-layer attention, Gemma 4, Hunyuan-Large).
     ``index_heads`` of width ``index_dim`` score all keys to choose those that are attended to (sparse attention of
-    DeepSeek-V3.2); as many keys as are chosen stand as the window. ``bidirectional``: every token attends to all.
-    ``position_bias`` counts the learned biases of relative positions, of all heads together (T5).
+    DeepSeek-V3.2); as many keys as are chosen stand as the window. Without ``index_weights`` their scores are not
+    weighed by head. ``head_gate``: the width gates every head's output by one number. ``bidirectional``: every token
+    attends to all. ``position_bias`` counts the learned biases of relative positions, of all heads together (T5).
     """
 
     kind: AttentionKind = AttentionKind.GROUPED
@@ -52,6 +53,8 @@ class Attention:
     out_groups: int = 1
     index_heads: int = 0
     index_dim: int = 0
+    index_weights: bool = True
+    head_gate: bool = False
     bidirectional: bool = False
     position_bias: int = 0
 

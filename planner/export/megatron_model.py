@@ -135,6 +135,8 @@ def _block(model: ModelSpec, kind: object) -> LayerKind:
 def _attention(model: ModelSpec, kinds: list[LayerKind]) -> Attention:
     """The attention of every layer but for its window."""
     found = {replace(kind.mixer, window=0) for kind in kinds if isinstance(kind.mixer, Attention)}
+    if any(attention.head_gate for attention in found):
+        raise no_flag(model, "a gate for every head of attention", "attention without gates, or gated by element")
     if any(attention.index_heads for attention in found):
         raise no_flag(model, "an indexer that chooses the keys of attention", "attention to all keys or to a window")
     if not found:
