@@ -99,6 +99,8 @@ def test_options_after_the_file_win(tmp_path):
 def test_yaml_of_flags_and_of_sections():
     flags = "ENV_VARS:\n  A: 1\nMODEL_ARGS:\n  --num-layers: 80\n  --bf16: true\n  --swiglu: false\n"
     assert list(yaml_overrides(flags, "x")) == ["--num-layers", "80", "--bf16"]
+    schedule = 'MODEL_ARGS:\n  --step-batch-size-schedule: "0:384 200B:768"\n  --spec: a b\n'
+    assert list(yaml_overrides(schedule, "x")) == ["--step-batch-size-schedule", "0:384 200B:768", "--spec", "a", "b"]
     sections = "model:\n  tensor_model_parallel_size: 2\n  recompute_modules: [core_attn, moe]\n  pp_layout: null\n"
     assert list(yaml_overrides(sections, "x")) == [
         "model.tensor_model_parallel_size=2",

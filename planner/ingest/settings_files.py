@@ -10,6 +10,9 @@ from typing import Any, Final
 import yaml
 
 from hardware.errors import InputError
+from planner.ingest.options import megatron_options
+from planner.request import Framework
+from planner.rules.table import NEWEST
 
 MOST_YAML_EVENTS: Final = 20_000
 MOST_NESTING: Final = 20
@@ -47,12 +50,16 @@ def _flag_words(flags: Mapping[Any, Any]) -> Iterator[str]:
             continue
         yield str(name)
         if value is not True:
-            yield from map(str, value if isinstance(value, list) else _flag_values(value))
+            yield from map(str, value if isinstance(value, list) else _flag_values(str(name), value))
 
 
-def _flag_values(value: object) -> list[object]:
-    """Values of one flag: ``2 2`` and ``[2 2]`` are two, as the scripts that read this form take them apart."""
-    if not isinstance(value, str) or " " not in value.strip():
+def _flag_values(name: str, value: object) -> list[object]:
+    """Values of one flag: ``2 2`` and ``[2 2]`` are two, as the scripts that read this form take them apart.
+
+    An option that takes one value has it whole, such as a schedule of batches.
+    """
+    option = megatron_options(NEWEST[Framework.MEGATRON]).get(name)
+    if not isinstance(value, str) or " " not in value.strip() or (option is not None and option.values == "1"):
         return [value]
     try:
         return [*shlex.split(re.sub(r"^\[(.*)\]$", r"\1", value.strip()))]
