@@ -33,8 +33,8 @@ class Architecture:
         Name of the line of models, for reports.
     heads, kv_heads, head_dim, value_dim : int
         Attention heads; 0 kv heads: as many as heads; 0 head_dim: ``hidden / heads``; 0 value_dim: as head_dim.
-    ffn, gated, ffn_bias : int, bool, bool
-        Width of dense feed-forward parts; whether gated; whether biased.
+    ffn, gated, ffn_bias, activation_parameters : int, bool, bool, int
+        Width of dense feed-forward parts; whether gated; whether biased; numbers that their activation learns.
     norm : str
         ``rms`` (weights), ``layer`` (weights and biases) or ``bare`` (neither).
     norms_per_layer : int
@@ -106,6 +106,7 @@ class Architecture:
     ffn: int = 0
     gated: bool = True
     ffn_bias: bool = False
+    activation_parameters: int = 0
     norm: str = "rms"
     norms_per_layer: int = 0
     qkv_bias: bool = False
@@ -303,7 +304,8 @@ class Architecture:
 
     def _ffn(self, letter: str) -> Ffn | None:
         if letter == "d":
-            return DenseFfn(hidden=self.ffn, gated=self.gated, bias=self.ffn_bias)
+            learned = self.activation_parameters
+            return DenseFfn(hidden=self.ffn, gated=self.gated, bias=self.ffn_bias, activation_parameters=learned)
         if letter == "e":
             return MoeFfn(
                 experts=self.experts,

@@ -82,6 +82,7 @@ def _mlp_ops(
             saved_elements_per_token=_activation_input(ffn) * ffn.hidden,
             made_elements_per_token=_activated_gate(ffn, kernels) * ffn.hidden,
             dropped_by=(module, *outer),
+            parameters=ffn.activation_parameters,
         ),
         Op(
             name=f"{prefix}fc2",

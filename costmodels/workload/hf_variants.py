@@ -59,8 +59,10 @@ def olmo2(config: Fields) -> Architecture:
 
 
 def apertus(config: Fields) -> Architecture:
-    """Apertus: query and key norms, no gate (xIELU)."""
-    return replace(llama(config), qk_norm=config.flag("qk_norm", default=True), gated=False)
+    """Apertus: query and key norms, no gate; xIELU learns a slope on either side of zero."""
+    learned = 2 if config.text("hidden_act", default="xielu") == "xielu" else 0
+    qk_norm = config.flag("qk_norm", default=True)
+    return replace(llama(config), qk_norm=qk_norm, gated=False, activation_parameters=learned)
 
 
 def glm4(config: Fields) -> Architecture:

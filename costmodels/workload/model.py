@@ -125,11 +125,15 @@ class SideBySide:
 
 @dataclass(frozen=True, kw_only=True)
 class DenseFfn:
-    """A dense feed-forward block; ``gated`` has two input projections (SwiGLU, GeGLU)."""
+    """A dense feed-forward block; ``gated`` has two input projections (SwiGLU, GeGLU).
+
+    ``activation_parameters`` are numbers that the activation learns (xIELU has two).
+    """
 
     hidden: int
     gated: bool
     bias: bool = False
+    activation_parameters: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
