@@ -8,10 +8,10 @@ import signal
 import subprocess
 import sys
 import threading
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
+from sweep_jobs import broken, double, ending, large, refused, where
 
 from hardware.errors import InputError
 from planner.question import Question
@@ -19,59 +19,21 @@ from planner.sweeps.sweep import run_sweep
 from planner.sweeps.workers import answers_of
 
 PATIENCE_S = 60
-LARGE = 1 << 20
-"""Bytes of an answer that no pipe takes at once: its worker waits in the middle of it until somebody reads."""
 QUESTIONS = tuple(
     Question(model="llama3_8b", cluster="dgx-h100:1", global_batch=batch, seq=4096, fixed=("tp=2", "pp=1"))
     for batch in (8, 16, 24, 32)
 )
 SHIELDED = """
-from test_sweep_workers import shielded
+from sweep_jobs import shielded
 from planner.sweeps.workers import answers_of
 assert all(answer for _, answer in answers_of(shielded, [(1,), (2,)], 2))
 """
 INTERRUPTED = """
-from test_sweep_workers import large
+from sweep_jobs import large
 from planner.sweeps.workers import answers_of
 for number, answer in answers_of(large, [(one,) for one in range(10_000)], 3):
     print(number, flush=True)
 """
-
-
-def large(_):
-    return bytes(LARGE)
-
-
-def double(number):
-    return 2 * number
-
-
-def shielded(_):
-    return signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
-
-
-def where(_):
-    return os.getpid()
-
-
-def refused(number):
-    raise InputError(f"{number}", allowed="another number", where="job")
-
-
-def broken(number):
-    raise ZeroDivisionError(f"job {number}")
-
-
-def ending(number):
-    """Answer the first job; end in the middle of writing the answer to the next."""
-
-    def half(connection, part):
-        os.write(connection.fileno(), part[: len(part) // 2])
-        os._exit(9)
-
-    if number:
-        Connection._send = half
-    return number
 
 
 @pytest.fixture
