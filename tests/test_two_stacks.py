@@ -70,9 +70,9 @@ def test_pipelines_and_context_parallelism_are_refused() -> None:
 
 
 def test_a_plan_has_one_stage() -> None:
-    """T5 3B on a machine: replicas that shard their states; no layout with a pipeline is offered."""
-    job = job_of(Framework.NONE, "bf16", global_batch=64, seq=512)
-    request = PlanRequest(model=model("t5_3b"), cluster=cluster("dgx-a100:1"), job=job, framework=Framework.NONE)
+    """T5 on four GPUs: no layout with a pipeline or context parallelism is offered."""
+    job = job_of(Framework.NONE, "bf16", global_batch=4, seq=128)
+    request = PlanRequest(model=model("t5_small"), cluster=cluster("hgx-a100-4:1"), job=job, framework=Framework.NONE)
     found = plan(request)
     layouts = [ranked.layout for ranked in found.layouts]
     assert layouts
