@@ -38,6 +38,7 @@ from planner.placement.slow_devices import SlowDevice, slow_devices, without_slo
 from planner.plan_report import PlanReport, RankedLayout, RankPlace, SearchProof
 from planner.request import Framework, Objective, PlanRequest
 from planner.search.islands import IslandSearch
+from planner.search.larger_chunks import with_larger_chunks
 from planner.search.objective import check_objective, objective_value
 from planner.search.refine import best_of_grid, layout_of, with_best_split
 from planner.search.spans import RANKS_CUT, SPLITS_CUT, Span, late, spans
@@ -99,14 +100,18 @@ def plan(request: PlanRequest, constants: Constants | None = None) -> PlanReport
     until_s = started + PLACED_SHARE * request.time_limit_s
     wanted = _shown(request) * (1 if request.objective is Objective.TIME else THRIFTY_AMONG)
     lean_until_s = started + LEAN_SHARE * request.time_limit_s
-    lean = _without_slow_nodes(request, constants, slow_devices(pricings), lean_until_s, wanted)
+    slow = slow_devices(pricings)
+    lean = _without_slow_nodes(request, constants, slow, lean_until_s, wanted)
     priced: list[tuple[Layout, LayoutCost]] = []
     cool: dict[Layout, PlacedLayout] = {}
     placed: dict[Layout, PlacedLayout] = {}
+    kin: dict[Layout, Layout] = {}  # layouts with larger chunks, and those they were made of
     while True:
         tally, found = _found(request, pricings, deadline, wanted)
         priced = _distinct([*priced, *found])  # a later round that the time limit cuts may find fewer
         new = [pair for pair in (*priced, *lean) if pair[0] not in cool]
+        new, likes = _with_larger_chunks(request, pricings, new) if slow else (new, {})
+        kin |= likes
         cool |= _in_best_orders(request, pricings, new, deadline)
         placed = place_all(request, pricings, cool, placed, until_s) if by_device(request) else cool
         if _covered(request, tally, found, placed) or late(until_s):
@@ -116,7 +121,7 @@ def plan(request: PlanRequest, constants: Constants | None = None) -> PlanReport
         placed = scatter_best(request, pricings, placed, deadline)
     if late(until_s):
         tally.cut[RANKS_CUT] += sum(layout not in placed or placed[layout].cut for layout in cool)
-    ranked = _ranked(request, pricings, one_order_each(request, placed))
+    ranked = _ranked(request, pricings, one_order_each(request, placed, kin))
     infeasible = None if ranked else explain_infeasible(request, pricings, tally)
     unconstrained_s = _unconstrained_s(request, pricings, ranked, deadline)
     return PlanReport(
@@ -200,6 +205,15 @@ def _without_slow_nodes(
         for number, part in enumerate(parts)
         for pair in _island_alone(lean, pricings, number, part, deadline, wanted)[1]
     ]
+
+
+def _with_larger_chunks(
+    request: PlanRequest, pricings: Sequence[Pricing], priced: Sequence[tuple[Layout, LayoutCost]]
+) -> tuple[list[tuple[Layout, LayoutCost]], dict[Layout, Layout]]:
+    """Layouts and their likes with larger chunks, each once; and which layout a like was made of."""
+    of = {like: given for given, _ in priced for like in with_larger_chunks(request, pricings, given)}
+    likes = {like: given for like, given in of.items() if like not in dict(priced)}
+    return [*priced, *((like, price_layout(pricings, like)) for like in likes)], likes
 
 
 def _in_best_orders(

@@ -128,6 +128,7 @@ SEARCH = {
     "stragglers?": {
         "devices": [{"node": int, "gpu": int, "pace": float}],
         "healthy_s": float, "as_is_s": float, "replanned_s": float, "left_out": [int], "without_s": float,
+        "cut": bool,
     },
     "rebalance?": {"now_s": float, "gain": float, "restart_s": float, "payback_steps": int},
     "port?": {

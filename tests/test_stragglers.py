@@ -3,9 +3,11 @@
 import json
 import math
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from small_requests import asked
 from typer.testing import CliRunner
 
@@ -23,6 +25,7 @@ from planner.layouts.explicit import ExplicitLayout, layout_of
 from planner.placement.slow_devices import SlowDevice, slow_devices, with_like_devices, without_slow_nodes
 from planner.plan_report import RankPlace
 from planner.planning import estimate, plan, pricings_of
+from planner.report.device_text import straggler_section
 from planner.request import Objective, PlanRequest
 
 
@@ -229,3 +232,30 @@ def test_words_that_are_missing_or_too_many(words: list[str]) -> None:
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 2
     assert "plan: " in result.output
+
+
+def test_a_slow_node_is_planned_with_chunks_that_can_give_layers_away() -> None:
+    """One layer a chunk has the least bubble and cannot follow a slow node; one chunk a stage, split by hand, can."""
+    slow = tuple(DeviceState(node=1, gpu=gpu, speed=0.6) for gpu in range(8))
+    pins = ("tp=8", "pp=4", "micro_batch=1", "zero=1")
+    request = asked("llama2_7b", cluster="dgx-a100:4", global_batch=64, seq=4096, fixed=pins, top=3)
+    request = with_devices(request, *slow)
+    report = plan(request)
+    by_hand = estimate(request, layout_of(request, ExplicitLayout(tp=8, pp=4, layers_per_stage="9,5,9,9")))
+    best = report.layouts[0]
+    assert best.cost.step.total_s <= by_hand.cost.step.total_s * (1.0 + 1e-4)
+    assert [ranked.layout.gpus for ranked in report.layouts].count(32) == 1  # one for a grid
+
+
+def test_what_the_time_limit_left_unsearched_is_not_said_to_be_infeasible() -> None:
+    request = with_devices(piped(tp=8, pp=1), DeviceState(node=1, gpu=0, speed=0.25))
+    report = plan(request)
+    late = replace(report, search=replace(report.search, wall_s=request.time_limit_s))
+    found = stragglers(late)
+    assert found is not None
+    assert (found.cut, found.without_s) == (True, 0.0)
+    told = StringIO()
+    Console(width=200, file=told).print(straggler_section(found))
+    text = told.getvalue()
+    assert "nothing fits" not in text
+    assert "not searched without node 1" in text

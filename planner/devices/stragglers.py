@@ -19,7 +19,7 @@ class Stragglers:
     devices : tuple of SlowDevice
         Slowest first.
     healthy_s : float
-        The best layout if the slow devices were like the others [s].
+        The best layout if the slow devices were like the others [s]; where ``cut``, the first of the report there.
     as_is_s : float
         That layout, ranks in order, on the cluster as it is [s].
     replanned_s : float
@@ -28,6 +28,8 @@ class Stragglers:
         Nodes without which the cluster has no slow device.
     without_s : float
         The best layout without those nodes [s]; 0.0 where nothing fits, no node is left, or no time to search.
+    cut : bool
+        Whether no time was left to search for the layouts of ``healthy_s`` and ``without_s``.
     """
 
     devices: tuple[SlowDevice, ...]
@@ -36,6 +38,7 @@ class Stragglers:
     replanned_s: float
     left_out: tuple[int, ...]
     without_s: float
+    cut: bool
 
 
 def stragglers(report: PlanReport) -> Stragglers | None:
@@ -69,6 +72,7 @@ def stragglers(report: PlanReport) -> Stragglers | None:
         replanned_s=report.layouts[0].cost.step.total_s,
         left_out=tuple(sorted({device.node for device in slow})),
         without_s=_without_s(replace(request, top=1, time_limit_s=limit_s), slow),
+        cut=not limit_s,
     )
 
 

@@ -92,13 +92,27 @@ def in_usual_order(layout: Layout) -> Layout:
     return replace(layout, rank_order=RankOrder.DP_INSIDE)
 
 
-def one_order_each(request: PlanRequest, placed: Mapping[Layout, PlacedLayout]) -> tuple[PlacedLayout, ...]:
-    """Of the orders of ranks that were placed the best for each layout; ties keep the first."""
+def one_order_each(
+    request: PlanRequest, placed: Mapping[Layout, PlacedLayout], kin: Mapping[Layout, Layout] = MappingProxyType({})
+) -> tuple[PlacedLayout, ...]:
+    """Of the orders of ranks that were placed the best for each layout and its kin; ties keep the first.
+
+    Parameters
+    ----------
+    request : PlanRequest
+        Its objective decides.
+    placed : mapping of Layout to PlacedLayout
+        By the layout given.
+    kin : mapping of Layout to Layout
+        Layouts that stand for the same grid as another: that other.
+    """
     best: dict[Layout, PlacedLayout] = {}
     for given, one in placed.items():
-        held = best.setdefault(in_usual_order(given), one)
+        usual = in_usual_order(given)
+        grid = kin.get(usual, usual)
+        held = best.setdefault(grid, one)
         if objective_value(request, one.layout, one.cost) < objective_value(request, held.layout, held.cost):
-            best[in_usual_order(given)] = one
+            best[grid] = one
     return tuple(best.values())
 
 

@@ -23,17 +23,19 @@ def straggler_section(found: Stragglers) -> RenderableType:
     """Return what the slow devices of a cluster cost as they are, placed anew, and left out."""
     nodes = listed([f"node {node}" for node in found.left_out[:MOST_SHOWN]])
     more = f" and {len(found.left_out) - MOST_SHOWN} more" if len(found.left_out) > MOST_SHOWN else ""
+    like = "rank 1 above" if found.cut else "the best layout"
+    if found.without_s:
+        without = f"{_against(found.without_s, found.healthy_s)}: without {nodes}{more}"
+    elif found.cut:
+        without = f"not searched without {nodes}{more} in the time limit; a longer --time-limit does"
+    else:
+        without = f"nothing fits without {nodes}{more}"
     rows = [
         ("slow", _slow(found.devices)),
-        ("all healthy", f"{seconds(found.healthy_s)}: the best layout if the slow devices were like the others"),
+        ("all healthy", f"{seconds(found.healthy_s)}: {like} if the slow devices were like the others"),
         ("as it is", f"{_against(found.as_is_s, found.healthy_s)}: that layout, ranks in order"),
         ("planned anew", f"{_against(found.replanned_s, found.healthy_s)}: rank 1 above"),
-        (
-            "left out",
-            f"{_against(found.without_s, found.healthy_s)}: without {nodes}{more}"
-            if found.without_s
-            else f"nothing fits without {nodes}{more}",
-        ),
+        ("left out", without),
     ]
     return section("Slow devices", labelled(rows))
 

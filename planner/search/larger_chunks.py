@@ -1,0 +1,60 @@
+"""Layouts with fewer and larger virtual chunks, whose layers can follow the paces of unlike accelerators.
+
+Without slow devices the smallest chunks win, as they have the least bubble. A stage of one-layer chunks cannot give
+layers to another one, though: what an uneven pace asks for has no legal split there.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from costmodels.layout import Layout
+from costmodels.price import price_layout
+from costmodels.pricing import Pricing
+from costmodels.results import Verdict
+from planner.layouts.build import on_island, uniform_layout
+from planner.layouts.expand import pinned_virtual, splits_freely
+from planner.layouts.splits import even_chunks
+from planner.request import PlanRequest
+from planner.rules import broken_rules
+
+LAYERS_OF_A_CHUNK: Final = 4  # of chunks that can lose and gain layers in quarters of their time
+
+
+def with_larger_chunks(request: PlanRequest, pricings: Sequence[Pricing], layout: Layout) -> tuple[Layout, ...]:
+    """Return a layout's likes with one chunk a stage, and with the fewest layers a chunk that splits well.
+
+    Parameters
+    ----------
+    request : PlanRequest
+        Splits must be legal in its framework; a pinned virtual degree leaves no others.
+    pricings : sequence of Pricing
+        One per island.
+    layout : Layout
+        Of one strategy on one island; others have no likes.
+
+    Returns
+    -------
+    tuple of Layout
+        Up to two, split evenly and no riskier than the layout; none where it has one chunk a stage.
+    """
+    used = {run.strategy for stage in layout.stages for run in stage.strategies}
+    islands = {stage.island for stage in layout.stages}
+    if layout.vpp == 1 or len(used) > 1 or len(islands) > 1 or pinned_virtual(request) or not splits_freely(request):
+        return ()
+    layers = sum(sum(stage.layers_per_chunk) for stage in layout.stages)
+    verdict = price_layout(pricings, layout).heaviest.verdict
+    found = []
+    for chunks in dict.fromkeys((1, layers // (layout.pp * LAYERS_OF_A_CHUNK))):
+        if not 1 <= chunks < layout.vpp:
+            continue
+        split = uniform_layout(
+            layout.first,
+            even_chunks(layers, layout.pp, chunks),
+            micro_batch=layout.micro_batch,
+            num_microbatches=layout.num_microbatches,
+        )
+        other = on_island(split, next(iter(islands)))
+        legal = not broken_rules(other, request)
+        if legal and price_layout(pricings, other).heaviest.verdict in (Verdict.FITS, verdict):
+            found.append(other)
+    return tuple(found)
