@@ -19,7 +19,7 @@ from costmodels.layer_costs import PartCosts
 from costmodels.memory.states import LocalParameters
 from costmodels.overlap import Overlap, exposed_s
 from costmodels.pipeline.graph import Transfers
-from costmodels.pipeline.schedules import positions
+from costmodels.pipeline.schedules import PipelineSpec, positions
 from costmodels.pipeline.simulate import default_transfers, makespan
 from costmodels.positions import Contents, added_up
 from costmodels.pricing import Pricing
@@ -232,15 +232,19 @@ def _with_turns(work: StageWork, costs: Sequence[PartCosts], contents: Contents)
     return replace(work, forward_s=passes[0], backward_s=passes[1])
 
 
-def staircase_bound_s(work: StageWork, contents: Contents) -> Floats:
+def staircase_bound_s(work: StageWork, spec: PipelineSpec) -> Floats:
     """Lower bound on the makespan of given stages, much cheaper than the schedule; shape (R,).
 
     Stage i works ``m t_i``, begins after the first chunks of the stages before it and ends before their backwards:
-    ``T >= m t_i + sum_{j<i} (f_j0 + b_j0)``. Holds for every schedule that fills forwards from stage 0.
+    ``T >= m t_i + sum_{j<i} (f_j0 + b_j0)``. Holds for every schedule that fills forwards from stage 0 and does not
+    split the backward pass: where it does, what is left of a stage's runs beside those of the stages before it,
+    ``T >= m t_i``.
     """
     both = work.forward_all_s + work.backward_all_s
+    if spec.schedule.splits_backward:
+        return np.asarray(spec.num_microbatches * both.sum(axis=2).max(axis=1))
     before = np.cumsum(both[:, :, 0], axis=1) - both[:, :, 0]
-    bound: Floats = (contents.spec.num_microbatches * both.sum(axis=2) + before).max(axis=1)
+    bound: Floats = (spec.num_microbatches * both.sum(axis=2) + before).max(axis=1)
     return bound
 
 

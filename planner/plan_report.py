@@ -1,6 +1,6 @@
 """What a search answers, as frozen values: ranked layouts, counts, bounds and proof."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from costmodels.layout import Layout
 from costmodels.results import Evidence, LayoutCost
@@ -32,13 +32,15 @@ class RankedLayout:
 
     ``placement`` is empty where ranks are in order on the islands of their stages: on one island rank r is on GPU
     r mod g of node r // g. ``in_order`` is the price with that placement, where another was looked for, else None.
-    ``why`` says in one line what it loses to the layout before it.
+    ``why`` says in one line what it loses to the layout before it. ``choices`` are those that were tried, by name, as
+    this layout has them; empty where nothing was tried.
     """
 
     layout: Layout
     cost: LayoutCost
     evidence: Evidence
     why: str = ""
+    choices: tuple[tuple[str, str], ...] = ()
     placement: tuple[RankPlace, ...] = ()
     in_order: InOrder | None = None
 
@@ -91,3 +93,11 @@ class PlanReport:
     infeasible: Infeasibility | None = None
     unconstrained_s: float = 0.0
     notes: tuple[str, ...] = ()
+
+    def request_of(self, ranked: RankedLayout) -> PlanRequest:
+        """Return the request that one of the layouts answers: that of its variant, where several were tried."""
+        return self.request.with_choices(ranked.choices)
+
+    def about(self, ranked: RankedLayout) -> "PlanReport":
+        """Return the report as the answer to the request of one of its layouts."""
+        return replace(self, request=self.request_of(ranked))

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from costmodels.layout import Layout
@@ -10,7 +10,7 @@ from costmodels.placement import Placement
 from costmodels.power.node import capped_island
 from costmodels.price import price_layout
 from costmodels.pricing import Constants, Pricing
-from costmodels.results import LayoutCost
+from costmodels.results import LayoutCost, Verdict
 from hardware.cluster import Island
 from hardware.segments import in_segments
 from planner.bounds.mixed_layers import mixed_bound_s
@@ -39,7 +39,8 @@ from planner.plan_report import PlanReport, RankedLayout, RankPlace, SearchProof
 from planner.request import Framework, Objective, PlanRequest
 from planner.search.islands import IslandSearch
 from planner.search.larger_chunks import with_larger_chunks
-from planner.search.objective import check_objective, objective_value
+from planner.search.merge import Answer, is_safe, limit_s, merged
+from planner.search.objective import check_objective, objective_value, why_slower
 from planner.search.refine import best_of_grid, layout_of, with_best_split
 from planner.search.spans import RANKS_CUT, SPLITS_CUT, Span, late, spans
 from planner.search.stage_ilp import StageShape
@@ -94,6 +95,47 @@ def plan(request: PlanRequest, constants: Constants | None = None) -> PlanReport
         The request contradicts itself.
     """
     check_objective(request)
+    return _of_variants(request, constants) if request.variants else _searched(request, constants)[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Before:
+    """What is known before a search: a time [s] beyond which nothing is wanted, and whether anything fits safely.
+
+    ``explain``: say why nothing is feasible, if nothing is.
+    """
+
+    limit_s: float = float("inf")
+    safe: bool = False
+    explain: bool = True
+
+
+_NOTHING_BEFORE: Final = _Before()
+
+
+def _of_variants(request: PlanRequest, constants: Constants | None) -> PlanReport:
+    """Search the variants of a request one after the other, each in its share of the time that is left."""
+    started = time.monotonic()
+    end_s = started + request.time_limit_s
+    every, answers = Tally(accepted=Verdict.FITS, wanted=request.top), list[Answer]()
+    for number, variant in enumerate(request.variants):
+        share_s = max(end_s - time.monotonic(), 0.0) / (len(request.variants) - number)
+        safe = any(is_safe(ranked) for answer in answers for ranked in answer.report.layouts)
+        before = _Before(limit_s=limit_s(request, answers), safe=safe, explain=False)
+        report, tally = _searched(replace(request.of(variant), time_limit_s=share_s), constants, before)
+        every.absorb(tally)
+        answers.append(Answer(variant=variant, report=report))
+    report = merged(request, answers)
+    if not report.layouts:
+        alone = _searched(request.of(request.variants[0]), constants)[0]
+        return replace(alone, request=request, rejected=report.rejected)
+    return replace(report, search=_proof(every, report.layouts, time.monotonic() - started))
+
+
+def _searched(
+    request: PlanRequest, constants: Constants | None, before: _Before = _NOTHING_BEFORE
+) -> tuple[PlanReport, Tally]:
+    """Search for the layouts of a request without variants; with what was seen."""
     started = time.monotonic()
     pricings = pricings_of(request, constants)
     deadline = started + request.time_limit_s
@@ -107,7 +149,7 @@ def plan(request: PlanRequest, constants: Constants | None = None) -> PlanReport
     placed: dict[Layout, PlacedLayout] = {}
     kin: dict[Layout, Layout] = {}  # layouts with larger chunks, and those they were made of
     while True:
-        tally, found = _found(request, pricings, deadline, wanted)
+        tally, found = _found(request, pricings, deadline, wanted, before)
         priced = _distinct([*priced, *found])  # a later round that the time limit cuts may find fewer
         new = [pair for pair in (*priced, *lean) if pair[0] not in cool]
         new, likes = _with_larger_chunks(request, pricings, new) if slow else (new, {})
@@ -122,9 +164,9 @@ def plan(request: PlanRequest, constants: Constants | None = None) -> PlanReport
     if late(until_s):
         tally.cut[RANKS_CUT] += sum(layout not in placed or placed[layout].cut for layout in cool)
     ranked = _ranked(request, pricings, one_order_each(request, placed, kin))
-    infeasible = None if ranked else explain_infeasible(request, pricings, tally)
+    infeasible = None if ranked or not before.explain else explain_infeasible(request, pricings, tally)
     unconstrained_s = _unconstrained_s(request, pricings, ranked, deadline)
-    return PlanReport(
+    report = PlanReport(
         request=request,
         layouts=ranked,
         search=_proof(tally, ranked, time.monotonic() - started),
@@ -133,25 +175,27 @@ def plan(request: PlanRequest, constants: Constants | None = None) -> PlanReport
         unconstrained_s=unconstrained_s,
         notes=_notes(request, pricings),
     )
+    return report, tally
 
 
 def _found(
-    request: PlanRequest, pricings: Sequence[Pricing], deadline: float, wanted: int
+    request: PlanRequest, pricings: Sequence[Pricing], deadline: float, wanted: int, before: _Before
 ) -> tuple[Tally, list[tuple[Layout, LayoutCost]]]:
     """Search islands alone, and all of them together; prices know nothing of heat and of single devices."""
     alone = _unlike(pricings)
     count = len(alone) + (len(pricings) > 1)
     parts = spans(time.monotonic(), deadline, count, placed=by_device(request), mixed=request.framework in PER_LAYER)
-    tally, priced = _island_alone(request, pricings, alone[0], parts[0], deadline, wanted)
+    look = _Look(until_s=deadline, wanted=wanted, before=before)
+    tally, priced = _island_alone(request, pricings, alone[0], parts[0], look)
     for number, (island, part) in enumerate(zip(alone[1:], parts[1:], strict=False), start=1):
         if late(deadline):
             tally.pruned[ISLANDS_CUT] += len(alone) - number
             tally.open_bound_s = 0.0  # nothing is known of them
             break
-        other, more = _island_alone(request, pricings, island, part, deadline, wanted)
+        other, more = _island_alone(request, pricings, island, part, look)
         tally.absorb(other)
         priced += more
-    if len(pricings) > 1:
+    if len(pricings) > 1 and not request.always_piped:  # those know 1F1B and interleaving alone
         known = [cost.step.total_s for _, cost in priced]
         together = IslandSearch(request, pricings, known, parts[-1].end_s)
         priced += [(plan.layout, plan.cost) for plan in together.run()]
@@ -203,7 +247,7 @@ def _without_slow_nodes(
     return [
         pair
         for number, part in enumerate(parts)
-        for pair in _island_alone(lean, pricings, number, part, deadline, wanted)[1]
+        for pair in _island_alone(lean, pricings, number, part, _Look(until_s=deadline, wanted=wanted))[1]
     ]
 
 
@@ -272,7 +316,7 @@ def _unconstrained_s(
     Not asked of frameworks that allow it anyway, and of stages with more GPUs than the ILP is meant for; given up
     after a few seconds.
     """
-    if not ranked or request.framework in PER_LAYER or len(pricings) > 1:
+    if not ranked or request.framework in PER_LAYER or len(pricings) > 1 or request.always_piped:
         return 0.0
     best = ranked[0]
     if best.layout.stages[0].gpus > MOST_STAGE_GPUS or not request.model.hidden:
@@ -354,14 +398,22 @@ def _places(request: PlanRequest, placed: PlacedLayout) -> tuple[RankPlace, ...]
     return rank_places(placed.placement, request.cluster, placed.layout.stages[0].island)
 
 
-def _island_alone(
-    request: PlanRequest, pricings: Sequence[Pricing], island: int, span: Span, until_s: float, wanted: int = 0
-) -> tuple[Tally, list[tuple[Layout, LayoutCost]]]:
-    """Search one island by itself: its best grids with their best splits, and mixed strategies where allowed.
+@dataclass(frozen=True, kw_only=True)
+class _Look:
+    """How an island is searched: grids to keep, and a moment; of those kept one is followed to the end beyond it."""
 
-    Of the grids kept one at least is followed to the end, the others until ``until_s``.
-    """
-    tally = UniformSearch(request, pricings[island], wanted=wanted, deadline=span.grids_s).run()
+    until_s: float
+    wanted: int
+    before: _Before = _NOTHING_BEFORE
+
+
+def _island_alone(
+    request: PlanRequest, pricings: Sequence[Pricing], island: int, span: Span, look: _Look
+) -> tuple[Tally, list[tuple[Layout, LayoutCost]]]:
+    """Search one island by itself: its best grids with their best splits, and mixed strategies where allowed."""
+    before, until_s = look.before, look.until_s
+    search = UniformSearch(request, pricings[island], wanted=look.wanted, limit_s=before.limit_s, deadline=span.grids_s)
+    tally = search.run((Verdict.FITS,)) if before.safe else search.run()
     chosen = sorted(tally.best.values(), key=lambda candidate: candidate.order)[: tally.wanted]
     if request.objective is not Objective.TIME:
         chosen = _thriftiest(request, pricings[island], chosen)
@@ -372,7 +424,7 @@ def _island_alone(
             break
         priced.append(best_of_grid(request, pricings[island], tally, candidate.key, span.splits_s))
     tally.open_bound_s = min(tally.open_bound_s, tally.threshold_s())  # of grids that were priced and not kept
-    if request.framework in PER_LAYER:
+    if request.framework in PER_LAYER and not request.always_piped:
         shapes = [candidate_shape(candidate) for candidate in chosen[:MIXED_SHAPES]]
         mixed = mixed_plans(request, pricings[island], shapes, span.end_s)
         priced = _distinct([*priced, *((plan.layout, plan.cost) for plan in mixed)])
@@ -412,22 +464,6 @@ def _ranked(
 def _distinct(priced: Sequence[tuple[Layout, LayoutCost]]) -> list[tuple[Layout, LayoutCost]]:
     """Each layout once."""
     return list(dict(priced).items())
-
-
-def why_slower(better: LayoutCost, worse: LayoutCost) -> str:
-    """One line on what a layout loses to the one before it: the largest differences of the breakdown."""
-    names = (
-        ("compute", "compute_s"),
-        ("exposed exchange", "exposed_comm_s"),
-        ("bubble", "bubble_s"),
-        ("jitter", "sync_s"),
-    )
-    changes = [(getattr(worse.step, field) - getattr(better.step, field), name) for name, field in names]
-    total = worse.step.total_s - better.step.total_s
-    changes.sort(reverse=True)
-    lost = [f"{name} +{change:.3g} s" for change, name in changes[:2] if change > 0.05 * abs(total)]
-    gained = [f"{name} {change:.3g} s" for change, name in changes[-1:] if change < -0.05 * abs(total)]
-    return f"{100 * total / better.step.total_s:+.1f} %: " + ", ".join(lost + gained)
 
 
 def _proof(tally: Tally, ranked: Sequence[RankedLayout], wall_s: float) -> SearchProof:

@@ -28,7 +28,8 @@ from planner.layouts.recompute_words import parse_recompute_words
 from planner.losses import SOFTWARE, loss_of, said_loss, usual_software, with_loss
 from planner.nearest import choice
 from planner.profile import read_profile
-from planner.request import Framework, Launcher, Objective, PlanRequest, parse_fixed
+from planner.request import Framework, Launcher, Objective, PlanRequest, Variant, parse_fixed
+from planner.variants import SCHEDULE, combinations, recompute_with, schedule_named
 
 MOST_SEQUENCES: Final = 1_000_000_000
 MOST_WATTS: Final = 100_000.0  # of one accelerator whose own limit is not known
@@ -41,6 +42,7 @@ _OPTIONS: Final = MappingProxyType(
         "fixed": "--fix or --micro-batch",
         "time_limit_s": "--time-limit",
         "power_cap_w": "--power-cap",
+        "tries": "--try",
     }
 )
 """What the command line calls a field, where it is not its name."""
@@ -84,6 +86,8 @@ class Question:
         Paths of series of monitoring tools, taken on this cluster while a job trained.
     software : tuple of str
         What the run has unlike its framework of today: a preset, or switches such as ``compiled=off``.
+    tries : tuple of str
+        Ways to run it that are searched one by one, such as ``schedule=1f1b,zbv``.
     """
 
     model: str
@@ -107,6 +111,7 @@ class Question:
     profile: str = ""
     telemetry: tuple[str, ...] = ()
     software: tuple[str, ...] = ()
+    tries: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,11 +225,8 @@ def request_for(question: Question, model: ModelSpec, machine: Cluster, job: Tra
     if question.recompute != "auto":
         parse_recompute_words(question.recompute)
     framework = choice(Framework, question.framework, "framework")
-    tools = _offloading(job.software, choice(Offload, question.offload, "offload"), framework)
-    loss = loss_of(question.loss, framework)
-    if loss is not Loss.DEFAULT and "fused_loss" in stated_switches(question.software):
-        raise InputError(f"--loss {loss} and --software fused_loss: both state the loss", allowed="one of them")
-    tools = with_loss(tools, loss)
+    tools = _tools(question, job, framework)
+    variants = _variants(question, job, framework)
     job = asked_adapters(job, model, framework, question.lora_rank, question.lora_targets)
     pinned = list(question.fixed)
     if tools.state_offload and not any(pin.startswith("zero=") for pin in pinned):
@@ -242,8 +244,46 @@ def request_for(question: Question, model: ModelSpec, machine: Cluster, job: Tra
         thermal=question.thermal,
         launcher=choice(Launcher, question.launcher, "launcher"),
         profile=profile,
+        variants=variants,
         words=words_of(question),
     )
+
+
+def _tools(question: Question, job: TrainingJob, framework: Framework) -> Software:
+    """Software of a job with the offload and the loss of a question."""
+    loss = loss_of(question.loss, framework)
+    for option, words in (("--software", question.software), ("--try", question.tries)):
+        if loss is not Loss.DEFAULT and "fused_loss" in stated_switches(words):
+            raise InputError(f"--loss {loss} and {option} fused_loss: both state the loss", allowed="one of them")
+    tools = _offloading(job.software, choice(Offload, question.offload, "offload"), framework)
+    return with_loss(tools, loss)
+
+
+def _variants(question: Question, job: TrainingJob, framework: Framework) -> tuple[Variant, ...]:
+    """Ways to run a job that a question asks to try."""
+    if not question.tries:
+        return ()
+    pinned = dict(parse_fixed(list(question.fixed)))
+    found = []
+    for choices in combinations(question.tries, framework, pinned.get("vpp")):
+        switches = tuple(f"{name}={value}" for name, value in choices if name != SCHEDULE)
+        both = set(stated_switches(switches)) & set(stated_switches(question.software))
+        if both:
+            raise InputError(f"--software states {', '.join(sorted(both))} and --try varies it", allowed="one of them")
+        try:
+            tried = stated_job(job, switches, question.precision)
+        except InputError as error:
+            raise InputError(error.what.replace("--software", "--try"), allowed=error.allowed) from None
+        found.append(
+            Variant(
+                choices=choices,
+                software=_tools(question, tried, framework),
+                optimizer_bytes=tried.optimizer_bytes,
+                schedule=schedule_named(choices),
+                recompute=recompute_with(choices, framework, question.recompute),
+            )
+        )
+    return tuple(found)
 
 
 def job_of(
@@ -284,7 +324,7 @@ def words_of(question: Question) -> tuple[tuple[str, str], ...]:
     """What the user typed, by name; files keep the path as typed."""
     names = ("model", "cluster", "precision", "profile")
     one = [(name, str(getattr(question, name))) for name in names if getattr(question, name)]
-    several = {"telemetry": question.telemetry, "software": question.software}
+    several = {"telemetry": question.telemetry, "software": question.software, "try": question.tries}
     return (*one, *((name, value) for name, values in several.items() for value in values))
 
 
@@ -325,6 +365,7 @@ def question_of(request: PlanRequest) -> Question:
         profile=typed.get("profile", ""),
         telemetry=tuple(path for name, path in request.words if name == "telemetry"),
         software=stated,
+        tries=tuple(told for name, told in request.words if name == "try"),
     )
 
 
@@ -390,6 +431,7 @@ def question_from(values: Mapping[str, object], where: str) -> Question:
         profile=read.text("profile", default=""),
         telemetry=read.texts("telemetry"),
         software=read.texts("software"),
+        tries=read.texts("tries"),
     )
 
 

@@ -1,18 +1,30 @@
 """What is asked of the planner, as one frozen value."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
-from costmodels.job import TrainingJob
+from costmodels.job import Software, TrainingJob
+from costmodels.pipeline.schedules import Schedule
 from costmodels.workload.model import ModelSpec
 from hardware.cluster import Cluster
 from hardware.errors import InputError
 from planner.choices import Framework, Launcher, Objective
 from planner.profile import MachineProfile
+from planner.variants import chose
 
-__all__ = ["DEGREES", "MOST_OF_A_DEGREE", "Framework", "Launcher", "Objective", "PlanRequest", "parse_fixed", "pins"]
+__all__ = [
+    "DEGREES",
+    "MOST_OF_A_DEGREE",
+    "Framework",
+    "Launcher",
+    "Objective",
+    "PlanRequest",
+    "Variant",
+    "parse_fixed",
+    "pins",
+]
 
 DEGREES: Final = ("tp", "pp", "cp", "ep", "etp", "dp", "vpp", "zero", "shard_group", "micro_batch")
 MOST_OF_A_DEGREE: Final = 1_000_000_000  # as many as the sequences of the largest global batch
@@ -20,6 +32,29 @@ _DEGREE_ALIASES: Final = MappingProxyType(
     {"mbs": "micro_batch", "micro-batch": "micro_batch", "shard-group": "shard_group"}
 )
 _LEAST: Final = MappingProxyType({"zero": 0, "shard_group": 2})  # of a degree, where it is not 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """One of the ways to run a job that a request asks to try, as what it changes of the request.
+
+    Attributes
+    ----------
+    choices : tuple of (str, str)
+        In words, by name, such as ``("schedule", "zbv")``.
+    software, optimizer_bytes : Software, float
+        Of the job.
+    schedule : Schedule or None
+        Of the pipeline, see :attr:`PlanRequest.schedule`.
+    recompute : str
+        See :attr:`PlanRequest.recompute`.
+    """
+
+    choices: tuple[tuple[str, str], ...]
+    software: Software
+    optimizer_bytes: float
+    schedule: Schedule | None
+    recompute: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +77,11 @@ class PlanRequest:
         What starts the processes; limits where ranks can be.
     profile : MachineProfile or None
         Of the machine; None: the published constants.
+    schedule : Schedule or None
+        Of pipelines; None: 1F1B, interleaved with several chunks a stage. With another than 1F1B every layout is a
+        pipeline.
+    variants : tuple of Variant
+        Ways to run the job that are tried one by one; empty: as the other fields say.
     """
 
     model: ModelSpec
@@ -56,11 +96,38 @@ class PlanRequest:
     thermal: bool = False
     launcher: Launcher = Launcher.TORCHRUN
     profile: MachineProfile | None = None
+    schedule: Schedule | None = None
+    variants: tuple[Variant, ...] = ()
     words: tuple[tuple[str, str], ...] = field(default=(), compare=False)  # what the user typed, for the report
 
     def fixed_degree(self, name: str) -> int | None:
         """Return the pinned value of a degree, or None when it is free."""
         return dict(self.fixed).get(name)
+
+    @property
+    def always_piped(self) -> bool:
+        """Whether a layout of one stage is no answer: it has no schedule."""
+        return self.schedule not in (None, Schedule.ONE_F_ONE_B)
+
+    def with_choices(self, made: tuple[tuple[str, str], ...]) -> "PlanRequest":
+        """Return the request that a layout with its choices answers: that of its variant, where any was tried."""
+        for variant in self.variants:
+            if chose(variant.choices, made):
+                return self.of(variant)
+        return self
+
+    def of(self, variant: Variant) -> "PlanRequest":
+        """Return the request for one of its variants alone."""
+        job = replace(self.job, software=variant.software, optimizer_bytes=variant.optimizer_bytes)
+        tried = tuple(("try", f"{name}={value}") for name, value in variant.choices)
+        return replace(
+            self,
+            job=job,
+            schedule=variant.schedule,
+            recompute=variant.recompute,
+            variants=(),
+            words=(*(word for word in self.words if word[0] != "try"), *tried),
+        )
 
 
 def pins(fixed: Sequence[str], micro_batch: str) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from functools import cache
 from itertools import combinations, pairwise
 
 from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Layout, Recompute, Strategy
+from costmodels.pipeline.schedules import Schedule
 from costmodels.pricing import Pricing
 from costmodels.results import LayoutCost, Verdict
 from costmodels.workload.model import ModelSpec
@@ -125,12 +126,18 @@ def shard_groups(request: PlanRequest, tp: int, ranks: int, experts: int) -> lis
 def layouts_of(
     request: PlanRequest, strategy: Strategy, shape: tuple[int, int, int], recomputes: tuple[Recompute, ...]
 ) -> Iterator[Layout]:
-    """Every split of a grid over stages and up to two chunks, under every recompute, also of the first layers alone."""
+    """Every split of a grid over stages and up to two chunks, under every recompute, also of the first layers alone.
+
+    With the schedule of the request, where it has one; in a V the second chunk of a stage lies on the way back.
+    """
     pp, size, number = shape
-    layers = request.model.layers
-    for vpp in (1, 2) if pp > 1 and number % pp == 0 else (1,):
-        for flat in compositions(layers, pp * vpp, ends_may_be_empty=vpp > 1):
+    layers, schedule = request.model.layers, request.schedule
+    degrees = (1, 2) if pp > 1 and number % pp == 0 else (1,)
+    for vpp in degrees if schedule is None else (schedule.fixed_vpp or 1,):
+        for flat in compositions(layers, pp * vpp, ends_may_be_empty=vpp > 1 and schedule is None):
             chunks = tuple(flat[stage::pp] for stage in range(pp))
+            if schedule is Schedule.ZBV:
+                chunks = tuple((flat[stage], flat[2 * pp - 1 - stage]) for stage in range(pp))
             if min(sum(sizes) for sizes in chunks) == 0:
                 continue
             for recompute in recomputes:
@@ -142,6 +149,7 @@ def layouts_of(
                         micro_batch=size,
                         num_microbatches=number,
                         prefix=prefix,
+                        schedule=schedule,
                     )
 
 

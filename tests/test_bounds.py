@@ -1,7 +1,7 @@
 """Lower bounds against prices of explicit layouts: nothing of a family may be faster or smaller than its bound says."""
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -33,11 +33,21 @@ from planner.bounds.whole_layers import Chunks, OncePerStep, whole_layers_bound_
 from planner.layouts.expand import expand
 from planner.layouts.grids import Grids, enumerate_grids, joined
 from planner.layouts.recompute_options import recompute_options
-from planner.rules import legal_mask
+from planner.request import PlanRequest
+from planner.rules import request_mask
 from planner.search.shard_groups import legal_groups
 
 QUICK = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 EXACT = 1.0 + 1e-9
+OTHERS = (Schedule.GPIPE, Schedule.ZB_H1, Schedule.ZB_2P, Schedule.ZBV)
+
+
+def piped(schedule: Schedule) -> PlanRequest:
+    """A request for pipelines of one schedule, short of memory."""
+    memory_gib = 20.0 if schedule is Schedule.GPIPE else 12.0
+    request = small(layers=(6,), gpus=4, memory_gib=memory_gib, seq=4096, framework="none")
+    return replace(request, schedule=schedule)
+
 
 CASES = {
     "dense": lambda: small(layers=(6,), gpus=8, memory_gib=8.0, seq=8192),
@@ -76,6 +86,7 @@ CASES = {
     "groups of ranks that hold experts": lambda: small(
         "deepseek_v2_lite", cluster="dgx-h100:1", layers=(1, 3), gpus=2, nodes=2, memory_gib=24.0, seq=4096
     ),
+    **{f"{schedule} of a model with a large head": partial(piped, schedule) for schedule in OTHERS},
     "all or nothing": lambda: small("gpt3_126m", layers=(7,), gpus=4, memory_gib=2.2, framework="deepspeed"),
 }
 
@@ -88,7 +99,7 @@ class Case:
         self.pricing = pricing_of(self.request)
         self.options = recompute_options(self.request.recompute, self.request.framework, self.pricing)
         every = enumerate_grids(self.request, self.request.cluster.gpus)
-        legal_ones = legal_mask(self.request.framework, every.table, self.request.model, self.request.job).ok
+        legal_ones = request_mask(self.request, every.table).ok
         whole: Grids = every.take(np.flatnonzero(legal_ones))
         self.of, groups = legal_groups(self.request, whole, self.pricing.tiers)
         self.whole = len(whole)
@@ -103,7 +114,7 @@ class Case:
         self.least_s = bounds.time_s()
         self.within_s = bounds.within_memory_s(np.arange(len(self.grids)))
         self.priced_s = self._priced_s()
-        memory = OptionMemory(pricing=self.pricing, accepted=Verdict.FITS)
+        memory = OptionMemory(pricing=self.pricing, accepted=Verdict.FITS, schedule=self.request.schedule)
         self.mean_fits = memory.mean_fits(self.grids, self.options, np.ones(self.within_s.shape, dtype=np.bool_))
 
     def _priced_s(self) -> np.ndarray:
@@ -282,9 +293,12 @@ def test_the_pipeline_bound_is_below_the_closed_form_of_equal_stages(pp, m, n):
     sizes=st.lists(st.floats(0.1, 2.0), min_size=24, max_size=24),
 )
 def test_every_layer_is_in_flight_as_often_as_the_memory_bound_says(pp, vpp, groups, sizes):
-    for chunks, schedule, m in ((vpp, Schedule.INTERLEAVED, groups * pp), (1, Schedule.ONE_F_ONE_B, groups)):
+    usual = ((vpp, Schedule.INTERLEAVED, groups * pp), (1, Schedule.ONE_F_ONE_B, groups))
+    others = ((schedule.fixed_vpp or 1, schedule, groups * vpp) for schedule in OTHERS)
+    for chunks, schedule, m in (*usual, *others):
         spec = PipelineSpec(schedule=schedule, pp=pp, vpp=chunks, num_microbatches=m)
-        least = Flight(np.array([pp]), np.array([m]), chunked=chunks > 1).least(np.arange(pp))[0]
+        asked = schedule if schedule in OTHERS else None
+        least = Flight(np.array([pp]), np.array([m]), chunks > 1, asked).least(np.arange(pp))[0]
         kept = np.array(sizes[: pp * chunks]).reshape(1, pp, chunks)
         peak = peak_activation_bytes(spec, kept)[0]
         assert (least * kept[0].sum(axis=1) <= peak * EXACT).all()

@@ -79,7 +79,8 @@ def test_the_last_of_a_switch_and_its_opposite_counts():
 )
 def test_schedules_without_a_price_are_legal_where_pytorch_takes_them(schedule, local, wrong):
     degrees = ("--parallelism.pipeline_parallel_degree", "4", "--training.local_batch_size", str(local), UNCAPTURED)
-    judged = titan("llama3_8b", *degrees, "--parallelism.pipeline_parallel_schedule", schedule)
+    words = (*degrees, "--parallelism.pipeline_parallel_schedule", schedule)
+    judged = titan("llama3_8b", *words, "activation-checkpoint:full")
     assert broken(judged) == set(wrong)
     assert (judged.layout is None) == (schedule != "ZBVZeroBubble")
     if not wrong and schedule != "ZBVZeroBubble":
@@ -95,11 +96,24 @@ def test_modules_may_be_listed_as_one_position_a_stage_under_schedules_of_severa
     parts += (",".join(f"layers.{i}" for i in range(18, 32)) + ",norm,lm_head",)
     degrees = ("--parallelism.pipeline_parallel_degree", "2", "--training.local_batch_size", "8", UNCAPTURED)
     named = ("--parallelism.pipeline_parallel_schedule", schedule, "--parallelism.module_fqns_per_model_part", *parts)
-    judged = titan("llama3_8b", *degrees, *named)
+    judged = titan("llama3_8b", *degrees, *named, "activation-checkpoint:full")
     assert judged.legal == legal
     if judged.layout is not None:
         assert judged.layout.layers_per_stage == ((18,), (14,))
         assert judged.layout.schedule is Schedule.ONE_F_ONE_B
+
+
+@pytest.mark.parametrize("schedule", ["ZBVZeroBubble", "InterleavedZeroBubble", "DualPipeV", "Interleaved1F1B"])
+def test_a_split_backward_pass_goes_neither_with_a_compiled_model_nor_with_selective_checkpointing(schedule):
+    """torchtitan's own tests of ZBVZeroBubble checkpoint in full, without torch.compile."""
+    degrees = ("--parallelism.pipeline_parallel_degree", "4", "--training.local_batch_size", "8", UNCAPTURED)
+    words = (*degrees, "--parallelism.pipeline_parallel_schedule", schedule)
+    splits = schedule != "Interleaved1F1B"
+    full, selective = "activation-checkpoint:full", "activation-checkpoint:selective"
+    assert broken(titan("llama3_8b", *words, full)) == set()
+    compiled = broken(titan("llama3_8b", *words, "--compile.enable", full))
+    assert compiled == ({"torchtitan-split-compiled"} if splits else set())
+    assert broken(titan("llama3_8b", *words, selective)) == ({"torchtitan-split-recompute"} if splits else set())
 
 
 def test_pipelines_that_run_more_than_once_a_step_are_legal():

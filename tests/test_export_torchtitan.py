@@ -35,6 +35,9 @@ from planner.rules import check_layout, facts_of
 DENSE, SPARSE = "llama3_8b", "qwen3_30b_a3b"
 
 
+EAGER = {"compiled": False}  # as a split backward pass needs
+
+
 def job(batch: int = 64, seq: int = 8192, recipe: str = "bf16", **changes) -> TrainingJob:
     tools = replace(software("torchtitan"), **changes)
     numbers = precision(recipe, framework="torchtitan")
@@ -110,8 +113,9 @@ def plans(draw):
 def test_an_export_reads_back_as_the_plan(drawn):
     name, layout = drawn
     spec = model(name)
-    assume(not check_layout(layout, spec, job(), framework=Framework.TORCHTITAN))
-    words = export(name, layout).arguments
+    changes = EAGER if layout.schedule is Schedule.ZBV else {}
+    assume(not check_layout(layout, spec, job(**changes), framework=Framework.TORCHTITAN))
+    words = export(name, layout, **changes).arguments
     read = layout_of(parse_torchtitan(words, world=layout.gpus), facts_of(spec))
     assert same_launch(read, layout, experts=facts_of(spec).experts > 0)
 
@@ -157,8 +161,24 @@ def test_few_micro_batches_fill_no_stages_of_1f1b_and_need_not_in_gpipe(schedule
 
 def test_chunks_of_a_v_lie_on_the_way_back():
     layout = plan(Strategy(dp=2, zero=3), ((9, 8), (7, 8)), schedule=Schedule.ZBV)
-    parts = values_of(export(DENSE, layout).arguments)["--parallelism.module_fqns_per_model_part"]
+    written = export(DENSE, layout, **EAGER)
+    parts = values_of(written.arguments)["--parallelism.module_fqns_per_model_part"]
     assert [part.count("layers.") for part in parts] == [9, 7, 8, 8]
+    assert "FlexAttention" in " ".join(written.notes)
+
+
+@pytest.mark.parametrize(
+    ("recompute", "changes", "rule"),
+    [
+        (Recompute(), {}, "torchtitan-split-compiled"),
+        (TITAN_SELECTIVE, EAGER, "torchtitan-split-recompute"),
+        (FULL_RECOMPUTE, EAGER, None),
+    ],
+)
+def test_a_v_runs_without_a_compiled_model_and_selective_checkpointing(recompute, changes, rule):
+    layout = plan(Strategy(dp=2, zero=3, recompute=recompute), ((9, 8), (7, 8)), schedule=Schedule.ZBV)
+    broken = check_layout(layout, model(DENSE), job(**changes), framework=Framework.TORCHTITAN)
+    assert [violation.rule for violation in broken] == ([rule] if rule else [])
 
 
 def test_the_users_words_come_before_the_subcommand():

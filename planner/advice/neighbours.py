@@ -243,21 +243,27 @@ def _experts(request: PlanRequest, layout: Layout) -> Iterator[tuple[str, Layout
 def _rebuilt(
     request: PlanRequest, layout: Layout, strategy: Strategy, shape: tuple[int, int], words: str
 ) -> Iterator[tuple[str, Layout]]:
-    """Yield the layout with another grid or pipeline shape and an even split, if the batch and the layers allow it."""
+    """Yield the layout with another grid or pipeline shape and an even split, if the batch and the layers allow it.
+
+    A schedule of its own, such as a V, stays where the stages have as many chunks as before.
+    """
     pp, vpp = shape
+    own = layout.schedule not in (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED) and pp > 1 and vpp == layout.vpp
+    schedule = layout.schedule if own else None
     micro_batches, rest = divmod(request.job.global_batch, strategy.dp * layout.micro_batch)
     if rest or not micro_batches or pp * vpp > request.model.layers + _MOST_LAYERS_FOR_EVEN_SPLIT:
         return
-    if vpp > 1 and micro_batches % pp:
+    if vpp > 1 and schedule is None and micro_batches % pp:
         return
     try:
         yield (
             words,
             uniform_layout(
                 strategy,
-                even_chunks(request.model.layers, pp, vpp),
+                even_chunks(request.model.layers, pp, vpp, schedule),
                 micro_batch=layout.micro_batch,
                 num_microbatches=micro_batches,
+                schedule=schedule,
             ),
         )
     except InputError:

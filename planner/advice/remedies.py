@@ -86,8 +86,9 @@ def repriced(report: PlanReport, ranks: Sequence[int], constants: Constants | No
     """
     layouts = list(report.layouts)
     for number in (rank - 1 for rank in ranks if rank <= len(layouts)):
-        there = stated_placement(layouts[number], report.request)
-        now = estimate(report.request, layouts[number].layout, constants, there)
+        request = report.request_of(layouts[number])
+        there = stated_placement(layouts[number], request)
+        now = estimate(request, layouts[number].layout, constants, there)
         layouts[number] = replace(layouts[number], cost=now.cost, placement=now.placement, in_order=now.in_order)
     return replace(report, layouts=tuple(layouts))
 

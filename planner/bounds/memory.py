@@ -17,6 +17,7 @@ import numpy as np
 
 from costmodels.memory import MemoryConstants, ModelMemory, usable_memory
 from costmodels.part_ops import EMBEDDING, MTP
+from costmodels.pipeline.schedules import Schedule
 from costmodels.pricing import Pricing
 from costmodels.results import Verdict
 from costmodels.table import Bools, Floats, Ints
@@ -28,12 +29,19 @@ RECEIVE_BUFFERS: Final = 2.0  # of a stage, as in costmodels.memory.stages
 class Flight:
     """Pipelines of R candidates, arrays of shape (R,); ``chunked``: all with several chunks per stage, or all with one.
 
-    Interleaving needs ``num_microbatches`` to be a multiple of ``pp``.
+    Interleaving needs ``num_microbatches`` to be a multiple of ``pp``. ``schedule`` is that of a request: None for
+    1F1B, interleaved with several chunks.
     """
 
     pp: Ints
     num_microbatches: Ints
     chunked: bool
+    schedule: Schedule | None = None
+
+    @property
+    def drains(self) -> bool:
+        """Whether a stage ends before the last whole backward passes of the stages ahead of it."""
+        return self.schedule is None or not self.schedule.splits_backward
 
     def take(self, rows: Ints | Bools) -> "Flight":
         """Candidates ``rows``."""
@@ -43,9 +51,17 @@ class Flight:
         """Micro-batches in flight on every layer of some stages at the peak, at least; shape (R, stages).
 
         ``min(m, pp - i)`` with 1F1B. Interleaved, a stage has seen ``(v - 1) pp + 2 (pp - i) - 1`` forwards before its
-        first backward: ``pp`` of every chunk but the last, and ``min(pp, 2 (pp - i) - 1)`` of that one.
+        first backward: ``pp`` of every chunk but the last, and ``min(pp, 2 (pp - i) - 1)`` of that one. GPipe holds
+        all; ZB-H1 as many as 1F1B when its first backward begins, ZB-H2 ``2 (pp - i) - 1``; of the chunks of ZB-V the
+        second holds fewer then, ``i + 1``.
         """
         pp, m = self.pp[:, None], self.num_microbatches[:, None]
+        if self.schedule is Schedule.GPIPE:
+            return np.asarray(np.broadcast_to(m, (len(m), len(stages))))
+        if self.schedule is Schedule.ZBV:
+            return np.asarray(np.minimum(m, stages + 1))
+        if self.schedule is Schedule.ZB_2P:
+            return np.asarray(np.minimum(m, 2 * (pp - stages) - 1))
         return np.asarray(np.minimum(pp, 2 * (pp - stages) - 1) if self.chunked else np.minimum(m, pp - stages))
 
 

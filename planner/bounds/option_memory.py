@@ -10,12 +10,13 @@ from costmodels.layer_costs import part_weights
 from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Recompute
 from costmodels.memory import model_memory, usable_memory
 from costmodels.part_ops import part_names
+from costmodels.pipeline.schedules import Schedule
 from costmodels.pricing import Pricing
 from costmodels.results import Verdict
 from costmodels.table import Bools, Floats, Ints
 from planner.bounds.memory import Flight, StageRoom, memory_bound, stage_room
 from planner.bounds.stage_capacity import Layers, Pipelines, capacity_bound_s
-from planner.bounds.step_time import Work
+from planner.bounds.step_time import Work, on_stages
 from planner.layouts.expand import expand
 from planner.layouts.grids import Grids
 
@@ -27,13 +28,14 @@ class Held:
     """Room on the stages of R grids under one option, and what a layer saves when it recomputes in full instead.
 
     ``saved_bytes`` has shape (kinds, R) and is zero where layers cannot choose. ``chunked``: stages hold several chunks
-    (interleaved), not one.
+    (interleaved), not one. ``schedule`` is that of the request.
     """
 
     grids: Grids
     room: StageRoom
     saved_bytes: Floats
     chunked: bool = False
+    schedule: Schedule | None = None
 
     def take(self, rows: Ints, *, chunked: bool) -> "Held":
         """Grids ``rows`` under one form of schedule."""
@@ -42,6 +44,7 @@ class Held:
             room=self.room.take(rows),
             saved_bytes=self.saved_bytes[:, rows],
             chunked=chunked,
+            schedule=self.schedule,
         )
 
     def without_choice(self) -> "Held":
@@ -50,15 +53,18 @@ class Held:
 
     def pipelines(self, work: Work) -> Pipelines:
         """The grids as pipelines, with what the ends of the model take of them."""
-        room = self.room
+        room, work = self.room, on_stages(work, self.schedule)
+        first, last = room.first_bytes, room.last_bytes
+        if self.schedule is Schedule.ZBV:  # both ends of a V are on the first stage
+            first, last = first + last, np.zeros_like(last)
         return Pipelines(
             flight=self.flight,
             first_s=work.first_s,
             last_s=work.last_s,
             shortest_s=work.layer_s.min(axis=0),
             room_bytes=room.room_bytes,
-            first_bytes=room.first_bytes,
-            last_bytes=room.last_bytes,
+            first_bytes=first,
+            last_bytes=last,
         )
 
     def layers(self, work: Work, again_s: Floats) -> Iterator[Layers]:
@@ -77,7 +83,7 @@ class Held:
     @property
     def flight(self) -> Flight:
         """How many micro-batches are in flight."""
-        return Flight(self.grids.table.pp, self.grids.num_microbatches, self.chunked)
+        return Flight(self.grids.table.pp, self.grids.num_microbatches, self.chunked, self.schedule)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -90,10 +96,13 @@ class OptionMemory:
         Model, job, island.
     accepted : Verdict
         What still fits: safely (``FITS``), or at all (``RISKY``).
+    schedule : Schedule, optional
+        That of the request.
     """
 
     pricing: Pricing
     accepted: Verdict
+    schedule: Schedule | None = None
 
     def held(self, grids: Grids, option: Recompute, *, mixed: bool = False) -> Held:
         """Return the room of some grids when all layers use an option; ``mixed``: that, or recompute in full."""
@@ -101,7 +110,7 @@ class OptionMemory:
         saved = np.zeros_like(room.kept_bytes)
         if mixed:
             saved = np.maximum(room.kept_bytes - self._room(grids, FULL_RECOMPUTE).kept_bytes, 0.0)
-        return Held(grids=grids, room=room, saved_bytes=saved)
+        return Held(grids=grids, room=room, saved_bytes=saved, schedule=self.schedule)
 
     def recomputed_layers(self, held: Held) -> Floats:
         """Layers that must recompute in full for the weighted mean of the stages to fit, shape (R,).
@@ -184,7 +193,7 @@ class OptionMemory:
         """
         block = expand(grids, options, wanted)
         room = self._room_of(block.grids)
-        flight = Flight(block.grids.table.pp, block.grids.num_microbatches, chunked=False)
+        flight = Flight(block.grids.table.pp, block.grids.num_microbatches, chunked=False, schedule=self.schedule)
         counts = part_weights(self.pricing)[: room.states_bytes.shape[0]]
         least = memory_bound(room, counts, flight).least_bytes
         fits = np.zeros(wanted.shape, dtype=np.bool_)

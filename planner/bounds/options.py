@@ -44,7 +44,8 @@ class OptionBounds:
         """Least time of any layout of a grid under any option, whatever split, chunks and memory; shape (S,)."""
         grids = self.grids
         one_chunk = one_chunk_only(self.request, grids.table.pp, grids.num_microbatches)
-        bound = pipeline_bound_s(self._times.least(), grids.table.pp, grids.num_microbatches, one_chunk)
+        schedule = self.request.schedule
+        bound = pipeline_bound_s(self._times.least(), grids.table.pp, grids.num_microbatches, one_chunk, schedule)
         return with_jitter_s(bound, grids.gpus)
 
     def within_memory_s(self, rows: Ints, limit_s: float = np.inf) -> Floats:

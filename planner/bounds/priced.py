@@ -11,6 +11,7 @@ from costmodels.exchange import state_exchange
 from costmodels.layer_costs import PartCosts, part_weights
 from costmodels.layout import NO_RECOMPUTE, Recompute
 from costmodels.memory.states import LocalParameters
+from costmodels.pipeline.schedules import Schedule
 from costmodels.pricing import Pricing
 from costmodels.results import Verdict
 from costmodels.table import Bools, Floats, Ints
@@ -52,7 +53,8 @@ class PricedBounds:
         """Least time of every row, whatever its memory; shape (S,)."""
         grids = self.block.grids
         one_chunk = one_chunk_only(self.request, grids.table.pp, grids.num_microbatches)
-        bound = step_lower_bound_s(self._least, grids.table.pp, grids.num_microbatches, one_chunk)
+        schedule = self.request.schedule
+        bound = step_lower_bound_s(self._least, grids.table.pp, grids.num_microbatches, one_chunk, schedule)
         return with_jitter_s(bound, grids.gpus)
 
     def within_memory_s(self, rows: Ints, limit_s: float) -> Floats:
@@ -74,8 +76,11 @@ class PricedBounds:
     def whole_layers_s(self, rows: Ints, limit_s: float) -> Floats:
         """Least times of some rows with whole layers that recompute, under every virtual degree; shape (R,).
 
-        Parameters are as in :meth:`within_memory_s`, which is cheaper and weaker.
+        Parameters are as in :meth:`within_memory_s`, which is cheaper and weaker. Nothing is said of schedules other
+        than 1F1B and interleaved: 0 then.
         """
+        if self.request.schedule not in (None, Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED):
+            return np.zeros(len(rows))
         out = np.full(len(rows), np.inf)
         for option, some in self._by_option(rows):
             out[some] = self._whole_s(rows[some], option, limit_s)

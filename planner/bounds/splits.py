@@ -6,6 +6,7 @@ from functools import cached_property
 import numpy as np
 
 from costmodels.layout import Recompute
+from costmodels.pipeline.schedules import Schedule
 from costmodels.pricing import Pricing
 from costmodels.results import Verdict
 from costmodels.table import Bools, Floats, Ints
@@ -110,22 +111,29 @@ class SplitBounds:
 
     @cached_property
     def _memory(self) -> OptionMemory:
-        return OptionMemory(pricing=self.pricing, accepted=self.accepted)
+        return OptionMemory(pricing=self.pricing, accepted=self.accepted, schedule=self.request.schedule)
 
     @cached_property
     def _allows(self) -> tuple[Bools, Bools]:
         """Whether the stages of a grid may have one chunk each, and several, shapes (S,)."""
-        one = np.full(len(self.grids), pinned_virtual(self.request) in (None, 1))
+        one = np.full(len(self.grids), pinned_virtual(self.request) in (None, 1) or not _loops(self.request))
         several = ~one_chunk_only(self.request, self.grids.table.pp, self.grids.num_microbatches)
         return one, several
 
     def _step_s(self, work: Work, rows: Ints, *, chunked: bool) -> Floats:
         """Bound the pipelines of some grids, with whole layers; infinite where the chunks are not allowed; (R,)."""
         grids, plain = self.grids, np.full(len(rows), not chunked)
-        bound = step_lower_bound_s(work, grids.table.pp[rows], grids.num_microbatches[rows], plain)
+        schedule = self.request.schedule
+        bound = step_lower_bound_s(work, grids.table.pp[rows], grids.num_microbatches[rows], plain, schedule)
         return np.where(self._allows[chunked][rows], bound, np.inf)
 
 
 def one_chunk_only(request: PlanRequest, pp: Ints, num_microbatches: Ints) -> Bools:
-    """Whether pipelines cannot have virtual stages: pinned, without a pipeline, or with micro-batches left over."""
-    return np.asarray((pp == 1) | (num_microbatches % pp != 0) | (pinned_virtual(request) == 1))
+    """Whether pipelines cannot interleave: pinned, without a pipeline, in a V, or with micro-batches left over."""
+    alone = pinned_virtual(request) == 1 or not _loops(request)
+    return np.asarray((pp == 1) | (num_microbatches % pp != 0) | alone)
+
+
+def _loops(request: PlanRequest) -> bool:
+    """Whether several chunks of a stage mean that micro-batches pass the stages in a loop, not in a V."""
+    return request.schedule is not Schedule.ZBV

@@ -205,7 +205,12 @@ class _Stages:
 
 
 def _before_s(pipelines: Pipelines, stage: Ints) -> Floats:
-    """Seconds that pass before a stage can begin and after it must have ended: the embedding, then a layer a stage."""
+    """Seconds that pass before a stage can begin and after it must have ended: the embedding, then a layer a stage.
+
+    None where backward passes are split: stages ahead may end with what is left of theirs at the same time.
+    """
+    if not pipelines.flight.drains:
+        return np.zeros((len(pipelines.first_s), len(stage)))
     shortest = np.broadcast_to(_wide(pipelines.shortest_s), (len(pipelines.first_s), len(stage)))
     between = np.cumsum(shortest, axis=1) - shortest - shortest[:, :1]
     return np.asarray(np.where(stage > 0, pipelines.first_s[:, None] + between, 0.0))

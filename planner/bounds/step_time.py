@@ -13,6 +13,7 @@ import numpy as np
 
 from costmodels.layer_costs import PartCosts
 from costmodels.part_ops import EMBEDDING, HEAD, MTP
+from costmodels.pipeline.schedules import Schedule
 from costmodels.reliability import jitter_s
 from costmodels.table import Bools, Floats, Ints
 
@@ -83,7 +84,16 @@ def part_work(names: Sequence[str], part_s: Floats, weights: Floats) -> Work:
     )
 
 
-def pipeline_bound_s(work: Work, pp: Ints, num_microbatches: Ints, plain: Bools) -> Floats:
+def on_stages(work: Work, schedule: Schedule | None) -> Work:
+    """Return work with its ends on the stages where a schedule has them: in a V both are on the first."""
+    if schedule is not Schedule.ZBV:
+        return work
+    return replace(work, first_s=work.first_s + work.last_s, last_s=np.zeros_like(work.last_s))
+
+
+def pipeline_bound_s(
+    work: Work, pp: Ints, num_microbatches: Ints, plain: Bools, schedule: Schedule | None = None
+) -> Floats:
     """Lower bound on the pipeline's makespan over every split of the model's parts over the stages, cheap.
 
     Parameters
@@ -94,6 +104,9 @@ def pipeline_bound_s(work: Work, pp: Ints, num_microbatches: Ints, plain: Bools)
         Shape (S,).
     plain : array of bool
         Whether stages hold one chunk each (1F1B, GPipe), shape (S,). Only then does the staircase bound hold.
+    schedule : Schedule, optional
+        That of the request; where it splits the backward pass, only the mean work of the stages bounds the time: what
+        is left of a stage's backward passes runs beside those of the stages ahead.
 
     Returns
     -------
@@ -110,6 +123,8 @@ def pipeline_bound_s(work: Work, pp: Ints, num_microbatches: Ints, plain: Bools)
     over the stages ``T >= m W / pp + (pp - 1) (e + (pp - 2) l / 2) / pp``.
     """
     m = num_microbatches.astype(np.float64)
+    if schedule is not None and schedule.splits_backward:
+        return np.asarray(m * work.total_s / pp)
     staircase = work.total_s / (1.0 - (1.0 - 1.0 / m) ** pp)
     shortest = work.layer_s.min(axis=0)
     fill = (pp - 1) * (work.first_s + (pp - 2) * shortest / 2.0) / pp
@@ -118,16 +133,18 @@ def pipeline_bound_s(work: Work, pp: Ints, num_microbatches: Ints, plain: Bools)
     return bound
 
 
-def step_lower_bound_s(work: Work, pp: Ints, num_microbatches: Ints, plain: Bools) -> Floats:
+def step_lower_bound_s(
+    work: Work, pp: Ints, num_microbatches: Ints, plain: Bools, schedule: Schedule | None = None
+) -> Floats:
     """The larger of :func:`pipeline_bound_s` and ``m`` times the least bottleneck with whole layers; shape (S,).
 
     Parameters
     ----------
-    work, pp, num_microbatches, plain
+    work, pp, num_microbatches, plain, schedule
         As in :func:`pipeline_bound_s`.
     """
-    filled = pipeline_bound_s(work, pp, num_microbatches, plain)
-    return np.maximum(filled, num_microbatches * least_bottleneck_s(work, pp))
+    filled = pipeline_bound_s(work, pp, num_microbatches, plain, schedule)
+    return np.maximum(filled, num_microbatches * least_bottleneck_s(on_stages(work, schedule), pp))
 
 
 def with_jitter_s(bound_s: Floats, ranks: Ints) -> Floats:

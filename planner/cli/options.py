@@ -92,6 +92,12 @@ SoftwareStated = Annotated[
         "--software", help="What the run has unlike today's release: a preset, or compiled=off and such; repeatable."
     ),
 ]
+Tries = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--try", help="Rank several together: schedule=all, cp_comm=p2p,a2a, or a --software switch; repeatable."
+    ),
+]
 LoraRank = Annotated[
     int, typer.Option("--lora-rank", min=0, help="Train adapters of this rank beside the frozen model; 0: the model.")
 ]

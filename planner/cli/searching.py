@@ -36,6 +36,7 @@ from planner.cli.options import (
     Thermal,
     TimeLimit,
     Trace,
+    Tries,
 )
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def search(  # noqa: PLR0913, PLR0917 - the flags are the command line's contrac
     time_limit: TimeLimit = 60.0,
     software: SoftwareStated = None,
     offload: OffloadName = choices.Offload.NONE,
+    tries: Tries = None,
     loss: LossName = choices.Loss.DEFAULT,
     lora_rank: LoraRank = 0,
     lora_targets: LoraTargets = "",
@@ -95,6 +97,7 @@ def search(  # noqa: PLR0913, PLR0917 - the flags are the command line's contrac
         recompute=recompute,
         fixed=commands.pins(fix or [], micro_batch),
         software=tuple(software or ()),
+        tries=tuple(tries or ()),
         power_cap_w=power_cap,
         launcher=launcher.value,
         profile=profile,
@@ -109,6 +112,8 @@ def _started(start: Path, rank: int, asked: "Question", outputs: "Outputs") -> i
     """Place a running report anew, or carry a recipe to the machine that is named last."""
     from planner import commands  # noqa: PLC0415
 
+    if asked.tries:
+        raise InputError("--try with --from: a recipe is carried over as it is", allowed="one of them")
     if asked.telemetry or not (asked.model or asked.cluster):
         return commands.rebalance(start, rank, asked, outputs)
     here = replace(asked, model=asked.model if asked.cluster else "", cluster=asked.cluster or asked.model)

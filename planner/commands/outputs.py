@@ -60,6 +60,6 @@ class Outputs:
         if self.trace is not None and report.layouts:
             from planner.report.trace import trace_text  # noqa: PLC0415
 
-            write_whole(self.trace, trace_text(report.layouts[0], report.request))
+            write_whole(self.trace, trace_text(report.layouts[0], report.request_of(report.layouts[0])))
             written.append(str(self.trace))
         return written

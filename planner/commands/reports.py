@@ -45,7 +45,7 @@ def explain(path: Path, rank: int, measured_s: float | None = None, measured: tu
     if measured is not None:
         measured_s = measured_step_s(*measured, saved.layouts[rank - 1].layout, saved.request.job.seq)
     with working("pricing changes"):
-        report = repriced(saved, (rank, rank + 1))
+        report = repriced(saved, (rank, rank + 1)).about(before)
         ranked = report.layouts[rank - 1]
         there = stated_placement(ranked, report.request)
         changes = remedies(report.request, ranked.layout, ranked.cost, there=there)
@@ -78,8 +78,9 @@ def traffic(path: Path, rank: int, *, scaling: bool, json_out: str | None) -> in
     saved, _ = saved_layout(path, rank)
     with working("pricing networks and searching clusters" if scaling else "pricing networks"):
         report = repriced(saved, range(1, len(saved.layouts) + 1))
-        found = traffic_of(report.request, report.layouts[rank - 1])
         networks = network_rankings(report.request, report.layouts)
+        report = report.about(report.layouts[rank - 1])
+        found = traffic_of(report.request, report.layouts[rank - 1])
         curves = scaling_of(report.request, name_of=layout_text) if scaling else None
     outputs.write_json(
         lambda: {
@@ -126,10 +127,12 @@ def rebalance(path: Path, rank: int, asked: Question, outputs: Outputs) -> int:
     outputs.check(str(path), *asked.telemetry)
     report, running = saved_layout(path, rank)
     question = question_of(report.request)
-    request = request_of(replace(question, telemetry=asked.telemetry or question.telemetry))
+    whole = request_of(replace(question, telemetry=asked.telemetry or question.telemetry))
+    request = whole.with_choices(running.choices)
     with working(f"placing layers and ranks of {request.model.name} anew"):
         change = found_for(request, running)
-    proposed = replace(report, request=request, layouts=(change.best,), notes=("placed anew on measured devices",))
+    best = replace(change.best, choices=running.choices)
+    proposed = replace(report, request=whole, layouts=(best,), notes=("placed anew on measured devices",))
     told = {
         "now_s": change.now_s,
         "gain": change.gain,

@@ -54,7 +54,7 @@ def stragglers(report: PlanReport) -> Stragglers | None:
     Stragglers or None
         None where no device is slow or nothing fits.
     """
-    request = report.request
+    request = report.request_of(report.layouts[0]) if report.layouts else report.request
     pricings = pricings_of(request)
     slow = slow_devices(pricings)
     if not slow or not report.layouts:

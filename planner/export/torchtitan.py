@@ -34,6 +34,7 @@ from planner.ingest.torchtitan_models import registry, same_sizes
 from planner.request import Framework
 from planner.rules.proposal import ModelFacts, facts_of
 from planner.rules.table import resolve_version
+from planner.variants import SCHEDULE, notes_of
 
 _SCHEDULES: Final = MappingProxyType(
     {
@@ -78,6 +79,7 @@ def export_torchtitan(plan: Planned) -> Export:
     check_sizes(plan)
     refuse_adapters(job, "torchtitan, whose options have none")
     grid = one_grid(layout, "torchtitan")
+    _schedule_of(layout)
     check_rules(plan, Framework.TORCHTITAN, known)
     arguments = launch_arguments(model, job, layout, grid)
     export = Export(
@@ -89,6 +91,7 @@ def export_torchtitan(plan: Planned) -> Export:
         ranks=plan.ranks,
         notes=(
             "data, tokenizer, learning rate, steps and checkpoints are those of the configuration unless you add yours",
+            *notes_of(((SCHEDULE, layout.schedule.value),) if layout.pp > 1 else (), Framework.TORCHTITAN),
         ),
         program=_PROGRAM,
     )
@@ -203,13 +206,7 @@ def _split_arguments(layout: Layout) -> list[str]:
     """Names of the modules of every pipeline position, and the schedule."""
     if layout.pp == 1:
         return []
-    schedule = _SCHEDULES.get(layout.schedule)
-    looped = layout.schedule in (Schedule.INTERLEAVED, Schedule.ZBV)
-    if schedule is None or looped != (layout.vpp > 1):
-        raise InputError(
-            f"schedule {layout.schedule} with {layout.vpp} virtual stages",
-            allowed="1f1b or gpipe; with virtual stages interleaved or zbv in torchtitan",
-        )
+    schedule = _schedule_of(layout)
     rounds = round_group(layout.schedule, layout.pp, layout.num_microbatches)
     if layout.microbatch_group not in (rounds, rounds or layout.pp):
         raise InputError(
@@ -222,6 +219,18 @@ def _split_arguments(layout: Layout) -> list[str]:
         "--parallelism.module_fqns_per_model_part",
         *module_names(layout),
     ]
+
+
+def _schedule_of(layout: Layout) -> str:
+    """Name of the schedule of a layout; of one without a pipeline nothing is written."""
+    schedule = _SCHEDULES.get(layout.schedule)
+    looped = layout.schedule in (Schedule.INTERLEAVED, Schedule.ZBV)
+    if layout.pp > 1 and (schedule is None or looped != (layout.vpp > 1)):
+        raise InputError(
+            f"schedule {layout.schedule} with {layout.vpp} virtual stages",
+            allowed="1f1b or gpipe; with virtual stages interleaved or zbv in torchtitan",
+        )
+    return schedule or ""
 
 
 def module_names(layout: Layout) -> list[str]:

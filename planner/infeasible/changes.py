@@ -10,7 +10,7 @@ from hardware.nouns import count
 from hardware.resized import with_nodes
 from planner.layouts.grids import enumerate_grids
 from planner.request import PlanRequest
-from planner.rules import legal_mask
+from planner.rules import request_mask
 
 DOUBLINGS: Final = 7  # of the number of nodes
 SHORTEST_SEQ: Final = 512
@@ -56,7 +56,7 @@ def fewer_nodes(request: PlanRequest, deadline: float) -> Iterator[Change]:
             return
         machine = _resized(request.cluster, nodes)
         grids = enumerate_grids(request, machine.islands[0].gpus)
-        if len(grids) and legal_mask(request.framework, grids.table, request.model, request.job).ok.any():
+        if request_mask(request, grids.table).ok.any():
             words = f"at most {nodes:,} of its {count(first.nodes, 'node')} ({count(machine.gpus, 'GPU')})"
             yield Change(words=words, request=replace(request, cluster=machine))
 

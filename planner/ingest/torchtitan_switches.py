@@ -5,21 +5,26 @@ References
 torchtitan 0.3.0: ``config/configs.py`` (CompileConfig), ``trainer.py``.
 """
 
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
 from planner.ingest.torchtitan import TitanLaunch
 from planner.ingest.torchtitan_words import CHECKPOINT
 from planner.rules.proposal import ModelFacts
-from planner.rules.table import Found
+from planner.rules.table import Found, all_rules
 from planner.rules.verdict import Violation
 
 COMPILED: Final = "--compile.enable"
+UNCOMPILED: Final = "--compile.no_enable"
 _ASYNC: Final = "--compile.enable_async_tensor_parallel"
 UNCAPTURED: Final = "--training.disable_cuda_graphs"
 MENDING: Final = MappingProxyType({COMPILED: "compile", UNCAPTURED: "disable_cuda_graphs"})
 """Switches that mend a launch, and their short names."""
 _P: Final = "--parallelism."
+_UNPRICED: Final = ("interleavedzerobubble", "dualpipev")
+_SPLITTING: Final = ("zbvzerobubble", *_UNPRICED)
+"""Schedules that compute gradients of inputs and of weights apart."""
 
 
 def compiles(launch: TitanLaunch) -> bool:
@@ -58,11 +63,31 @@ def switch_violations(launch: TitanLaunch, checkpoint: str, model: ModelFacts) -
     ]
     found = [_refused(f"{name} without a compiled model", COMPILED, "torchtitan-compiled") for name in needs]
     pp, ep = read.number(_P + "pipeline_parallel_degree", 1), read.number(_P + "expert_parallel_degree", 1)
+    schedule = read.text(_P + "pipeline_parallel_schedule", "")
+    if pp > 1 and schedule.lower() in _SPLITTING:
+        found += _of_split_backward(schedule, compiled=compiles(launch), checkpoint=checkpoint)
     told = f"pp {pp}" if pp > 1 else f"experts over ep {ep}" if model.experts and ep > 1 else ""
     if told and not launch.old and not read.has(UNCAPTURED):
         what = f"CUDA graphs, which are on, do not capture {told}"
         found.append(_refused(what, UNCAPTURED, "torchtitan-cuda-graphs"))
     return (*found, *_dense_grid(launch, model, ep))
+
+
+def _of_split_backward(schedule: str, *, compiled: bool, checkpoint: str) -> list[Violation]:
+    """What does not go with backward passes in two halves.
+
+    Of checkpointing the rules say it where a launch has a layout.
+    """
+    what = f"{schedule} splits the backward pass"
+    found = []
+    if compiled:
+        found.append(_refused(f"{what}, which a compiled model cannot", UNCOMPILED, "torchtitan-split-compiled"))
+    if checkpoint == "selective" and schedule.lower() in _UNPRICED:
+        option = f"{CHECKPOINT}none or {CHECKPOINT}full"
+        words = f"{what}, which selective checkpointing cannot"
+        found.append(_refused(words, option, "torchtitan-split-recompute"))
+    sources = {rule.id: rule.source for rule in all_rules()}
+    return [replace(one, found=Found.FORWARD, source=sources[one.rule]) for one in found]
 
 
 def _dense_grid(launch: TitanLaunch, model: ModelFacts, ep: int) -> tuple[Violation, ...]:

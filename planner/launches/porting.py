@@ -17,12 +17,13 @@ from planner.advice.remedies import Remedy, remedies
 from planner.ingest.judged import JudgedLaunch
 from planner.launches.check import cluster_of, is_preset_alone, job_of_launch, layout_of_proposal, read_launch
 from planner.plan_report import PlanReport, RankedLayout
-from planner.planning import estimate, over_islands, plan, why_slower
+from planner.planning import estimate, over_islands, plan
 from planner.question import LaunchQuestion, PortQuestion, Question, job_of, request_for
 from planner.request import Framework, Objective, PlanRequest
 from planner.rules.nearest import nearest_legal
 from planner.rules.proposal import Proposal, facts_of, job_switches, proposals_of
 from planner.rules.verdict import Violation, broken_rules, check
+from planner.search.objective import why_slower
 
 MOST_CHANGES: Final = 8
 """Forced changes in a row before a recipe is given up."""

@@ -60,14 +60,20 @@ def schedule_of(pp: int, vpp: int) -> Schedule:
 
 
 def uniform_layout(
-    strategy: Strategy, chunks: Sequence[Sequence[int]], *, micro_batch: int, num_microbatches: int, prefix: int = 0
+    strategy: Strategy,
+    chunks: Sequence[Sequence[int]],
+    *,
+    micro_batch: int,
+    num_microbatches: int,
+    prefix: int = 0,
+    schedule: Schedule | None = None,
 ) -> Layout:
-    """Return a layout of uniform stages on the first island under the usual schedule."""
+    """Return a layout of uniform stages on the first island; without a schedule under the usual one."""
     return Layout(
         stages=uniform_stages(strategy, chunks, prefix=prefix),
         micro_batch=micro_batch,
         num_microbatches=num_microbatches,
-        schedule=schedule_of(len(chunks), len(chunks[0])),
+        schedule=schedule or schedule_of(len(chunks), len(chunks[0])),
     )
 
 

@@ -104,7 +104,9 @@ def splits_freely(request: PlanRequest) -> bool:
 
 
 def pinned_virtual(request: PlanRequest) -> int | None:
-    """Virtual chunks that a request leaves no choice about: pinned, or 1 where the framework has none."""
+    """Virtual chunks that a request leaves no choice about: pinned, as its schedule has, or 1 where there are none."""
+    if request.schedule is not None and request.schedule.fixed_vpp is not None:
+        return request.schedule.fixed_vpp
     return 1 if request.framework in WITHOUT_VIRTUAL_STAGES else request.fixed_degree("vpp")
 
 
@@ -113,18 +115,25 @@ def lone_ends(request: PlanRequest) -> int:
     return 2 if request.framework in WITH_LONE_ENDS else 0
 
 
-def pipeline_groups(grids: Grids, layers: int, pinned_vpp: int | None, ends: int = 2) -> Iterator[Group]:
+def pipeline_groups(
+    grids: Grids, layers: int, pinned_vpp: int | None, ends: int = 2, schedule: Schedule | None = None
+) -> Iterator[Group]:
     """Split rows into groups of one pipeline shape, each with every virtual degree; the order is fixed.
 
-    ``ends`` is how many ends of the model may be alone on a position.
+    ``ends`` is how many ends of the model may be alone on a position; ``schedule`` as of a request.
     """
     shapes = np.stack([grids.table.pp, grids.num_microbatches], axis=1)
     distinct, inverse = np.unique(shapes, axis=0, return_inverse=True)
     for number, (pp, m) in enumerate(distinct.tolist()):
         rows = np.flatnonzero(inverse == number)
-        for vpp in virtual_degrees(layers, pp, m, pinned_vpp, ends):
-            schedule = Schedule.INTERLEAVED if vpp > 1 else Schedule.ONE_F_ONE_B
-            yield Group(spec=PipelineSpec(schedule=schedule, pp=pp, vpp=vpp, num_microbatches=m), rows=rows)
+        if schedule is Schedule.ZBV:  # any number of micro-batches; a layer on every position
+            degrees: tuple[int, ...] = (2,) if 1 < pp <= layers // 2 else ()
+        else:
+            degrees = virtual_degrees(layers, pp, m, pinned_vpp, ends)
+        for vpp in degrees:
+            used = schedule or (Schedule.INTERLEAVED if vpp > 1 else Schedule.ONE_F_ONE_B)
+            if used is not Schedule.INTERLEAVED or vpp > 1:
+                yield Group(spec=PipelineSpec(schedule=used, pp=pp, vpp=vpp, num_microbatches=m), rows=rows)
 
 
 def even_contents(request: PlanRequest, group: Group, islands: tuple[int, ...]) -> Contents:

@@ -167,7 +167,7 @@ def _grid_rows(request: PlanRequest, world: int) -> Iterator[tuple[int, ...]]:
                 continue
             rest = world // (tp * cp)
             for pp in _choices(request, "pp", tuple(d for d in divisors(rest) if d <= model.layers)):
-                if rest % pp or not _allows(request, "dp", rest // pp):
+                if rest % pp or not _allows(request, "dp", rest // pp) or (pp == 1 and request.always_piped):
                     continue
                 yield from _batch_rows(request, tp, cp, pp, rest // pp)
 

@@ -1,10 +1,11 @@
 """Splits of a model's layers over pipeline positions that need no search."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 import numpy as np
 
+from costmodels.pipeline.schedules import Schedule, positions
 from costmodels.table import Floats, Ints
 
 
@@ -41,10 +42,19 @@ def leading_positions(layers: int, positions: int) -> Ints:
     return out
 
 
-def even_chunks(layers: int, pp: int, vpp: int) -> tuple[tuple[int, ...], ...]:
-    """Layers of every chunk of every stage for an even split, shape (pp, vpp): position is chunk * pp + stage."""
-    flat = even_positions(layers, pp * vpp)
-    return tuple(tuple(int(flat[chunk * pp + stage]) for chunk in range(vpp)) for stage in range(pp))
+def even_chunks(layers: int, pp: int, vpp: int, schedule: Schedule | None = None) -> tuple[tuple[int, ...], ...]:
+    """Layers of every chunk of every stage for an even split, shape (pp, vpp); without a schedule the usual one."""
+    return by_stage([int(count) for count in even_positions(layers, pp * vpp)], pp, schedule)
+
+
+def by_stage(flat: Sequence[int], pp: int, schedule: Schedule | None = None) -> tuple[tuple[int, ...], ...]:
+    """Layers of every chunk of every stage, shape (pp, vpp), from those of every position in model order.
+
+    Position is ``chunk * pp + stage`` but where the schedule places chunks in another way.
+    """
+    vpp = len(flat) // pp
+    place = positions(schedule or (Schedule.INTERLEAVED if vpp > 1 else Schedule.ONE_F_ONE_B), pp, vpp).tolist()
+    return tuple(tuple(flat[position] for position in stage) for stage in place)
 
 
 def balanced_positions(layer_s: Floats, first_s: Floats, last_s: Floats, positions: int) -> Ints:

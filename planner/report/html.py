@@ -13,6 +13,7 @@ from planner.report.ranking import objective_column
 from planner.report.search_text import counts_words, proof_words
 from planner.report.version import version
 from planner.report.words import (
+    choices_text,
     digits,
     gib,
     layers_text,
@@ -76,7 +77,8 @@ def html_text(report: PlanReport) -> str:
     )
     body = [f"<h1>{escape(title)}</h1>", f"<p>{escape(asked)}</p>"]
     if report.layouts:
-        body += [_ranking(report), _best(report.layouts[0], report.request), _stages(report.layouts[0])]
+        best = report.layouts[0]
+        body += [_ranking(report), _best(best, report.request_of(best)), _stages(best)]
     elif report.infeasible is not None:
         body += [
             "<h2>Nothing feasible</h2>",
@@ -112,7 +114,9 @@ def _ranking(report: PlanReport) -> str:
     )
     numbers = {"#", "mb", "vpp", "step", "tokens/s/GPU", "MFU", *(ranked_by or ())[:1]}
     head = "".join(f'<th class="n">{name}</th>' if name in numbers else f"<th>{name}</th>" for name in titles)
-    rows = "".join(_row(rank, ranked, slowest, report.request) for rank, ranked in enumerate(report.layouts, start=1))
+    rows = "".join(
+        _row(rank, ranked, slowest, report.request_of(ranked)) for rank, ranked in enumerate(report.layouts, start=1)
+    )
     return (
         f'<h2>Ranking</h2><div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
         + _key([name for _, name in PARTS])
@@ -131,7 +135,7 @@ def _row(rank: int, ranked: RankedLayout, slowest_s: float, request: PlanRequest
     use = cost.heaviest
     cells = (
         _number(str(rank)),
-        _plain(layout_text(layout)),
+        _plain(" ".join(filter(None, (layout_text(layout), choices_text(ranked))))),
         _number(str(layout.micro_batch)),
         _number(str(layout.vpp)),
         _plain(recompute_text(layout)),

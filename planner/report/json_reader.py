@@ -18,6 +18,7 @@ from planner.question import question_from, relocated, request_of
 from planner.report.json_report import HZ_PER_MHZ, SCHEMA, degrees_to_json
 from planner.report.words import BYTES_PER_GIB
 from planner.request import PlanRequest
+from planner.variants import SCHEDULE, chose
 
 MOST_BYTES: Final = 1 << 30
 MOST_PARAMETERS: Final = 10**24  # the product of the widths and counts that models may have stays below
@@ -148,9 +149,24 @@ def _ranked(read: Fields, request: PlanRequest) -> RankedLayout:
             unmeasured=evidence.text("unmeasured", default=""),
         ),
         why=read.text("why", default=""),
+        choices=_choices(read, layout, request),
         placement=_placement(read, layout, request),
         in_order=_in_order(read.table("in_order")) if "in_order" in read.values else None,
     )
+
+
+def _choices(read: Fields, layout: Layout, request: PlanRequest) -> tuple[tuple[str, str], ...]:
+    """Read which of the ways that a search tried a layout is of."""
+    if "choices" not in read.values:
+        return ()
+    told = read.table("choices")
+    made = tuple((name, told.text(name)) for name in told.values)
+    if not any(chose(variant.choices, made) for variant in request.variants):
+        known = (", ".join(f"{name} {value}" for name, value in variant.choices) for variant in request.variants)
+        raise read.wrong("choices", dict(made), "; or ".join(known) or "none: the request tries nothing")
+    if dict(made).get(SCHEDULE, layout.schedule.value) != layout.schedule.value:
+        raise told.wrong(SCHEDULE, dict(made)[SCHEDULE], layout.schedule.value)
+    return made
 
 
 def _check_summary(read: Fields, layout: Layout) -> None:

@@ -32,7 +32,7 @@ HZ_PER_MHZ: Final = 1e6
 TRILLION: Final = 1e12
 SECONDS_PER_DAY: Final = 86400.0
 
-_WHERE_SET: Final = ("fixed", "profile", "telemetry", "software")  # written in a form of their own
+_WHERE_SET: Final = ("fixed", "profile", "telemetry", "software", "tries")  # written in a form of their own
 
 Json = dict[str, object]
 
@@ -54,7 +54,8 @@ def report_to_json(report: PlanReport) -> Json:
         **heading(),
         "request": request_to_json(report.request),
         "layouts": [
-            layout_to_json(ranked, report.request, rank) for rank, ranked in enumerate(report.layouts, start=1)
+            layout_to_json(ranked, report.request_of(ranked), rank)
+            for rank, ranked in enumerate(report.layouts, start=1)
         ],
         "search": search_to_json(report.search),
         "rejected": dict(report.rejected),
@@ -93,6 +94,8 @@ def request_to_json(request: PlanRequest) -> Json:
         out["telemetry"] = list(question.telemetry)
     if question.software:
         out["software"] = list(question.software)
+    if question.tries:
+        out["tries"] = list(question.tries)
     if question.profile:
         out["profile"] = question.profile
     out["resolved"] = {
@@ -148,6 +151,7 @@ def layout_to_json(ranked: RankedLayout, request: PlanRequest, rank: int = 1) ->
         **degrees_to_json(layout, first),
         "sequence_parallel": first.sequence_parallel,
         "recompute": _recompute(layout),
+        **({"choices": dict(ranked.choices)} if ranked.choices else {}),
         "gpus": layout.gpus,
         "layers_per_stage": [list(chunks) for chunks in layout.layers_per_stage],
         "stages": [_stage(number, layout, cost) for number in range(layout.pp)],

@@ -131,7 +131,7 @@ def launchable(report: PlanReport, target: Target) -> tuple[int, ...]:
     found: list[int] = []
     for rank, ranked in enumerate(report.layouts, 1):
         with suppress(InputError):
-            launch_of(report.request, ranked, target)
+            launch_of(report.request_of(ranked), ranked, target)
             found.append(rank)
         if len(found) == NAMED:
             break
@@ -166,7 +166,8 @@ def launch_or_others(report: PlanReport, rank: int, target: Target) -> LaunchFil
         As of :func:`launch_of`.
     """
     try:
-        return launch_of(report.request, report.layouts[rank - 1], target)
+        ranked = report.layouts[rank - 1]
+        return launch_of(report.request_of(ranked), ranked, target)
     except InputError as error:
         others = launchable(report, target)
         if not others:

@@ -23,6 +23,7 @@ from planner.report.console import Bars, section
 from planner.report.ranking import STYLES, ruled_table
 from planner.report.words import (
     GIGA,
+    choices_text,
     digits,
     duration,
     gib,
@@ -102,6 +103,8 @@ def facts(title: str, ranked: RankedLayout, request: PlanRequest, broken: Sequen
         ("long runs", _goodput_words(request, layout)),
         *evidence_rows(ranked.evidence, request),
     ]
+    if choices_text(ranked):
+        rows.insert(1, ("tried", choices_text(ranked)))
     if layout.gpus < request.cluster.gpus:
         rows.insert(1, ("GPUs", f"{layout.gpus:,} of {request.cluster.gpus:,}; the others stay idle"))
     if len(request.cluster.islands) > 1:

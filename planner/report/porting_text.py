@@ -75,7 +75,7 @@ def _recipe_of_report(question: PortQuestion) -> Recipe:
     report = read_report(question.file)
     if not 1 <= question.rank <= len(report.layouts):
         raise InputError(f"--rank {question.rank}", allowed=f"1 to {len(report.layouts)}", where=str(question.file))
-    request = report.request
+    request = report.request_of(report.layouts[question.rank - 1])
     framework = Framework(question.asked.framework or request.framework.value)
     return Recipe(
         name=f"{question.file.name}, rank {question.rank}",

@@ -16,6 +16,7 @@ from costmodels.results import Verdict
 from planner.plan_report import RankedLayout
 from planner.report.console import NARROW
 from planner.report.words import (
+    choices_text,
     digits,
     islands_text,
     layout_text,
@@ -47,6 +48,11 @@ class _Column:
     needed: Callable[[Sequence[RankedLayout]], bool] | None = None  # stands where the rows need it
 
 
+def _several(layouts: Sequence[RankedLayout]) -> bool:
+    """Whether some of the layouts were made with choices that others lack."""
+    return any(choices_text(ranked) for ranked in layouts)
+
+
 def _beyond_first(layouts: Sequence[RankedLayout]) -> bool:
     """Whether islands tell the layouts apart; they then take the room of MFU, which mixes unlike peaks there."""
     return any(stage.island for ranked in layouts for stage in ranked.layout.stages)
@@ -55,6 +61,7 @@ def _beyond_first(layouts: Sequence[RankedLayout]) -> bool:
 _COLUMNS: Final = (
     _Column("layout", lambda ranked: layout_text(ranked.layout), left=True),
     _Column("island", lambda ranked: islands_text(ranked.layout), needed=_beyond_first),
+    _Column("tried", choices_text, left=True, needed=_several),
     _Column("mb", lambda ranked: str(ranked.layout.micro_batch), "micro-batch {}"),
     _Column("vpp", lambda ranked: str(ranked.layout.vpp), "vpp {}"),
     _Column("recompute", lambda ranked: _short_recompute(ranked.layout), "recompute {}", left=True),
@@ -101,6 +108,7 @@ def ranking(layouts: Sequence[RankedLayout], width: int, request: PlanRequest) -
         column
         for column in _COLUMNS
         if not (narrow and column.wide) and (column.needed is None or column.needed(layouts))
+        if column.title != "tried" or len(request.variants) > 1
     ]
     ranked_by = objective_column(request)
     if ranked_by is not None:
@@ -115,7 +123,7 @@ def ranking(layouts: Sequence[RankedLayout], width: int, request: PlanRequest) -
     table = ruled_table()
     table.add_column("#", justify="right")
     for column in columns:
-        whole = column.title == "layout"
+        whole = column.title in ("layout", "tried")
         title = column.title if request.model.hidden else column.title.replace("tok", "smp")
         table.add_column(title, justify="left" if column.left else "right", overflow="fold", no_wrap=whole)
     for rank, ranked in enumerate(layouts, start=1):

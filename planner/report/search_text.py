@@ -17,7 +17,7 @@ from planner.report.layout_text import breakdown, facts, job_line, labelled
 from planner.report.ranking import ranking
 from planner.report.stage_text import uneven_sections
 from planner.report.target import Target
-from planner.report.words import interval, layout_text, listed, percent, seconds
+from planner.report.words import choices_text, interval, layout_text, listed, percent, seconds
 from planner.request import Framework, Objective
 from planner.rules import broken_rules
 
@@ -51,6 +51,7 @@ def print_search(
         show(console, job_line(report.request), *_infeasible(report), *_proof(report), *saved_lines(written))
         return
     best, (not_launched, rank) = report.layouts[0], _not_launched(report)
+    request = report.request_of(best)
     show(
         console,
         job_line(report.request),
@@ -59,8 +60,8 @@ def print_search(
             Text(f"{proof_words(report)}."),
             Text(_LEGEND, style="dim"),
         ),
-        facts("Best", best, report.request, broken_rules(best.layout, report.request)),
-        *uneven_sections(best, report.request),
+        facts("Best", best, request, broken_rules(best.layout, request)),
+        *uneven_sections(best, request),
         *_proof(report, not_launched),
         breakdown(best.cost.step, bars(console)),
         *_losses(report),
@@ -72,7 +73,7 @@ def print_search(
 
 def _losses(report: PlanReport) -> Sequence[RenderableType]:
     rows = [
-        (f"{rank}", f"{layout_text(ranked.layout)}: {ranked.why}")
+        (f"{rank}", f"{' '.join(filter(None, (layout_text(ranked.layout), choices_text(ranked))))}: {ranked.why}")
         for rank, ranked in enumerate(report.layouts, start=1)
         if ranked.why
     ]
@@ -164,7 +165,7 @@ def _not_launched(report: PlanReport) -> tuple[str, int]:
     """Why the best layout cannot be exported, and the first rank that can: empty and 1 where the best can, 0: none."""
     target = Target(format=str(_exported_to(report)))
     try:
-        launch_of(report.request, report.layouts[0], target)
+        launch_of(report.request_of(report.layouts[0]), report.layouts[0], target)
     except InputError as error:
         others = launchable(report, target)
         if not others:

@@ -8,6 +8,8 @@ from typing import Final
 from costmodels.layout import Granularity, Layout, Strategy
 from costmodels.results import MemoryUse
 from planner.layouts.splits import runs_of
+from planner.plan_report import RankedLayout
+from planner.variants import CP_COMM, SCHEDULE
 
 BYTES_PER_GIB: Final = 2.0**30
 GIGA: Final = 1e9
@@ -91,6 +93,13 @@ def layout_text(layout: Layout) -> str:
     parts += [f"ETP{first.etp}"] if first.etp > 1 else []
     parts += [_zero(first)] if (first.zero != 1 or first.shard_group) and first.dp * first.cp > 1 else []
     return " ".join(parts) + ("" if uniform(layout) else " *")
+
+
+def choices_text(ranked: RankedLayout) -> str:
+    """Return what was tried as a layout has it, such as ``zbv compiled=off``; what it has no use for is left out."""
+    idle = {SCHEDULE: ranked.layout.pp == 1, CP_COMM: ranked.layout.first.cp == 1}
+    told = [(name, value) for name, value in ranked.choices if not idle.get(name, False)]
+    return " ".join(value if name in idle else f"{name}={value}" for name, value in told)
 
 
 def strategy_text(strategy: Strategy) -> str:

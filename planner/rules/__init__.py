@@ -1,11 +1,11 @@
 """Legality as data: which proposals a framework accepts, and which it should not have accepted.
 
 The rules stand in the TOML tables of this package; :func:`check` judges one proposal, :func:`check_layout` a layout and
-:func:`legal_mask` many candidates at once.
+:func:`legal_mask` many candidates at once, :func:`request_mask` those of a request.
 """
 
 from planner.rules.layout_string import layout_string, parse_layout_string
-from planner.rules.mask import LegalMask, legal_mask
+from planner.rules.mask import LegalMask, legal_mask, request_mask
 from planner.rules.nearest import Neighbour, nearest_legal
 from planner.rules.proposal import ModelFacts, Proposal, Split, Switches, facts_of, proposals_of
 from planner.rules.split import layers_built, virtual_degree
@@ -34,6 +34,7 @@ __all__ = [
     "nearest_legal",
     "parse_layout_string",
     "proposals_of",
+    "request_mask",
     "rules_for",
     "virtual_degree",
 ]

@@ -11,9 +11,17 @@ from typing import Final
 import numpy as np
 
 from costmodels.job import TrainingJob
+from costmodels.pipeline.schedules import Schedule
 from costmodels.table import Ints, StrategyTable
 from hardware.errors import InputError
-from planner.rules.proposal import ModelFacts, Proposal, Switches, job_switches, recompute_switches
+from planner.rules.proposal import (
+    ModelFacts,
+    Proposal,
+    Switches,
+    job_switches,
+    recompute_switches,
+    schedule_switches,
+)
 
 Columns = Mapping[str, Ints]
 LARGEST: Final = 10**12
@@ -45,7 +53,9 @@ def proposal_columns(proposal: Proposal) -> Columns:
     return with_derived({name: np.array([number], dtype=np.int64) for name, number in numbers.items()})
 
 
-def table_columns(table: StrategyTable, model: ModelFacts, job: TrainingJob, *, vpp: Ints | int) -> Columns:
+def table_columns(
+    table: StrategyTable, model: ModelFacts, job: TrainingJob, *, vpp: Ints | int, schedule: Schedule | None = None
+) -> Columns:
     """Columns for many candidates of one model and job, each on exactly the GPUs that it uses.
 
     Parameters
@@ -58,6 +68,8 @@ def table_columns(table: StrategyTable, model: ModelFacts, job: TrainingJob, *, 
         Batch, sequence and precision.
     vpp : array of shape (S,) or int
         Virtual chunks per stage.
+    schedule : Schedule, optional
+        Of pipelines, where it is another than 1F1B and interleaved.
 
     Returns
     -------
@@ -68,6 +80,7 @@ def table_columns(table: StrategyTable, model: ModelFacts, job: TrainingJob, *, 
     base = Proposal(world=1, global_batch=job.global_batch, seq=job.seq)
     switches = job_switches(model, job)
     numbers = {name: int(getattr(base, name)) for name in _GRID} | _numbers(model) | _numbers(switches)
+    numbers |= {name: int(value) for name, value in schedule_switches(schedule).items()}
     columns = {name: np.full(size, number, dtype=np.int64) for name, number in numbers.items()}
     for name in ("tp", "pp", "cp", "dp", "ep", "etp", "zero", "shard_group", "micro_batch"):
         columns[name] = getattr(table, name)

@@ -7,7 +7,7 @@ import numpy as np
 from costmodels.job import TrainingJob
 from costmodels.table import Bools, Ints, StrategyTable
 from costmodels.workload.model import ModelSpec
-from planner.request import Framework
+from planner.request import Framework, PlanRequest
 from planner.rules.columns import Columns, table_columns
 from planner.rules.proposal import facts_of
 from planner.rules.table import SPLIT_CHECK, Rule, resolve_version, rules_for
@@ -70,8 +70,19 @@ def legal_mask(
     InputError
         The version is not understood or older than the rules.
     """
-    columns = table_columns(table, facts_of(model), job, vpp=vpp)
-    ok = np.ones(len(table), dtype=np.bool_)
+    return _judged(table_columns(table, facts_of(model), job, vpp=vpp), framework, version)
+
+
+def request_mask(request: PlanRequest, table: StrategyTable) -> LegalMask:
+    """Judge a table of candidates, shape (S,), of a request: with its schedule, by the newest version's rules."""
+    schedule = request.schedule
+    chunks = (schedule.fixed_vpp or 1) if schedule else 1
+    columns = table_columns(table, facts_of(request.model), request.job, vpp=chunks, schedule=schedule)
+    return _judged(columns, request.framework)
+
+
+def _judged(columns: Columns, framework: Framework, version: str | None = None) -> LegalMask:
+    ok = np.ones(len(columns["world"]), dtype=np.bool_)
     counts: list[tuple[str, int]] = []
     reasons: list[tuple[str, int]] = []
     for rule in rules_for(framework, resolve_version(framework, version)):

@@ -110,6 +110,8 @@ class Switches:
     overlap_p2p: bool = True
     interleaved_one: bool = False  # one virtual stage counts as interleaved (core 0.13, when it is asked for)
     any_rounds: bool = False  # a schedule of virtual chunks whose micro-batches need not divide into rounds
+    splits_backward: bool = False  # gradients of weights are an operation of their own
+    compiled: bool = False  # torch.compile on the model
     gpipe: bool = False  # all micro-batches forward, then all backward: they need not fill the stages
     microbatch_group: int = 0  # 0: the pipeline degree, unless it is given
     microbatch_group_given: bool = False
@@ -265,7 +267,12 @@ def job_switches(model: ModelFacts, job: TrainingJob) -> Switches:
     """Switches of a plan before its grid is known, with the loss of its job."""
     loss = job.software.linear_loss
     chunks = max(1, loss.chunks) if loss is not None else 1
-    return dataclasses.replace(exported_switches(model, job.precision.name), loss_chunks=chunks)
+    return dataclasses.replace(
+        exported_switches(model, job.precision.name),
+        loss_chunks=chunks,
+        compiled=job.software.compiled,
+        cp_all_to_all=job.software.cp_comm == "a2a",
+    )
 
 
 def recompute_switches(recomputes: Iterable[Recompute]) -> dict[str, Any]:
@@ -292,8 +299,16 @@ def _order_switches(layout: Layout) -> dict[str, Any]:
         "microbatch_group": layout.microbatch_group,
         "ends_alone": layout.pp > 2 and layout.stages[0].layers == layout.stages[-1].layers == 0,
         "pp_before_dp": layout.rank_order is RankOrder.PP_INSIDE,
-        "gpipe": layout.schedule is Schedule.GPIPE,
-        "any_rounds": layout.schedule is Schedule.ZBV,
+        **schedule_switches(layout.schedule if layout.pp > 1 else None),
+    }
+
+
+def schedule_switches(schedule: Schedule | None) -> dict[str, Any]:
+    """Switches of the schedule of a pipeline; None: 1F1B, or interleaved."""
+    return {
+        "gpipe": schedule is Schedule.GPIPE,
+        "any_rounds": schedule is Schedule.ZBV,
+        "splits_backward": schedule is not None and schedule.splits_backward,
     }
 
 

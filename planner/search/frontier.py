@@ -108,7 +108,8 @@ class Frontier:
         taken, left = order[:count], np.sort(order[count:])
         groups, known = self._groups.take(taken), self._groups_known[taken]
         self._groups, self._groups_known = self._groups.take(left), self._groups_known[left]
-        memory = OptionMemory(pricing=self.bounds.pricing, accepted=self.bounds.accepted)
+        schedule = self.bounds.request.schedule
+        memory = OptionMemory(pricing=self.bounds.pricing, accepted=self.bounds.accepted, schedule=schedule)
         known = np.where(memory.mean_fits(groups, self.bounds.options, known <= limit_s), known, np.inf)
         holds = np.isfinite(known.min(axis=1))
         self.without_memory += int((~holds).sum())

@@ -45,7 +45,7 @@ def with_larger_chunks(request: PlanRequest, pricings: Sequence[Pricing], layout
     verdict = price_layout(pricings, layout).heaviest.verdict
     found = []
     for chunks in dict.fromkeys((1, layers // (layout.pp * LAYERS_OF_A_CHUNK))):
-        if not 1 <= chunks < layout.vpp:
+        if not 1 <= chunks < layout.vpp or (chunks == 1 and request.always_piped):  # one chunk is 1F1B
             continue
         split = uniform_layout(
             layout.first,

@@ -154,3 +154,19 @@ def objective_values(request: PlanRequest, layout: Layout, step_s: Floats, gpu_w
         return energy_j
     nodes_w = nodes_power_w(request, layout, gpu_w)
     return step_s / SECONDS_PER_HOUR * _rent_per_hour(request, layout) + _electricity(request, step_s * nodes_w)
+
+
+def why_slower(better: LayoutCost, worse: LayoutCost) -> str:
+    """One line on what a layout loses to the one before it: the largest differences of the breakdown."""
+    names = (
+        ("compute", "compute_s"),
+        ("exposed exchange", "exposed_comm_s"),
+        ("bubble", "bubble_s"),
+        ("jitter", "sync_s"),
+    )
+    changes = [(getattr(worse.step, field) - getattr(better.step, field), name) for name, field in names]
+    total = worse.step.total_s - better.step.total_s
+    changes.sort(reverse=True)
+    lost = [f"{name} +{change:.3g} s" for change, name in changes[:2] if change > 0.05 * abs(total)]
+    gained = [f"{name} {change:.3g} s" for change, name in changes[-1:] if change < -0.05 * abs(total)]
+    return f"{100 * total / better.step.total_s:+.1f} %: " + ", ".join(lost + gained)

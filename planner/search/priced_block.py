@@ -65,7 +65,7 @@ class PricedBlock:
 
     def _price(self, contents: Contents, group: Group) -> None:
         work = stage_work([self.costs], contents)
-        near = np.flatnonzero(staircase_bound_s(work, contents) <= self.tally.threshold_s())
+        near = np.flatnonzero(staircase_bound_s(work, contents.spec) <= self.tally.threshold_s())
         self.tally.pruned["time lower bound of a split"] += len(group.rows) - len(near)
         if not len(near):
             return
@@ -118,7 +118,7 @@ class PricedBlock:
         contents = found.contents
         work = stage_work([self.costs], contents) if work is None else work
         limit = self.tally.threshold_s()
-        near = staircase_bound_s(work, contents) <= limit
+        near = staircase_bound_s(work, contents.spec) <= limit
         nearly = found.held.total_bytes <= NEARLY * usable_memory(self.pricing.accelerator)
         rows = np.flatnonzero(nearly & near)
         if not len(rows):
@@ -155,6 +155,7 @@ class PricedBlock:
             micro_batch=int(table.micro_batch[at]),
             num_microbatches=found.contents.spec.num_microbatches,
             vpp=found.contents.spec.vpp,
+            schedule=found.contents.spec.schedule,
             recompute=table.recomputes[int(table.recompute[at])],
             prefix=int(found.prefix[row]),
             sequence_parallel=bool(table.sequence_parallel[at]),

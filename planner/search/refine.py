@@ -9,6 +9,7 @@ from costmodels.pricing import Pricing
 from costmodels.results import LayoutCost, Verdict
 from planner.layouts.build import uniform_layout
 from planner.layouts.expand import splits_freely
+from planner.layouts.splits import by_stage
 from planner.request import PlanRequest
 from planner.rules import broken_rules
 from planner.search.spans import SPLITS_CUT, late
@@ -35,10 +36,11 @@ def layout_of(candidate: Candidate) -> Layout:
             shard_group=candidate.shard_group,
             recompute=candidate.recompute,
         ),
-        tuple(candidate.layers[stage :: candidate.pp] for stage in range(candidate.pp)),
+        by_stage(candidate.layers, candidate.pp, candidate.schedule),
         micro_batch=candidate.micro_batch,
         num_microbatches=candidate.num_microbatches,
         prefix=candidate.prefix,
+        schedule=candidate.schedule,
     )
 
 

@@ -9,7 +9,7 @@ from hardware.tiers import Tier
 from planner.layouts.grids import Grids
 from planner.layouts.shard_groups import grouped_rows, in_groups
 from planner.request import PlanRequest
-from planner.rules import legal_mask
+from planner.rules import request_mask
 
 
 def legal_groups(request: PlanRequest, grids: Grids, tiers: Sequence[Tier]) -> tuple[Ints, Grids]:
@@ -30,5 +30,5 @@ def legal_groups(request: PlanRequest, grids: Grids, tiers: Sequence[Tier]) -> t
         grids = grids.take(np.empty(0, dtype=np.int64))
     rows, group = grouped_rows(grids, tiers)
     found = in_groups(grids.take(rows), group)
-    legal = np.flatnonzero(legal_mask(request.framework, found.table, request.model, request.job).ok)
+    legal = np.flatnonzero(request_mask(request, found.table).ok)
     return rows[legal], found.take(legal)

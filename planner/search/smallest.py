@@ -17,7 +17,7 @@ from planner.layouts.grids import Grids, enumerate_grids
 from planner.layouts.recompute_options import recompute_options
 from planner.layouts.splits import even_chunks
 from planner.request import PlanRequest
-from planner.rules import broken_rules, legal_mask
+from planner.rules import broken_rules, request_mask
 
 WEIGHED: Final = 24  # layouts whose memory is computed exactly, those of least bound first
 
@@ -46,12 +46,12 @@ def smallest_layout(request: PlanRequest, pricing: Pricing) -> Smallest | None:
         Exact among the evenly split layouts of least bound under the recompute that keeps least.
     """
     every = enumerate_grids(request, pricing.island.gpus)
-    legal = legal_mask(request.framework, every.table, request.model, request.job).ok
+    legal = request_mask(request, every.table).ok
     grids = every.take(np.flatnonzero(legal))
     if not len(grids):
         return None
     option = recompute_options(request.recompute, request.framework, pricing)[-1]
-    over = excess_bytes(pricing, grids, option, Verdict.RISKY)
+    over = excess_bytes(request, pricing, grids, option, Verdict.RISKY)
     weighed = [
         _weighed(request, pricing, grids, (int(row), option)) for row in np.argsort(over, kind="stable")[:WEIGHED]
     ]
@@ -59,11 +59,13 @@ def smallest_layout(request: PlanRequest, pricing: Pricing) -> Smallest | None:
     return min(found, key=lambda entry: entry.use.total_bytes) if found else None
 
 
-def excess_bytes(pricing: Pricing, grids: Grids, option: Recompute, accepted: Verdict) -> Floats:
+def excess_bytes(request: PlanRequest, pricing: Pricing, grids: Grids, option: Recompute, accepted: Verdict) -> Floats:
     """Bytes by which the heaviest stage of a grid exceeds the memory at least, whatever the split; one chunk a stage.
 
     Parameters
     ----------
+    request : PlanRequest
+        Its schedule.
     pricing : Pricing
         Model, job, island.
     grids : Grids
@@ -78,7 +80,7 @@ def excess_bytes(pricing: Pricing, grids: Grids, option: Recompute, accepted: Ve
     ndarray
         Shape (S,), negative where there may be room [bytes].
     """
-    memory = OptionMemory(pricing=pricing, accepted=accepted)
+    memory = OptionMemory(pricing=pricing, accepted=accepted, schedule=request.schedule)
     held = memory.held(grids, option)
     return memory_bound(held.room, memory.counts(held), held.flight).least_bytes - held.room.room_bytes
 
@@ -86,11 +88,14 @@ def excess_bytes(pricing: Pricing, grids: Grids, option: Recompute, accepted: Ve
 def _weighed(request: PlanRequest, pricing: Pricing, grids: Grids, chosen: tuple[int, Recompute]) -> Smallest | None:
     """An evenly split layout of a grid under a recompute option, or None where no even split is legal."""
     row, option = chosen
+    pp, schedule = int(grids.table.pp[row]), request.schedule
+    vpp = (schedule.fixed_vpp or 2) if schedule else 1
     layout = uniform_layout(
         replace(grids.table.strategy(row), recompute=option),
-        even_chunks(request.model.layers, int(grids.table.pp[row]), 1),
+        even_chunks(request.model.layers, pp, vpp, schedule),
         micro_batch=int(grids.table.micro_batch[row]),
         num_microbatches=int(grids.num_microbatches[row]),
+        schedule=schedule,
     )
     if broken_rules(layout, request):
         return None

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from costmodels.layout import Granularity, Recompute
+from costmodels.pipeline.schedules import Schedule
 from costmodels.results import Verdict
 
 Key = tuple[int, ...]
@@ -32,6 +33,7 @@ class Candidate:
     micro_batch: int
     num_microbatches: int
     vpp: int
+    schedule: Schedule
     recompute: Recompute
     prefix: int
     sequence_parallel: bool

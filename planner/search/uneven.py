@@ -8,6 +8,7 @@ from costmodels.layer_costs import price_parts
 from costmodels.layout import Layout
 from costmodels.memory import model_memory, stage_memory, usable_memory
 from costmodels.pipeline.inflight import in_flight_total
+from costmodels.pipeline.schedules import Schedule
 from costmodels.positions import contents_of, pipeline_spec
 from costmodels.pricing import Pricing
 from costmodels.table import table_of
@@ -18,6 +19,7 @@ from planner.inter_op.stages import StageProblem, partition_stages
 from planner.layouts.build import uniform_layout
 from planner.search.stage_table import PartSizes, StagePlace, chunk_ends, layer_runs, part_sizes, span_costs_s
 
+MOST_FEWER: Final = 4  # layers that the first stage of a V may have below the mean
 BEST_SPLITS: Final = 3  # splits of the partitioner that are priced with the exact schedule
 
 
@@ -43,6 +45,9 @@ def uneven_layouts(pricing: Pricing, layout: Layout, paces: Sequence[Sequence[fl
     used = {run.strategy for stage in layout.stages for run in stage.strategies}
     if layout.pp == 1 or len(used) > 1:
         return
+    if layout.schedule is Schedule.ZBV:
+        yield from _splits_of_a_v(layout)
+        return
     sizes = _sizes(pricing, layout)
     limits = _limits(pricing, layout, sizes)
     spec = pipeline_spec(layout)
@@ -53,10 +58,38 @@ def uneven_layouts(pricing: Pricing, layout: Layout, paces: Sequence[Sequence[fl
             for slow, flight, limit in zip(pace or [1.0] * layout.pp, held, limits, strict=True)
         ]
         for chunks in _splits(pricing, layout, sizes, places):
-            split = uniform_layout(
-                layout.first, chunks, micro_batch=layout.micro_batch, num_microbatches=layout.num_microbatches
-            )
-            yield replace(split, rank_order=layout.rank_order)
+            yield _split_as(layout, chunks)
+
+
+def _split_as(layout: Layout, chunks: Sequence[Sequence[int]]) -> Layout:
+    """A uniform layout with its layers split in another way."""
+    split = uniform_layout(
+        layout.first,
+        chunks,
+        micro_batch=layout.micro_batch,
+        num_microbatches=layout.num_microbatches,
+        schedule=layout.schedule,
+    )
+    return replace(split, rank_order=layout.rank_order)
+
+
+def _splits_of_a_v(layout: Layout) -> Iterator[Layout]:
+    """Yield splits of a V, whose first stage holds both ends of the model, with fewer layers there and equal others.
+
+    What the others cannot share equally goes to the first of them or to the last; of an odd number either chunk of a
+    stage has the larger half.
+    """
+    layers, pp = layout.layers, layout.pp
+    found: dict[tuple[tuple[int, int], ...], None] = {}
+    for first in range(layers // pp, max(1, layers // pp - MOST_FEWER), -1):
+        each, rest = divmod(layers - first, pp - 1)
+        for more in ([1] * rest + [0] * (pp - 1 - rest), [0] * (pp - 1 - rest) + [1] * rest):
+            counts = [first, *(each + one for one in more)]
+            found[tuple((count - count // 2, count // 2) for count in counts)] = None
+            found[tuple((count // 2, count - count // 2) for count in counts)] = None
+    for chunks in found:
+        if min(map(min, chunks)) > 0:
+            yield _split_as(layout, chunks)
 
 
 def _sizes(pricing: Pricing, layout: Layout) -> PartSizes:

@@ -24,7 +24,7 @@ from planner.layouts.expand import WITH_ONE_RECOMPUTE, Group, expand, lone_ends,
 from planner.layouts.grids import Grids, enumerate_grids, halved_sizes, kernel_table, world_sizes
 from planner.layouts.recompute_options import recompute_options
 from planner.request import PlanRequest
-from planner.rules import legal_mask
+from planner.rules import request_mask
 from planner.search.frontier import Frontier
 from planner.search.priced_block import PricedBlock
 from planner.search.smallest import excess_bytes
@@ -50,6 +50,8 @@ class UniformSearch:
         Look only under the recompute that keeps least, and stop at the first layouts that fit.
     wanted : int
         Grids to keep; 0: as many as the request wants layouts, and at least :data:`GRIDS_KEPT`.
+    limit_s : float
+        What need not be found: layouts that take longer [s].
     deadline : float, optional
         Of ``time.monotonic``; default: the request's time limit from now on. After it grids of a first block are priced
         until one fits.
@@ -62,6 +64,7 @@ class UniformSearch:
         *,
         any_will_do: bool = False,
         wanted: int = 0,
+        limit_s: float = float("inf"),
         deadline: float | None = None,
     ) -> None:
         self.request = request
@@ -72,6 +75,7 @@ class UniformSearch:
         self.any_will_do = any_will_do
         self.accepted = Verdict.FITS
         self.wanted = 1 if any_will_do else wanted or max(request.top, GRIDS_KEPT)
+        self.limit_s = limit_s
         self.tally = Tally(accepted=self.accepted, wanted=self.wanted)
         self.deadline = time.monotonic() + request.time_limit_s if deadline is None else deadline
         self._gpu_seconds_per_sample: float | None = None
@@ -101,7 +105,7 @@ class UniformSearch:
                 break
             if number >= len(usual) and not self.tally.best:
                 break  # what many GPUs do not hold, few hold less
-            limit = self.tally.threshold_s()
+            limit = self._limit_s()
             if number and np.isfinite(limit) and self._bound_of_fewer_s(world) > limit:
                 self.tally.pruned["fewer GPUs: time lower bound (counts of GPUs)"] += len(sizes) - number
                 break
@@ -110,6 +114,10 @@ class UniformSearch:
                 self.tally.open_bound_s = min(self.tally.open_bound_s, self._bound_of_fewer_s(world))
                 break
             self._search_world(world)
+
+    def _limit_s(self) -> float:
+        """Time beyond which a bound rules a grid out, whatever its split."""
+        return min(self.limit_s, self.tally.threshold_s())
 
     def _search_world(self, world: int) -> None:
         grids = self._with_room(self.grids_of(world))
@@ -132,7 +140,7 @@ class UniformSearch:
             return grids
         held = OptionMemory(pricing=self.pricing, accepted=self.accepted).states_fit(grids)
         if self.any_will_do and pinned_virtual(self.request) in (None, 1):
-            held &= excess_bytes(self.pricing, grids, self.options[-1], self.accepted) <= 0.0
+            held &= excess_bytes(self.request, self.pricing, grids, self.options[-1], self.accepted) <= 0.0
         self.tally.pruned["memory lower bound"] += int((~held).sum())
         return grids.take(np.flatnonzero(held))
 
@@ -140,7 +148,7 @@ class UniformSearch:
         """Return the legal grids over so many GPUs; the tally counts them and those that are refused."""
         every = enumerate_grids(self.request, world)
         self.tally.enumerated += len(every)
-        verdict = legal_mask(self.request.framework, every.table, self.request.model, self.request.job)
+        verdict = request_mask(self.request, every.table)
         self.tally.rejected.update(dict(verdict.reasons))
         return every.take(np.flatnonzero(verdict.ok))
 
@@ -149,7 +157,7 @@ class UniformSearch:
         taken = 0
         while True:
             size = LATE_BLOCK if late(self.deadline) else BLOCK if taken else FIRST_BLOCK
-            grids, known = frontier.take(size, self.tally.threshold_s(), grouped=bool(self.tally.best))
+            grids, known = frontier.take(size, self._limit_s(), grouped=bool(self.tally.best))
             if not len(grids):
                 break
             self._evaluate(grids, known)
@@ -171,12 +179,12 @@ class UniformSearch:
         ``known`` has shape (S, options).
         """
         request = self.request
-        wanted = known <= self.tally.threshold_s()
+        wanted = known <= self._limit_s()
         block = expand(grids, self.options, wanted, mixes=request.framework not in WITH_ONE_RECOMPUTE)
         table = block.grids.table
         costs = price_parts(self.pricing, table)
         asked = wanted[block.grid, table.recompute]
-        limit = self.tally.threshold_s()
+        limit = self._limit_s()
         bounds = PricedBounds(self.request, self.pricing, self.accepted, block, costs)
         bound = np.maximum(bounds.time_s(), known[block.grid, table.recompute])
         rows = np.flatnonzero(asked & (bound <= limit) & (table.pp > 1))
@@ -192,7 +200,8 @@ class UniformSearch:
             memory=model_memory(request.model, request.job, table, self.pricing.constants.memory),
         )
         ends = lone_ends(request)
-        groups = pipeline_groups(block.grids.take(alive), request.model.layers, pinned_virtual(request), ends)
+        near = block.grids.take(alive)
+        groups = pipeline_groups(near, request.model.layers, pinned_virtual(request), ends, request.schedule)
         self._price_groups(priced, [Group(spec=group.spec, rows=alive[group.rows]) for group in groups], bound)
         self._leave_open(bounds, bound, np.flatnonzero(asked & (table.pp > 1)))
 

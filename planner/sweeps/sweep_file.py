@@ -59,6 +59,7 @@ _ALIKE: Final = (  # of all points of a grid, named as in a question
     "thermal",
     "launcher",
     "software",
+    "tries",
     "offload",
     "loss",
     "lora_rank",

@@ -46,10 +46,11 @@ def network_rankings(
         return ()
     found = []
     for factor in FACTORS:
-        scaled = with_network(request, factor)
         times = [
-            estimate(scaled, ranked.layout, constants, stated_placement(ranked, request)).cost.step.total_s
-            for ranked in layouts
+            estimate(
+                with_network(asked, factor), ranked.layout, constants, stated_placement(ranked, asked)
+            ).cost.step.total_s
+            for ranked, asked in ((ranked, request.with_choices(ranked.choices)) for ranked in layouts)
         ]
         order = sorted(range(len(times)), key=lambda number, times=times: (times[number], number))  # type: ignore[misc]
         found.append(
