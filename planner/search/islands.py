@@ -32,7 +32,7 @@ from planner.request import PlanRequest
 from planner.rules import broken_rules, legal_mask
 from planner.search.island_rows import IslandRows
 from planner.search.spans import late
-from planner.search.stage_table import StagePlace, chunk_ends, layer_runs, span_costs_s
+from planner.search.stage_table import PartSizes, StagePlace, chunk_ends, layer_runs, span_costs_s
 
 FULLEST_SHARE: Final = 0.9  # of the usable memory that parts may take in the table; prices judge the rest
 MOST_ORDERS: Final = 24  # of the islands that are looked at
@@ -172,8 +172,9 @@ class IslandSearch:
 
     def _solve(self, entry: _Open, limit_s: float) -> Iterator[IslandPlan]:
         """Splits of one row for every number of chunks; those too slow, not legal or not safe are left out."""
+        sizes = entry.rows.sizes(entry.row)
         for vpp in self._virtual_degrees(entry):
-            chunks = self._split(entry, vpp)
+            chunks = self._split(entry, sizes, vpp)
             self.solved += 1
             hosts = entry.rows.hosts(entry.order)
             if chunks is None or entry.rows.step_s(entry.row, hosts, chunks) > limit_s:
@@ -208,10 +209,9 @@ class IslandSearch:
     def _interleaves(self, entry: _Open) -> bool:
         return entry.rows.pp > 1 and int(entry.rows.grids.num_microbatches[entry.row]) % entry.rows.pp == 0
 
-    def _split(self, entry: _Open, vpp: int) -> Chunks | None:
+    def _split(self, entry: _Open, sizes: Sequence[PartSizes], vpp: int) -> Chunks | None:
         """Layers of every chunk of every stage as the partitioner sees them."""
         model, hosts = self.request.model, entry.rows.hosts(entry.order)
-        sizes = entry.rows.sizes(entry.row)
         m = int(entry.rows.grids.num_microbatches[entry.row])
         schedule = schedule_of(len(hosts), vpp)
         spec = PipelineSpec(schedule=schedule, pp=len(hosts), vpp=vpp, num_microbatches=m)

@@ -48,8 +48,8 @@ class PartSizes:
 def part_sizes(costs: PartCosts, memory: ModelMemory, row: int) -> PartSizes:
     """Sizes of the parts under one row of a strategy table."""
     return PartSizes(
-        time_s=(costs.forward_s + costs.backward_s).sum(axis=0)[:, row],
-        states_bytes=np.array([part.states[row] for part in memory.parts]),
+        time_s=(costs.forward_s[..., row] + costs.backward_s[..., row]).sum(axis=0),
+        states_bytes=np.array([part.weights[row] + part.gradients[row] + part.optimizer[row] for part in memory.parts]),
         kept_bytes=np.array([part.kept[row] for part in memory.parts]),
         kinds=memory.kinds,
         names=costs.names,
