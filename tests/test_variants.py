@@ -26,6 +26,8 @@ from planner.question import question_of, request_of
 from planner.report.json_reader import report_from_json
 from planner.report.json_report import report_to_json
 from planner.request import Framework, PlanRequest
+from planner.sweeps.sweep import row_of
+from planner.sweeps.sweep_file import read_sweep
 from planner.variants import combinations, offers
 
 RUN = CliRunner()
@@ -293,3 +295,17 @@ def test_neighbours_of_a_v_are_vs():
     shapes = [near.layout for near in neighbours(request, layout, cost) if near.layout.pp > 1]
     assert {near.schedule for near in shapes if near.vpp == 2} == {Schedule.ZBV}
     assert {near.pp for near in shapes} > {2}
+
+
+def test_a_sweep_says_what_was_tried_and_which_was_fastest(tmp_path):
+    file = tmp_path / "sweep.toml"
+    file.write_text(
+        "[[grid]]\nmodels = ['llama32_1b']\nclusters = ['dgx-h100:1']\nglobal_batches = [8]\nsequences = [16384]\n"
+        "fixed = ['cp=2', 'tp=2', 'pp=1', 'micro_batch=1']\ntries = ['cp_comm=all', 'tp_overlap=on,off']\n"
+    )
+    (question,) = read_sweep(file).questions
+    data = report_to_json(plan(request_of(question)))
+    row = row_of(question, data, "point.json")
+    assert row["tries"] == "cp_comm=all; tp_overlap=on,off"
+    assert row["choices"] == "; ".join(f"{name}={value}" for name, value in data["layouts"][0]["choices"].items())
+    assert "tp_overlap=on" in row["choices"]

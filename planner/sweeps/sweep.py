@@ -33,13 +33,13 @@ POINTS: Final = "points"
 TABLE: Final = "results.csv"
 COLUMNS: Final = (
     "model", "cluster", "global_batch", "seq", "precision", "framework", "objective", "power_cap_w",
-    "software", "offload", "loss", "lora_rank", "lora_targets",
+    "software", "offload", "loss", "lora_rank", "lora_targets", "tries",
     "status", "reason", "gpus", "layout", "tp", "pp", "cp", "dp", "ep", "etp", "vpp", "zero", "shard_group",
     "micro_batch", "num_microbatches", "schedule", "recompute", "layers_per_stage", "step_time_s", "tokens_per_s",
     "tokens_per_s_per_gpu", "mfu", "bubble_share", "exposed_comm_share", "memory_gib", "usable_gib", "verdict",
-    "gpu_w", "energy_j_per_token", "low_s", "high_s", "gap", "proven_optimal", "cut", "report",
+    "gpu_w", "energy_j_per_token", "low_s", "high_s", "gap", "proven_optimal", "cut", "choices", "report",
 )  # fmt: skip
-_ASKED: Final = COLUMNS[:13]
+_ASKED: Final = COLUMNS[:14]
 _COPIED: Final = (
     "gpus", "tp", "pp", "cp", "dp", "ep", "etp", "vpp", "zero", "shard_group", "micro_batch", "num_microbatches",
     "schedule", "step_time_s", "tokens_per_s", "tokens_per_s_per_gpu", "mfu",
@@ -197,7 +197,8 @@ def row_of(question: Question, data: Data, report: str) -> Row:
         long the search took is left to the point's file.
     """
     row: Row = dict.fromkeys(COLUMNS, "")
-    row.update({name: getattr(question, name) for name in _ASKED} | {"software": "; ".join(question.software)})
+    row.update({name: getattr(question, name) for name in _ASKED})
+    row.update({"software": "; ".join(question.software), "tries": "; ".join(question.tries)})
     row["report"] = report
     if "error" in data:
         return {**row, "status": "error", "reason": data["error"]}
@@ -214,6 +215,7 @@ def row_of(question: Question, data: Data, report: str) -> Row:
         **row,
         **{name: best[name] for name in _COPIED},
         "status": "ok",
+        "choices": "; ".join(f"{name}={value}" for name, value in _table({"choices": {}, **best}, "choices").items()),
         "layout": best["name"],
         "recompute": _recompute(_table(best, "recompute")),
         "layers_per_stage": _layers(best["layers_per_stage"]),

@@ -23,6 +23,7 @@
     loss = "default"
     lora_rank = 0
     lora_targets = ""
+    tries = ["cp_comm=p2p,a2a"]              # default []; as --try
     profile = "machine.toml"                 # of plan calibrate; default none
 
 A grid asks every combination, models slowest, then clusters, batches, sequences, precisions, frameworks, caps. Several
