@@ -18,6 +18,7 @@ from planner.report.console import PIPED_WIDTH, console_on, show, text_console, 
 from planner.report.estimate_text import print_estimate
 from planner.report.explain_text import Surroundings, print_explanation
 from planner.report.layout_text import memory_words
+from planner.report.ranking import Pieces
 from planner.report.search_text import print_search, proof_words
 from planner.request import Objective
 from planner.rules import broken_rules, verdict
@@ -378,3 +379,17 @@ def test_text_goes_to_standard_error_beside_json(capsys):
     show(text_console(json_on_stdout=True), "words")
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "words\n")
+
+
+@pytest.mark.parametrize(
+    ("width", "lines"),
+    [
+        (11, ["11,12,12,11"]),
+        (10, ["11,12,12,", "11"]),
+        (7, ["11,12,", "12,11"]),
+        (3, ["11,", "12,", "12,", "11"]),
+    ],
+)
+def test_no_number_of_layers_is_cut_in_two(width: int, lines: list[str]) -> None:
+    told = printed(width, lambda console: console.print(Pieces("11,12,12,11")))
+    assert told.split() == lines

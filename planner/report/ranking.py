@@ -1,5 +1,6 @@
 """The table of ranked layouts."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
@@ -7,7 +8,8 @@ from types import MappingProxyType
 from typing import Final
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -154,7 +156,32 @@ def _short_layers(layout: Layout) -> str:
     return text[: _LONGEST_LAYERS - len("...")].rpartition(",")[0] + ",..."
 
 
-def _cell(column: _Column, ranked: RankedLayout) -> Text:
+@dataclass(frozen=True)
+class Pieces:
+    """Text that breaks behind commas and plus signs alone, so that no number and no name is cut in two."""
+
+    text: str
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        """Width of the longest piece, and of all of them in one line."""
+        return Measurement(max(map(len, self._pieces()), default=0), len(self.text))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the lines that fit the width, as many pieces in each as it has room for."""
+        lines = [""]
+        for piece in self._pieces():
+            if lines[-1] and len(lines[-1]) + len(piece) > options.max_width:
+                lines.append("")
+            lines[-1] += piece
+        yield Text("\n".join(lines), overflow="fold")
+
+    def _pieces(self) -> list[str]:
+        return re.findall(r"[^,+]+[,+]?|[,+]", self.text)
+
+
+def _cell(column: _Column, ranked: RankedLayout) -> RenderableType:
+    if column.title in ("recompute", "layers"):
+        return Pieces(column.value(ranked))
     style = STYLES[ranked.cost.heaviest.verdict] if column.title == "GiB" else ""
     return Text(column.value(ranked), style=style)
 
