@@ -98,7 +98,7 @@ def nearest_legal(
     if not len(rows):
         return ()
     rules = judging(rules_for(framework, resolve_version(framework, version)), proposal)
-    ok = _legal(_columns(proposal, rows, rules), rules)
+    ok, never = _legal(_columns(proposal, rows, rules), rules)
     index = np.flatnonzero(ok)
     order = index[np.lexsort((*reversed(rows[index].T), _distances(proposal, rows)[index]))]
     found: list[Neighbour] = []
@@ -106,7 +106,7 @@ def nearest_legal(
         neighbour = _neighbour(proposal, dict(zip(_ROW, (int(n) for n in rows[row]), strict=True)))
         if any(set(nearer.changes) <= set(neighbour.changes) for nearer in found):
             continue  # a nearer one does with fewer changes
-        if not check(neighbour.proposal, framework, version):
+        if _holds_all(neighbour.proposal, never) and not check(neighbour.proposal, framework, version):
             found.append(neighbour)
         if len(found) == count:
             break
@@ -197,15 +197,24 @@ def _columns(
     return with_derived(wide)
 
 
-def _legal(columns: Columns, rules: tuple[Rule, ...]) -> Bools:
-    """Rows that hold every rule which some row holds."""
+def _legal(columns: Columns, rules: tuple[Rule, ...]) -> tuple[Bools, tuple[Rule, ...]]:
+    """Rows that hold every rule which some row holds, and the rules that none holds, though another split may."""
     ok: Bools = np.ones(len(columns["world"]), dtype=np.bool_)
+    never = []
     for rule in rules:
         if rule.check != SPLIT_CHECK:
             holds = rows_that_hold(rule, columns)
             if holds.any():
                 ok &= holds
-    return ok
+            else:
+                never.append(rule)
+    return ok, tuple(never)
+
+
+def _holds_all(proposal: Proposal, rules: tuple[Rule, ...]) -> bool:
+    """Whether a proposal holds some rules: asked of few before :func:`check` asks all."""
+    columns = {**proposal_columns(proposal), **option_columns(rules, proposal)}
+    return all(rows_that_hold(rule, columns)[0] for rule in rules)
 
 
 def _distances(proposal: Proposal, rows: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> Floats:

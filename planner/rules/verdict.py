@@ -14,7 +14,7 @@ from planner.rules.checks import CHECKS
 from planner.rules.columns import Columns, proposal_columns
 from planner.rules.conditions import is_condition, value_of
 from planner.rules.proposal import Proposal, facts_of, job_switches, proposals_of
-from planner.rules.split import split_problems
+from planner.rules.split import Problems, split_problems
 from planner.rules.table import SPLIT_CHECK, Found, Rule, option_defaults, resolve_version, rules_for
 
 Values = Mapping[str, int | str]
@@ -119,18 +119,19 @@ def check(proposal: Proposal, framework: Framework, version: str | None = None) 
     rules = judging(rules_for(framework, resolve_version(framework, version)), proposal)
     columns = {**proposal_columns(proposal), **option_columns(rules, proposal)}
     first = next(rule for rule in rules if rule.id == _FIRST_RULE)
-    numbers = {**{name: int(column[0]) for name, column in columns.items()}, **_words(rules, proposal)}
-    if not rows_that_hold(first, columns)[0]:
-        return (violation_of(first, numbers),)
-    problems = split_problems(proposal)
-    broken = []
-    for rule in rules:
-        if rule.check == SPLIT_CHECK:
-            if rule.arguments[0] in problems:
-                broken.append(violation_of(rule, {**numbers, **problems[rule.arguments[0]]}))
-        elif not rows_that_hold(rule, columns)[0]:
-            broken.append(violation_of(rule, numbers))
-    return tuple(broken)
+    problems: Problems = {}
+    if rows_that_hold(first, columns)[0]:
+        problems = split_problems(proposal)
+        broken = [
+            rule
+            for rule in rules
+            if (rule.arguments[0] in problems if rule.check == SPLIT_CHECK else not rows_that_hold(rule, columns)[0])
+        ]
+    else:
+        broken = [first]
+    numbers = {**{name: int(column[0]) for name, column in columns.items()}, **_words(broken, proposal)}
+    told = [{**numbers, **problems[rule.arguments[0]]} if rule.check == SPLIT_CHECK else numbers for rule in broken]
+    return tuple(violation_of(rule, values) for rule, values in zip(broken, told, strict=True))
 
 
 def check_layout(
