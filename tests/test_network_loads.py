@@ -116,35 +116,48 @@ def unit_flows(members: list[Place], pattern: Pattern, *, around: bool) -> list[
     return [flows]
 
 
-def bytes_by_link(island: Island, flows: list[tuple[Place, Place, float]]) -> Bytes:
-    """Bytes over each directed link of the network, by shortest paths between the adapters of both ends."""
-    graph = cluster_graph(Cluster(name="c", islands=(island,)))
-    outside = nx.DiGraph(graph.subgraph([v for v in graph if v[0] in ("nic", "tier", "rail")]))
-    own = adapters_of(island.node)
-    found: Bytes = {}
-    for source, target, size in flows:
-        parts = max(len(own[source[1]]), len(own[target[1]]))
-        for part in range(parts):
-            ends = [("nic", 0, node, own[gpu][part * len(own[gpu]) // parts]) for node, gpu in (source, target)]
-            for edge in pairwise(nx.shortest_path(outside, *ends)):
-                found[edge] = found.get(edge, 0.0) + size / parts
-    return found
+class Network:
+    """The links between the adapters of an island, and shortest paths over them, each looked for once."""
+
+    def __init__(self, island: Island) -> None:
+        graph = cluster_graph(Cluster(name="c", islands=(island,)))
+        self.outside = nx.DiGraph(graph.subgraph([v for v in graph if v[0] in ("nic", "tier", "rail")]))
+        self.capacity = {
+            edge[:2]: edge[2]["bytes_per_s"] for edge in graph.edges(data=True) if "bytes_per_s" in edge[2]
+        }
+        self.own = adapters_of(island.node)
+        self.paths: dict[tuple[Place, Place], list[tuple[object, object]]] = {}
+
+    def path(self, source: Place, target: Place) -> list[tuple[object, object]]:
+        """Links from an adapter of a node to one of another."""
+        if (source, target) not in self.paths:
+            nodes = nx.shortest_path(self.outside, ("nic", 0, *source), ("nic", 0, *target))
+            self.paths[source, target] = list(pairwise(nodes))
+        return self.paths[source, target]
+
+    def bytes_by_link(self, flows: list[tuple[Place, Place, float]]) -> Bytes:
+        """Bytes over each directed link of the network, by shortest paths between the adapters of both ends."""
+        found: Bytes = {}
+        for source, target, size in flows:
+            parts = max(len(self.own[source[1]]), len(self.own[target[1]]))
+            for part in range(parts):
+                ends = [(node, self.own[gpu][part * len(self.own[gpu]) // parts]) for node, gpu in (source, target)]
+                for edge in self.path(*ends):
+                    found[edge] = found.get(edge, 0.0) + size / parts
+        return found
 
 
 def poured(loads: list[Bytes], capacity: dict[tuple[object, object], float]) -> float:
     """Pace of the slowest group: pour small equal drops of progress into all groups that still fit their links."""
     fastest = min(min(capacity[edge] / size for edge, size in group.items()) for group in loads if group)
-    drop, used, pace = fastest / 2000.0, dict.fromkeys(capacity, 0.0), [0.0] * len(loads)
-    rising = [number for number, group in enumerate(loads) if group]
-    while len(rising) == sum(map(bool, loads)):
-        for number in list(rising):
-            if all(used[edge] + drop * size <= capacity[edge] * (1 + 1e-9) for edge, size in loads[number].items()):
-                pace[number] += drop
-                for edge, size in loads[number].items():
-                    used[edge] += drop * size
-            else:
-                rising.remove(number)
-    return min(pace[number] for number, group in enumerate(loads) if group)
+    links = sorted({edge for group in loads for edge in group}, key=repr)
+    drops = fastest / 2000.0 * np.array([[group.get(edge, 0.0) for edge in links] for group in loads if group])
+    full = np.array([capacity[edge] for edge in links]) * (1 + 1e-9)
+    used, pace = np.zeros(len(links)), 0.0
+    while (used + drops.sum(axis=0) <= full).all():
+        used += drops.sum(axis=0)
+        pace += fastest / 2000.0
+    return pace
 
 
 @pytest.mark.parametrize("order", list(RankOrder))
@@ -171,8 +184,7 @@ def test_uneven_allocations_match_a_fluid_simulation(
     pricing = pricing_of(island, layout, nodes)
     table = table_of([strategy], pp=[pp], micro_batch=[1])
     places = [(int(node), int(gpu)) for node, gpu in rank_places(pricing, layout)]
-    graph = cluster_graph(Cluster(name="c", islands=(island,)))
-    capacity = {edge[:2]: edge[2]["bytes_per_s"] for edge in graph.edges(data=True) if "bytes_per_s" in edge[2]}
+    network = Network(island)
     found = flow_speeds(pricing, layout)
     assert found
     for flow in found:
@@ -185,9 +197,9 @@ def test_uneven_allocations_match_a_fluid_simulation(
         ]
         around = flow.axis is not Axis.PP
         moved = [flows for one in ranks for flows in unit_flows([places[r] for r in one], flow.pattern, around=around)]
-        loads = [bytes_by_link(island, flows) for flows in moved]
+        loads = [network.bytes_by_link(flows) for flows in moved]
         even = flow_pace(flow, pricing, layout)
-        assert even * flow.speed == pytest.approx(poured(loads, capacity), rel=2e-3), flow
+        assert even * flow.speed == pytest.approx(poured(loads, network.capacity), rel=2e-3), flow
 
 
 def flow_pace(flow: FlowSpeed, pricing: Pricing, layout: Layout) -> float:
@@ -255,9 +267,8 @@ def test_even_tiers_keep_their_prices() -> None:
     assert island_tiers(pricing.island)[-1].speeds == ()
 
 
-def link_seconds(island: Island, layout: Layout, axis: Axis, pattern: Pattern) -> dict[object, float]:
+def link_seconds(network: Network, layout: Layout, axis: Axis, pattern: Pattern) -> dict[object, float]:
     """Seconds that a unit of an axis keeps every link of the graph in use, by shortest paths, all groups together."""
-    graph = cluster_graph(Cluster(name="c", islands=(island,)))
     groups = group_of(axis, table_of([layout.first], pp=[layout.pp], micro_batch=[1]))
     size, stride = int(groups.size[0]), int(groups.stride[0])
     found: Bytes = {}
@@ -266,31 +277,26 @@ def link_seconds(island: Island, layout: Layout, axis: Axis, pattern: Pattern) -
             continue
         members = [divmod(start + turn * stride, 8) for turn in range(size)]
         for flows in unit_flows(members, pattern, around=False):
-            for edge, size_bytes in bytes_by_link(island, flows).items():
+            for edge, size_bytes in network.bytes_by_link(flows).items():
                 found[edge] = found.get(edge, 0.0) + size_bytes
-    return {edge: size_bytes / graph.edges[edge]["bytes_per_s"] for edge, size_bytes in found.items()}
+    return {edge: size_bytes / network.capacity[edge] for edge, size_bytes in found.items()}
 
 
 def fair_paces(first: dict[object, float], second: dict[object, float], rates: tuple[float, float]) -> list[float]:
     """Paces of two collectives over those alone: their rates rise together in small steps until a link is full."""
-    alone = [max(first.values()), max(second.values())]
-    use = [
-        {link: time / whole for link, time in own.items()} for own, whole in zip((first, second), alone, strict=True)
-    ]
-    paces, rising, step = [0.0, 0.0], [0, 1], 1e-4
+    links = {*first, *second}
+    use = np.array([[own.get(link, 0.0) / max(own.values()) for link in links] for own in (first, second)])
+    paces, rising, step = np.zeros(2), [0, 1], 1e-4
     while rising:
-        grown = list(paces)
+        grown = paces.copy()
         for number in rising:
             grown[number] = min(1.0, grown[number] + step / rates[number] * max(rates))
-        full = [
-            number
-            for number in rising
-            if grown[number] >= 1.0
-            or any(grown[0] * use[0].get(link, 0.0) + grown[1] * use[1].get(link, 0.0) > 1.0 for link in use[number])
-        ]
-        paces = [pace if number in full and grown[number] < 1.0 else grown[number] for number, pace in enumerate(paces)]
+        over = grown @ use > 1.0
+        full = [number for number in rising if grown[number] >= 1.0 or over[use[number] > 0.0].any()]
+        for number in range(2):
+            paces[number] = paces[number] if number in full and grown[number] < 1.0 else grown[number]
         rising = [number for number in rising if number not in full]
-    return paces
+    return paces.tolist()
 
 
 @pytest.mark.parametrize("groups", [(4, 3, 1), (6, 2), (4, 4), (5, 3)])
@@ -300,9 +306,10 @@ def test_two_kinds_of_transfers_share_the_links_of_the_graph(groups: tuple[int, 
     island = replace(island_of(groups, ratio=ratio), nodes=8)
     layout = layout_with(Strategy(tp=2, dp=8, ep=16), 4)
     flows = {(flow.axis, flow.pattern): flow for flow in flow_speeds(pricing_of(island, layout), layout)}
+    network = Network(island)
     kinds = ((Axis.PP, Pattern.NEIGHBOUR), (Axis.EP, Pattern.PAIRS), (Axis.DP_CP, Pattern.RING))
     for one, other in ((kinds[0], kinds[1]), (kinds[2], kinds[0]), (kinds[2], kinds[1])):
-        seconds = [link_seconds(island, layout, *kind) for kind in (one, other)]
+        seconds = [link_seconds(network, layout, *kind) for kind in (one, other)]
         adapter = [max(t for (start, _), t in own.items() if start[0] == "nic") / max(own.values()) for own in seconds]
         loads = [
             np.array([rate, *flows[kind].loads])[:, None] for rate, kind in zip(adapter, (one, other), strict=True)
