@@ -3,6 +3,7 @@
 import io
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from itertools import count
 from math import inf
 from pathlib import Path
@@ -16,6 +17,7 @@ from hardware.cluster import Cluster, DeviceState, FabricTier
 from planner.devices.stragglers import stragglers
 from planner.layouts.explicit import ExplicitLayout, layout_of
 from planner.placement import PlacedLayout, place_all, place_layout, place_nodes, place_with_splits
+from planner.plan_report import PlanReport
 from planner.planning import ISLANDS_CUT, plan, pricings_of
 from planner.report.json_reader import report_from_json
 from planner.report.json_report import report_to_json
@@ -32,10 +34,21 @@ SLOW = (DeviceState(node=1, gpu=0, speed=0.6), DeviceState(node=0, gpu=5, speed=
 def with_slow_devices(**words: object) -> PlanRequest:
     """Two nodes with two slow accelerators, small enough to be searched in a second."""
     request = asked(
-        "llama2_7b", cluster="dgx-a100:2", global_batch=32, seq=4096, fixed=("cp=1", "tp=2"), top=3, **words
+        "llama2_7b",
+        cluster="dgx-a100:2",
+        global_batch=32,
+        seq=4096,
+        fixed=("cp=1", "tp=2", "micro_batch=1"),
+        top=3,
+        **words,
     )
     island = replace(request.cluster.islands[0], devices=SLOW)
     return replace(request, cluster=replace(request.cluster, islands=(island,)))
+
+
+@cache
+def planned_without_haste() -> PlanReport:
+    return plan(with_slow_devices(time_limit_s=600.0))
 
 
 def late_after(calls: int) -> Iterator[bool]:
@@ -56,7 +69,7 @@ def test_spans_follow_each_other_and_leave_time_for_placement() -> None:
 
 
 def test_a_limit_that_does_not_bind_changes_nothing() -> None:
-    reports = [plan(with_slow_devices(time_limit_s=limit)) for limit in (600.0, 6000.0)]
+    reports = [planned_without_haste(), plan(with_slow_devices(time_limit_s=6000.0))]
     assert reports[0].layouts == reports[1].layouts
     assert reports[0].search.cut == ()
     assert not any("time limit" in reason for reason, _ in reports[0].search.pruned)
@@ -86,7 +99,7 @@ def test_without_time_there_is_still_an_answer_and_what_was_cut() -> None:
     assert set(cut) == {SPLITS_CUT, RANKS_CUT}
     assert all(number > 0 for number in cut.values())
     assert not report.search.proven_optimal
-    full = plan(with_slow_devices(time_limit_s=600.0))
+    full = planned_without_haste()
     assert report.search.lower_bound_s <= full.layouts[0].cost.step.total_s <= best.cost.step.total_s * (1.0 + 1e-9)
     again = report_from_json(report_to_json(report), "report.json", Path())
     assert again.search.cut == report.search.cut
@@ -184,7 +197,7 @@ def test_orders_of_nodes_end_with_the_time() -> None:
 
 
 def test_what_slow_devices_cost_is_told_within_the_time_that_is_left() -> None:
-    report = plan(with_slow_devices(time_limit_s=600.0))
+    report = planned_without_haste()
     spent = replace(report, search=replace(report.search, wall_s=1e9))
     found, usual = stragglers(spent), stragglers(report)
     assert found is not None
