@@ -41,7 +41,8 @@ def asked_of(path: Path, more: tuple[str, ...] = ()) -> PlanRequest:
     recompute = [item.partition("=")[2] for item in more if item.startswith("recompute=")]
     pinned = tuple(item for item in more if not item.startswith("recompute="))
     fixed = (*words.pop("fixed", ()), *pinned)
-    return request_of(Question(**words, fixed=fixed, top=1, recompute=recompute[0] if recompute else "auto"))
+    asked_for = {**words, "recompute": recompute[0]} if recompute else words
+    return request_of(Question(**asked_for, fixed=fixed, top=1))
 
 
 def fastest_s(request: PlanRequest) -> float:
