@@ -129,8 +129,8 @@ class Evidence:
 
 
 def heaviest(memory: Sequence[MemoryUse]) -> MemoryUse:
-    """Memory of the stage nearest to (or furthest over) its limit; ties go to the earliest stage."""
-    return max(memory, key=lambda use: (use.total_bytes - use.usable_bytes, -use.stage))
+    """Memory of the stage that uses the largest share of its limit, as verdicts go; ties go to the earliest stage."""
+    return max(memory, key=lambda use: (use.total_bytes / use.usable_bytes, -use.stage))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from costmodels.layout import RankOrder, Strategy
 from costmodels.placement import first_rank, ranks_of_stages
+from costmodels.results import Verdict, heaviest
 from costmodels.workload.counts import parameter_count
 from hardware.errors import InputError
 from planner.plan_report import PlanReport, RankedLayout
@@ -71,6 +72,14 @@ def test_fields_of_the_contract():
     assert data["layouts"][0]["layers_per_stage"] == [[5, 5]] * 8
     assert data["layouts"][0]["memory"]["total_gib"] == 61.25
     assert data["layouts"][0]["power"]["clock_mhz"] == 1755.0
+
+
+def test_the_fullest_gpu_is_the_one_with_the_largest_share_of_its_own_memory_in_use():
+    """A small card with few bytes left may be emptier than a large one with many."""
+    large = replace(samples.memory_use(0, 90.0, Verdict.RISKY), usable_bytes=95.0 * samples.GIB)
+    small = replace(samples.memory_use(1, 41.0, Verdict.FITS), usable_bytes=44.0 * samples.GIB)
+    assert heaviest((large, small)).stage == 0
+    assert heaviest((large, replace(small, usable_bytes=42.0 * samples.GIB))).stage == 1
 
 
 def test_the_heaviest_rank_is_the_first_of_its_stage():
