@@ -109,7 +109,9 @@ def _cost(problem: HeatProblem, times: StepTimes, power: PowerState) -> LayoutCo
         power=power,
         stage_times_s=tuple(float(t) for t in times.stage_s[0]),
         tokens_per_s=tokens / total_s,
-        mfu=tokens * flops_per_token(model, job.seq) / (total_s * _peak_flops_per_s(pricings, layout)),
+        mfu=tokens
+        * flops_per_token(model, job.seq, frozen=job.trained_share < 1.0)
+        / (total_s * _peak_flops_per_s(pricings, layout)),
     )
 
 

@@ -224,6 +224,15 @@ def test_count_adds_up_and_padding_grows_both_ends() -> None:
     assert grown == 2 * (129024 - 128256) * 4096
 
 
+def test_frozen_weights_have_no_gradients() -> None:
+    """Beside adapters a token takes four FLOPs a weight in place of six (NeMo's figures of LoRA), scores as many."""
+    spec = model("llama3-8b")
+    trained, frozen = (flops_per_token(spec, 4096, frozen=flag) for flag in (False, True))
+    weights = parameter_count(spec).total - parameter_count(spec).embedding - 65 * 4096  # norms
+    assert trained - frozen == pytest.approx(2 * weights)
+    assert frozen == pytest.approx(4 * weights + 3 * 32 * 2 * 32 * 2 * 128 * 2048)
+
+
 def test_backward_and_router_and_recompute_conventions() -> None:
     spec = model("mixtral-8x7b")
     without, with_router = (flops_per_token(spec, 4096, router=flag) for flag in (False, True))

@@ -9,6 +9,7 @@ from costmodels.workload.op import Op, OpKind
 
 _ROUTED_KINDS = frozenset({OpKind.GROUPED_GEMM})
 _BACKWARD_AND_FORWARD = 3.0  # the backward pass computes twice the forward's products
+_PRODUCTS = frozenset({OpKind.GEMM, OpKind.GROUPED_GEMM})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +135,13 @@ def forward_flops(op: Op, seq: float, *, causal: bool = True) -> float:
 
 
 def flops_per_token(
-    model: ModelSpec, seq: int, *, causal: bool = True, padded_vocab_tp: int = 0, router: bool = False
+    model: ModelSpec,
+    seq: int,
+    *,
+    causal: bool = True,
+    padded_vocab_tp: int = 0,
+    router: bool = False,
+    frozen: bool = False,
 ) -> float:
     """Return model FLOPs per trained token: forward and backward, no recompute.
 
@@ -155,6 +162,9 @@ def flops_per_token(
         0: logits over the tokenizer's vocabulary; else over the vocabulary padded for this tensor-parallel degree.
     router : bool
         Whether the router's product counts; Megatron-LM leaves it out.
+    frozen : bool
+        Whether the weights are not trained (adapters beside them): no product makes their gradients. The adapters' own
+        products, some thousandths, are left out.
 
     Returns
     -------
@@ -170,8 +180,7 @@ def flops_per_token(
     parts = [(head_ops(model, vocab=vocab), 1)]
     parts += [(layer_ops(run.kind, model), run.count) for run in model.runs]
     parts.append((mtp_ops(model, vocab=vocab), model.mtp_layers))
-    forward = sum(
-        count * sum(forward_flops(op, seq, causal=causal) for op in ops if router or op.name != "router")
-        for ops, count in parts
-    )
-    return _BACKWARD_AND_FORWARD * forward
+    counted = [(op, count) for ops, count in parts for op in ops if router or op.name != "router"]
+    forward = sum(count * forward_flops(op, seq, causal=causal) for op, count in counted)
+    weight_gradients = sum(count * forward_flops(op, seq) for op, count in counted if op.kind in _PRODUCTS)
+    return _BACKWARD_AND_FORWARD * forward - (weight_gradients if frozen else 0.0)

@@ -13,8 +13,6 @@ from planner.evidence.measured import BYTES_PER_GIB, MeasuredRun
 MOST_OF_MEMORY: Final = 1.5
 """A peak over the memory of the largest accelerator. Units of 1e9 bytes read 1.074 of one in GiB, and drivers page some
 more to the host (1.12 is published); a sum over a node, or MB, is far above."""
-FROZEN_SHARE: Final = 2.0 / 3.0
-"""Of a step's products beside frozen weights: forward and the gradient of the input, not that of the weights."""
 
 
 def check_possible(run: MeasuredRun, model: ModelSpec, cluster: Cluster, job: TrainingJob, layout: Layout) -> None:
@@ -39,8 +37,8 @@ def check_possible(run: MeasuredRun, model: ModelSpec, cluster: Cluster, job: Tr
     if run.step_time_s and not run.untimed:
         pairs = zip(parts, layout.stages, strict=True)
         rates = [getattr(part.peak, job.precision.gemm) * stage.gpus for part, stage in pairs]
-        done = FROZEN_SHARE if job.trained_share < 1.0 else 1.0
-        flops = done * job.global_batch * (job.seq if model.hidden else 1) * flops_per_token(model, job.seq)
+        tokens = job.global_batch * (job.seq if model.hidden else 1)
+        flops = tokens * flops_per_token(model, job.seq, frozen=job.trained_share < 1.0)
         least_s = flops / sum(rates)
         if run.step_time_s < least_s:
             raise InputError(

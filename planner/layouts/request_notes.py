@@ -62,7 +62,7 @@ def _adapters(request: PlanRequest) -> tuple[str, ...]:
     millions = job.trained_share * parameter_count(request.model).total / 1e6
     told = f"adapters of rank {job.adapter_rank} beside {said_targets(job)} are trained"
     share = f"{millions:,.1f} million parameters, {100.0 * job.trained_share:.2g} % of the model"
-    return (f"{told}: {share}; MFU counts the gradients of the frozen weights, which are not computed",)
+    return (f"{told}: {share}; MFU counts no gradients of the frozen weights",)
 
 
 def _stated(request: PlanRequest) -> tuple[str, ...]:
