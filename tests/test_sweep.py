@@ -171,7 +171,7 @@ def test_an_interrupt_while_workers_load_leaves_no_traceback(tmp_path):
         '[[grid]]\nmodels = ["llama3_8b"]\nclusters = ["dgx-h100:1"]\nglobal_batches = [8, 16, 24, 32]\n'
         'sequences = [4096]\nfixed = ["tp=2", "pp=1"]\n'
     )
-    command = [sys.executable, "-m", "planner", "sweep", str(file), "-o", str(tmp_path / "out"), "--workers", "4"]
+    command = [sys.executable, "-m", "planner", "sweep", str(file), "-o", str(tmp_path / "out"), "--workers", "2"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and process.poll() is None and not (tmp_path / "out" / "points").exists():
