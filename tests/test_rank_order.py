@@ -30,7 +30,7 @@ from planner.launches.porting import carry, recipe_of_launch
 from planner.layouts.build import uniform_layout
 from planner.layouts.explicit import ExplicitLayout, layout_of
 from planner.placement import rank_orders
-from planner.plan_report import PlanReport
+from planner.plan_report import PlanReport, SearchProof
 from planner.planning import estimate, pricings_of
 from planner.question import LaunchQuestion
 from planner.report.check_text import check_to_json, grids_of_proposal
@@ -197,7 +197,8 @@ def test_pipelines_inside_nodes_win_where_little_is_reduced() -> None:
 
 
 def test_the_planner_takes_the_faster_order_and_never_one_that_loses() -> None:
-    request = replace(adapters_only(asked()), top=4)
+    few = replace(asked(), fixed=(("cp", 1), ("micro_batch", 1)), top=4)
+    request = adapters_only(few)
     report = plan(request)
     pricings = pricings_of(request)
     orders = {ranked.layout.rank_order for ranked in report.layouts}
@@ -207,7 +208,7 @@ def test_the_planner_takes_the_faster_order_and_never_one_that_loses() -> None:
         others = [price_layout(pricings, one).step.total_s for one in rank_orders(request, pricings[0], usual)]
         best_s = min([price_layout(pricings, usual).step.total_s, *others])
         assert ranked.cost.step.total_s == pytest.approx(best_s, rel=1.1e-3)
-    whole = plan(replace(asked(), top=4))
+    whole = plan(few)
     assert {ranked.layout.rank_order for ranked in whole.layouts} == {RankOrder.DP_INSIDE}
 
 
@@ -272,7 +273,9 @@ def test_changes_of_a_layout_keep_its_order() -> None:
 
 def test_reports_say_the_order_and_read_it_back(tmp_path: Path) -> None:
     request = adapters_only(asked())
-    report = replace(plan(replace(asked(), top=1)), layouts=(estimate(asked(), turned(request, tp=2, pp=4)),))
+    proof = SearchProof(enumerated=1, pruned=(), solved=1, lower_bound_s=0.0, gap=0.0, proven_optimal=False, wall_s=0.0)
+    ranked = estimate(asked(), turned(request, tp=2, pp=4))
+    report = PlanReport(request=asked(), layouts=(ranked,), search=proof)
     path = tmp_path / "plan.json"
     path.write_text(json_text(report_to_json(report)))
     read = read_report(path)

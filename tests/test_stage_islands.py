@@ -35,7 +35,7 @@ def explicit(request: PlanRequest, **degrees: int) -> Layout:
 
 @pytest.mark.parametrize("islands", [(("dgx-h100", 4), ("dgx-a100", 4)), (("dgx-a100", 2), ("dgx-h100", 4))])
 def test_an_estimate_of_what_a_search_found_is_what_the_search_said(islands):
-    request = request_on(*islands)
+    request = replace(request_on(*islands), fixed=(("cp", 1), ("micro_batch", 1)), recompute="none")
     for ranked in plan(request).layouts:
         bare = on_island(ranked.layout, 0)
         found = estimate(request, over_islands(request, bare))

@@ -136,12 +136,12 @@ def test_what_slow_devices_cost_and_what_helps() -> None:
     assert found.as_is_s > 2.0 * found.healthy_s
     without = plan(asked(cluster="dgx-a100:1", global_batch=32, fixed=("tp=4", "cp=1"), top=1))
     assert found.without_s == pytest.approx(without.layouts[0].cost.step.total_s, rel=1e-6)
-    assert stragglers(plan(piped(tp=4, pp=2, cp=1))) is None
+    assert stragglers(plan(piped(tp=4, pp=2, cp=1, micro_batch=1))) is None
 
 
 def test_layouts_without_a_starved_node_are_ranked_by_energy_too() -> None:
     """A node at a tenth of its pace: the thriftiest layout leaves it out, as if it were not there."""
-    asked_for = replace(piped(cp=1, vpp=1), objective=Objective.ENERGY)
+    asked_for = replace(piped(cp=1, vpp=1, micro_batch=1), objective=Objective.ENERGY)
     starved = with_devices(asked_for, *(DeviceState(node=1, gpu=gpu, speed=0.1) for gpu in range(8)))
     alone = replace(asked_for, cluster=catalog.cluster("dgx-a100:1"))
     found, wanted = (plan(one).layouts[0].cost for one in (starved, alone))
