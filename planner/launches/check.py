@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 from costmodels.job import TrainingJob
@@ -140,6 +141,9 @@ def _launch_input(question: LaunchQuestion) -> LaunchInput:
     framework = _framework(question.framework)
     if not question.arguments and question.file is None:
         raise InputError("no launch is given", allowed="--args-file FILE, or -- ARGS...")
+    first = question.arguments[0] if question.arguments else ""
+    if question.file is None and not first.startswith("-") and Path(first).is_file():
+        raise InputError(f"{first} is a file, no argument of a launch", allowed=f"--args-file {first}")
     text = read_launch_text(question.file, question.arguments)
     return LaunchInput(
         text=text,
