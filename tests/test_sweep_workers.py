@@ -31,7 +31,7 @@ assert all(answer for _, answer in answers_of(shielded, [(1,), (2,)], 2))
 INTERRUPTED = """
 from sweep_jobs import large
 from planner.sweeps.workers import answers_of
-for number, answer in answers_of(large, [(one,) for one in range(10_000)], 3):
+for number, answer in answers_of(large, [(one,) for one in range(10_000)], 2):
     print(number, flush=True)
 """
 

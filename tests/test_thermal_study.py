@@ -416,8 +416,8 @@ def test_a_node_with_a_supply_fault_slows_the_job_by_its_factor() -> None:
 
 def test_heat_costs_the_search_at_most_twice_the_calls() -> None:
     """Counted, not timed: calls of the planner's and the cost models' functions by whole searches with and without."""
-    pins = (("cp", 1), ("micro_batch", 1), ("etp", 1))
-    request = replace(asked("mixtral-8x22b"), fixed=pins, recompute="full", time_limit_s=1e6)
+    pins = (("cp", 1), ("micro_batch", 1), ("zero", 1))
+    request = replace(asked("gpt3-175b"), fixed=pins, recompute="full", time_limit_s=1e6)
     calls = []
     for thermal in (False, True):
         watch = Profile()
