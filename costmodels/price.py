@@ -103,15 +103,14 @@ def _cost(problem: HeatProblem, times: StepTimes, power: PowerState) -> LayoutCo
     total_s = breakdown.total_s
     model, job = pricings[0].model, pricings[0].job
     tokens = float(job.global_batch * (job.seq if model.hidden else 1))
+    flops = tokens * flops_per_token(model, job.seq, frozen=job.trained_share < 1.0)
     return LayoutCost(
         step=breakdown,
         memory=memory,
         power=power,
         stage_times_s=tuple(float(t) for t in times.stage_s[0]),
         tokens_per_s=tokens / total_s,
-        mfu=tokens
-        * flops_per_token(model, job.seq, frozen=job.trained_share < 1.0)
-        / (total_s * _peak_flops_per_s(pricings, layout)),
+        mfu=flops / (total_s * _peak_flops_per_s(pricings, layout)),
     )
 
 

@@ -16,9 +16,10 @@ from hardware.errors import InputError
 
 FFN_LETTERS: Final = "de"  # dense, experts
 MAX_LAYERS: Final = 10_000
-HYBRID_LETTERS: Final = "M*-E"  # Mamba-2, attention, dense feed-forward, experts: one part per layer (Nemotron-H)
+HYBRID_LETTERS: Final = "M*-E"  # of Nemotron-H's and Megatron-LM's patterns, which know no Mamba-1
 _NORMS: Final = MappingProxyType({"rms": 1, "layer": 2, "bare": 0})  # parameters of a norm for each element
 _SINGLE: Final = MappingProxyType({"M": ("M", ""), "S": ("S", ""), "*": ("f", ""), "-": ("", "d"), "E": ("", "e")})
+"""Letters of layers of one part each, as letters of the mixer and of the feed-forward part."""
 
 
 @dataclass(frozen=True, kw_only=True)

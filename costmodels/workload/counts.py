@@ -182,5 +182,7 @@ def flops_per_token(
     parts.append((mtp_ops(model, vocab=vocab), model.mtp_layers))
     counted = [(op, count) for ops, count in parts for op in ops if router or op.name != "router"]
     forward = sum(count * forward_flops(op, seq, causal=causal) for op, count in counted)
+    if not frozen:
+        return _BACKWARD_AND_FORWARD * forward
     weight_gradients = sum(count * forward_flops(op, seq) for op, count in counted if op.kind in _PRODUCTS)
-    return _BACKWARD_AND_FORWARD * forward - (weight_gradients if frozen else 0.0)
+    return _BACKWARD_AND_FORWARD * forward - weight_gradients

@@ -66,13 +66,35 @@ def layer_letters(config: Fields, name: str, letters: Mapping[str, str], layers:
     InputError
         Another entry, or another number of them.
     """
-    types = config.texts(name)
-    for item in types:
+    pattern = letters_of(config, name, letters)
+    _check_entries(config, name, len(pattern), layers)
+    return pattern
+
+
+def letters_of(config: Fields, name: str, letters: Mapping[str, str]) -> str:
+    """Return the letters of a list of names, however many.
+
+    Parameters
+    ----------
+    config, name, letters
+        As of :func:`layer_letters`.
+
+    Raises
+    ------
+    InputError
+        A name that has no letter.
+    """
+    names = config.texts(name)
+    for item in names:
         if item not in letters:
             raise config.wrong(name, item, ", ".join(letters))
-    if len(types) != layers and config.has(name):
-        raise config.wrong(name, f"{len(types)} entries", f"num_hidden_layers = {layers} entries")
-    return "".join(letters[item] for item in types)
+    return "".join(letters[item] for item in names)
+
+
+def _check_entries(config: Fields, name: str, entries: int, layers: int) -> None:
+    """Refuse a list that is there and has not one entry for each layer."""
+    if config.has(name) and entries != layers:
+        raise config.wrong(name, f"{entries} entries", f"num_hidden_layers = {layers} entries")
 
 
 def numbered_layers(config: Fields, name: str, letters: str, layers: int) -> str:
@@ -80,25 +102,18 @@ def numbered_layers(config: Fields, name: str, letters: str, layers: int) -> str
 
     Parameters
     ----------
-    config : Fields
-        The configuration.
-    name : str
-        The list.
+    config, name
+        As of :func:`layer_letters`.
     letters : str
         Letter of 0 and letter of 1.
     layers : int
         Entries that the list must have.
-
-    Raises
-    ------
-    InputError
-        Another entry, or another number of them.
     """
     numbers = config.wholes(name)
     if set(numbers) - {0, 1}:
         raise config.wrong(name, next(number for number in numbers if number not in (0, 1)), "0, 1")
-    if numbers and len(numbers) != layers:
-        raise config.wrong(name, f"{len(numbers)} entries", f"num_hidden_layers = {layers} entries")
+    if numbers:
+        _check_entries(config, name, len(numbers), layers)
     return "".join(letters[number] for number in numbers)
 
 

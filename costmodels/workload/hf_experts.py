@@ -6,8 +6,8 @@ from types import MappingProxyType
 from costmodels.workload.architecture import Architecture
 from costmodels.workload.fields import Fields
 from costmodels.workload.hf_dense import exaone4, layer_letters, llama, numbered_layers, window_of_types
-from costmodels.workload.hf_moe import deepseek, granite_moe, routed_and_shared
-from costmodels.workload.hf_variants import sinking
+from costmodels.workload.hf_moe import FFN_WORDS, deepseek, granite_moe, routed_and_shared
+from costmodels.workload.hf_variants import granite_windows
 
 
 def solar_open(config: Fields) -> Architecture:
@@ -29,7 +29,7 @@ def exaone_moe(config: Fields) -> Architecture:
 
 def granite_moe_windows(config: Fields) -> Architecture:
     """Granite with experts, windows and sinks."""
-    attention = sinking(config)
+    attention = granite_windows(config)
     base = granite_moe(Fields({**config.values, "layer_types": None}, config.where))
     return replace(base, sinks=True, window=attention.window, mixer_pattern=attention.mixer_pattern)
 
@@ -114,7 +114,7 @@ def minimax_m3(config: Fields) -> Architecture:
     letters = {"full_attention": "f", "minimax_m3_sparse": "i"}
     mixers = layer_letters(config, "layer_types", letters, layers)
     mixers = mixers or numbered_layers(told, "sparse_attention_freq", "fi", layers) or "f" * layers
-    ffns = layer_letters(config, "mlp_layer_types", {"dense": "d", "sparse": "e"}, layers)
+    ffns = layer_letters(config, "mlp_layer_types", FFN_WORDS, layers)
     keys = _sparse_size(config, told, "block_size", 128) * _sparse_size(config, told, "topk_blocks", 16)
     sparse = "i" in mixers
     base = llama(Fields({**config.values, "layer_types": None}, config.where))

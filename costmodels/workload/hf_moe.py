@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Final
 
 from costmodels.workload.architecture import HYBRID_LETTERS, Architecture
 from costmodels.workload.fields import Fields
-from costmodels.workload.hf_dense import layer_letters, llama, qwen2, qwen2_window, window_of_types
+from costmodels.workload.hf_dense import layer_letters, letters_of, llama, qwen2, qwen2_window, window_of_types
 
 
 def mixtral(config: Fields) -> Architecture:
@@ -56,7 +57,8 @@ def grok1(config: Fields) -> Architecture:
     )
 
 
-_FFN_LETTERS = MappingProxyType({"dense": "d", "sparse": "e"})
+FFN_WORDS: Final = MappingProxyType({"dense": "d", "sparse": "e"})
+"""What ``mlp_layer_types`` call the feed-forward part of a layer."""
 
 
 def routed_and_shared(config: Fields, *, first_dense: int = 0) -> Architecture:
@@ -66,12 +68,11 @@ def routed_and_shared(config: Fields, *, first_dense: int = 0) -> Architecture:
     """
     expert = config.whole("moe_intermediate_size", least=1)
     first = config.whole("first_k_dense_replace", default=first_dense)
-    if not (
-        first or "dense" in config.texts("mlp_layer_types") or config.has("intermediate_size")
-    ):  # no layer has a width of its own
+    some_dense = first > 0 or "dense" in config.texts("mlp_layer_types")
+    if not some_dense and not config.has("intermediate_size"):  # which no layer would have
         config = Fields({**config.values, "intermediate_size": expert}, config.where)
     base = llama(config)
-    pattern = layer_letters(config, "mlp_layer_types", _FFN_LETTERS, base.layers)
+    pattern = layer_letters(config, "mlp_layer_types", FFN_WORDS, base.layers)
     return replace(
         base,
         window=0,
@@ -369,11 +370,7 @@ _PATTERNS = ("layers_block_type", "hybrid_override_pattern", "hybrid_layer_patte
 def _hybrid_pattern(config: Fields) -> str:
     """Letters of the layers, from the pattern or from the list of block types."""
     letters = {"mamba": "M", "linear_attention": "M", "attention": "*", "full_attention": "*", "mlp": "-", "moe": "E"}
-    types = config.texts("layers_block_type")
-    for item in types:
-        if item not in letters:
-            raise config.wrong("layers_block_type", item, ", ".join(letters))
-    pattern = "".join(letters[item] for item in types)
+    pattern = letters_of(config, "layers_block_type", letters)
     pattern = pattern or config.text("hybrid_override_pattern", "hybrid_layer_pattern")
     layers = config.whole("num_hidden_layers", default=len(pattern), least=1)
     name = next((word for word in _PATTERNS if config.has(word)), _PATTERNS[0])

@@ -207,7 +207,7 @@ def code_world(config: Fields) -> Architecture:
     return base if config.has("layer_types") else replace(base, mixer_pattern="fwww" if base.window else "")
 
 
-def sinking(config: Fields) -> Architecture:
+def granite_windows(config: Fields) -> Architecture:
     """Granite with windows: sinks in every layer, one full layer in four."""
     base = llama(config)
     pattern = base.mixer_pattern or "fwww"

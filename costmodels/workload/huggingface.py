@@ -61,7 +61,7 @@ FAMILIES: Final[Mapping[str, Callable[[Fields], Architecture]]] = MappingProxyTy
         "gpt_oss": hf_moe.gpt_oss,
         "gptj": hf_variants.gptj,
         "granite": hf_dense.llama,
-        "granite_swa": hf_variants.sinking,
+        "granite_swa": hf_variants.granite_windows,
         "granitemoe": hf_moe.granite_moe,
         "granitemoe_swa": hf_experts.granite_moe_windows,
         "granitemoehybrid": hf_hybrids.granite_hybrid,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from hardware.errors import InputError
-from hardware.text_file import without_waiting
+from hardware.text_file import is_file, without_waiting
 
 _PART: Final = ".part"
 
@@ -42,7 +42,7 @@ def check_places(places: Mapping[str, Path], inputs: Iterable[str] = ()) -> None
     InputError
         A place cannot be written, is that of another option, or is a file that the command reads.
     """
-    taken = {_place(Path(name)): name for name in inputs if _is_file(name)}
+    taken = {_place(Path(name)): name for name in inputs if is_file(Path(name))}
     used: dict[Path, str] = {}
     for option, path in places.items():
         check_place(path)
@@ -65,13 +65,6 @@ def _place(path: Path) -> Path:
         return Path(os.path.realpath(path))
     except OSError as error:  # the current folder has been removed
         raise _refused(path, error) from None
-
-
-def _is_file(name: str) -> bool:
-    try:
-        return Path(name).is_file()
-    except (OSError, ValueError):
-        return False
 
 
 def write_whole(path: Path, text: str) -> None:
