@@ -117,18 +117,23 @@ def _of_variants(request: PlanRequest, constants: Constants | None) -> PlanRepor
     """Search the variants of a request one after the other, each in its share of the time that is left."""
     started = time.monotonic()
     end_s = started + request.time_limit_s
-    every, answers = Tally(accepted=Verdict.FITS, wanted=request.top), list[Answer]()
+    answers, tallies = list[Answer](), list[Tally]()
     for number, variant in enumerate(request.variants):
         share_s = max(end_s - time.monotonic(), 0.0) / (len(request.variants) - number)
         safe = any(is_safe(ranked) for answer in answers for ranked in answer.report.layouts)
         before = _Before(limit_s=limit_s(request, answers), safe=safe, explain=False)
         report, tally = _searched(replace(request.of(variant), time_limit_s=share_s), constants, before)
-        every.absorb(tally)
+        tallies.append(tally)
         answers.append(Answer(variant=variant, report=report))
     report = merged(request, answers)
     if not report.layouts:
-        alone = _searched(request.of(request.variants[0]), constants)[0]
-        return replace(alone, request=request, rejected=report.rejected)
+        first = request.of(request.variants[0])
+        why = explain_infeasible(first, pricings_of(first, constants), tallies[0])
+        proof = _proof(tallies[0], (), time.monotonic() - started)
+        return replace(report, search=proof, infeasible=why, notes=answers[0].report.notes)
+    every = Tally(accepted=Verdict.FITS, wanted=request.top)
+    for tally in tallies:
+        every.absorb(tally)
     return replace(report, search=_proof(every, report.layouts, time.monotonic() - started))
 
 
@@ -254,10 +259,13 @@ def _without_slow_nodes(
 def _with_larger_chunks(
     request: PlanRequest, pricings: Sequence[Pricing], priced: Sequence[tuple[Layout, LayoutCost]]
 ) -> tuple[list[tuple[Layout, LayoutCost]], dict[Layout, Layout]]:
-    """Layouts and their likes with larger chunks, each once; and which layout a like was made of."""
-    of = {like: given for given, _ in priced for like in with_larger_chunks(request, pricings, given)}
-    likes = {like: given for like, given in of.items() if like not in dict(priced)}
-    return [*priced, *((like, price_layout(pricings, like)) for like in likes)], likes
+    """Layouts and their likes with larger chunks, each once with its price; and which layout a like was made of."""
+    known, likes, kin = dict(priced), dict[Layout, LayoutCost](), dict[Layout, Layout]()
+    for given, cost in known.items():
+        for like, price in with_larger_chunks(request, pricings, given, cost):
+            if like not in known:
+                likes[like], kin[like] = price, given
+    return [*priced, *likes.items()], kin
 
 
 def _in_best_orders(

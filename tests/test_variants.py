@@ -15,7 +15,7 @@ from costmodels.pipeline.schedules import PipelineSpec, Schedule
 from costmodels.price import price_layout
 from costmodels.results import LayoutCost, Verdict
 from hardware.errors import InputError
-from planner import plan
+from planner import plan, planning
 from planner.advice.neighbours import neighbours
 from planner.cli import app
 from planner.layouts.explicit import ExplicitLayout
@@ -220,11 +220,18 @@ def test_a_layout_that_fits_with_risk_is_left_out_where_any_fits_safely(values):
     assert {dict(ranked.choices)["gradient_bytes"] for ranked in report.layouts} == {"2"}
 
 
-def test_where_nothing_is_feasible_the_first_variant_says_why():
-    report = plan(small("llama3_8b", layers=(8,), gpus=1, memory_gib=4.0, tries=("schedule=all",), framework="none"))
+def test_where_nothing_is_feasible_the_first_variant_says_why_and_none_is_searched_twice(monkeypatch):
+    request = small("llama3_8b", layers=(8,), gpus=1, memory_gib=4.0, tries=("schedule=all",), framework="none")
+    first = plan(request.of(request.variants[0]))
+    searched, inner = [], planning._searched
+    monkeypatch.setattr(planning, "_searched", lambda *words: searched.append(words[0].schedule) or inner(*words))
+    report = plan(request)
+    assert searched == [variant.schedule for variant in request.variants]
     assert report.layouts == ()
+    assert report.request == request
     assert report.infeasible is not None
-    assert report.request.variants
+    assert report.infeasible == first.infeasible
+    assert replace(report.search, wall_s=0.0) == replace(first.search, wall_s=0.0)
 
 
 @pytest.mark.parametrize(("words", "framework"), [("schedule=all", "none"), ("cp_comm=all", "megatron")])

@@ -82,7 +82,6 @@ def merged(request: PlanRequest, answers: Sequence[Answer]) -> PlanReport:
     """
     layouts = _with_reasons(ranked_together(request, answers)[: request.top])
     reports = [answer.report for answer in answers]
-    first = [one.report for one in answers if layouts and layouts[0].choices == _made(one.variant, layouts[0].layout)]
     notes = [note for report in reports for note in report.notes]
     notes += [note for answer in answers for note in notes_of(answer.variant.choices, request.framework)]
     return PlanReport(
@@ -90,9 +89,15 @@ def merged(request: PlanRequest, answers: Sequence[Answer]) -> PlanReport:
         layouts=layouts,
         search=reports[0].search,
         rejected=_added(report.rejected for report in reports),
-        unconstrained_s=first[0].unconstrained_s if first else 0.0,
+        unconstrained_s=_unconstrained_s(answers, layouts[0]) if layouts else 0.0,
         notes=tuple(dict.fromkeys(notes)),
     )
+
+
+def _unconstrained_s(answers: Sequence[Answer], best: RankedLayout) -> float:
+    """What a choice per layer would take [s], as the answer says that the best layout is of; 0.0 where none asked."""
+    found = (one.report for one in answers if _made(one.variant, best.layout) == best.choices)
+    return next(found).unconstrained_s
 
 
 def _with_reasons(layouts: Sequence[RankedLayout]) -> tuple[RankedLayout, ...]:
