@@ -13,13 +13,13 @@ from planner.report.ranking import objective_column
 from planner.report.search_text import counts_words, proof_words
 from planner.report.version import version
 from planner.report.words import (
-    choices_text,
     digits,
     gib,
     layers_text,
     layout_text,
     memory_text,
     percent,
+    ranked_text,
     recompute_text,
     seconds,
     stage_layers_text,
@@ -135,7 +135,7 @@ def _row(rank: int, ranked: RankedLayout, slowest_s: float, request: PlanRequest
     use = cost.heaviest
     cells = (
         _number(str(rank)),
-        _plain(" ".join(filter(None, (layout_text(layout), choices_text(ranked))))),
+        _plain(ranked_text(ranked)),
         _number(str(layout.micro_batch)),
         _number(str(layout.vpp)),
         _plain(recompute_text(layout)),

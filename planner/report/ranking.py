@@ -50,8 +50,8 @@ class _Column:
     needed: Callable[[Sequence[RankedLayout]], bool] | None = None  # stands where the rows need it
 
 
-def _several(layouts: Sequence[RankedLayout]) -> bool:
-    """Whether some of the layouts were made with choices that others lack."""
+def _of_choices(layouts: Sequence[RankedLayout]) -> bool:
+    """Whether some of the layouts are told by what was tried."""
     return any(choices_text(ranked) for ranked in layouts)
 
 
@@ -63,7 +63,7 @@ def _beyond_first(layouts: Sequence[RankedLayout]) -> bool:
 _COLUMNS: Final = (
     _Column("layout", lambda ranked: layout_text(ranked.layout), left=True),
     _Column("island", lambda ranked: islands_text(ranked.layout), needed=_beyond_first),
-    _Column("tried", choices_text, left=True, needed=_several),
+    _Column("tried", choices_text, left=True, needed=_of_choices),
     _Column("mb", lambda ranked: str(ranked.layout.micro_batch), "micro-batch {}"),
     _Column("vpp", lambda ranked: str(ranked.layout.vpp), "vpp {}"),
     _Column("recompute", lambda ranked: _short_recompute(ranked.layout), "recompute {}", left=True),
@@ -109,8 +109,9 @@ def ranking(layouts: Sequence[RankedLayout], width: int, request: PlanRequest) -
     columns = [
         column
         for column in _COLUMNS
-        if not (narrow and column.wide) and (column.needed is None or column.needed(layouts))
-        if column.title != "tried" or len(request.variants) > 1
+        if not (narrow and column.wide)
+        and (column.needed is None or column.needed(layouts))
+        and (column.title != "tried" or len(request.variants) > 1)
     ]
     ranked_by = objective_column(request)
     if ranked_by is not None:

@@ -17,7 +17,7 @@ from planner.report.layout_text import breakdown, facts, job_line, labelled
 from planner.report.ranking import ranking
 from planner.report.stage_text import uneven_sections
 from planner.report.target import Target
-from planner.report.words import choices_text, interval, layout_text, listed, percent, seconds
+from planner.report.words import interval, listed, percent, ranked_text, seconds
 from planner.request import Framework, Objective
 from planner.rules import broken_rules
 
@@ -73,7 +73,7 @@ def print_search(
 
 def _losses(report: PlanReport) -> Sequence[RenderableType]:
     rows = [
-        (f"{rank}", f"{' '.join(filter(None, (layout_text(ranked.layout), choices_text(ranked))))}: {ranked.why}")
+        (f"{rank}", f"{ranked_text(ranked)}: {ranked.why}")
         for rank, ranked in enumerate(report.layouts, start=1)
         if ranked.why
     ]

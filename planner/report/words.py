@@ -95,6 +95,11 @@ def layout_text(layout: Layout) -> str:
     return " ".join(parts) + ("" if uniform(layout) else " *")
 
 
+def ranked_text(ranked: RankedLayout) -> str:
+    """Return a layout as :func:`layout_text` does, with what was tried behind it."""
+    return " ".join(filter(None, (layout_text(ranked.layout), choices_text(ranked))))
+
+
 def choices_text(ranked: RankedLayout) -> str:
     """Return what was tried as a layout has it, such as ``zbv compiled=off``; what it has no use for is left out."""
     idle = {SCHEDULE: ranked.layout.pp == 1, CP_COMM: ranked.layout.first.cp == 1}
