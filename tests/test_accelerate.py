@@ -212,9 +212,11 @@ def test_another_framework_is_named(settings: dict[str, Any], framework: str, ri
         checked(tmp_path, settings, framework=framework)
 
 
-def test_kinds_without_a_reader_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="distributed_type XLA has no reader here; allowed: DEEPSPEED, FSDP"):
-        checked(tmp_path, {**FSDP2, "distributed_type": "XLA"})
+@pytest.mark.parametrize("kind", ["XLA", "fsdp", "megatron_lm"])
+def test_kinds_without_a_reader_are_refused(kind: str, tmp_path: Path) -> None:
+    """As accelerate refuses those in small letters (``ClusterConfig``: not a valid ``DistributedType``)."""
+    with pytest.raises(InputError, match=f"distributed_type {kind} has no reader here; allowed: DEEPSPEED, FSDP"):
+        checked(tmp_path, {**FSDP2, "distributed_type": kind})
 
 
 def test_an_illegal_launch_of_a_plugin_has_no_degrees_to_change(tmp_path: Path) -> None:

@@ -35,3 +35,9 @@ def test_a_file_in_place_of_arguments_is_shown_its_option(tmp_path: Path) -> Non
     result = CliRunner().invoke(app, ["check", str(launch)])
     assert result.exit_code == 2
     assert f"--args-file {launch}" in " ".join(result.output.replace("\n    ", " ").split())
+
+
+def test_a_word_that_is_too_long_for_a_file_is_an_argument() -> None:
+    result = CliRunner().invoke(app, ["check", "--framework", "megatron", "--cluster", "dgx-h100:1", "--", "x" * 300])
+    assert result.exit_code == 3
+    assert "belongs to no option" in " ".join(result.output.split())

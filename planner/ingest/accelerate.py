@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from hardware.errors import InputError
-from planner.ingest.accelerate_settings import FSDP_PREFIX, accelerate_table
+from planner.ingest.accelerate_settings import FSDP_PREFIX, accelerate_table, distribution
 from planner.ingest.launch_text import LaunchText
 from planner.ingest.options import MOST_RANKS, Fault, near_key
 from planner.ingest.trainer_words import FALSE, TRUE, switched_on, told_options
@@ -117,7 +117,7 @@ def accelerated(text: LaunchText, world: int) -> Accelerated | None:
     if not text.accelerate:
         return None
     settings: Mapping[str, Any] = json.loads(text.accelerate)
-    kind = str(settings["distributed_type"]).upper()
+    kind = distribution(text.accelerate)
     if kind not in _ENGINES:
         allowed = ", ".join(_ENGINES)
         raise InputError(f"distributed_type {kind} has no reader here", allowed=allowed, where="accelerate")
@@ -143,7 +143,7 @@ def with_accelerate(text: LaunchText, found: Accelerated | None) -> LaunchText:
     """The launch in the words of DeepSpeed's configuration and of the trainer's options."""
     if found is None:
         return text
-    config = text.config or json.dumps({**found.config})
+    config = text.config or json.dumps(dict(found.config))
     return replace(text, config=config, arguments=(*text.arguments, *found.words))
 
 

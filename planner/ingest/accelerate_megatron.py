@@ -13,12 +13,14 @@ from typing import Any, Final
 
 from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
+from planner.ingest.accelerate_settings import distribution
 from planner.ingest.deepspeed_sections import key_table
 from planner.ingest.launch_text import LaunchText
 from planner.ingest.trainer_words import TRUE, told_options
 from planner.ingest.trainers import preset_of_path
 from planner.rules.proposal import facts_of, replicas_of
 
+_KIND: Final = "MEGATRON_LM"
 _PREFIX: Final = "megatron_lm_"
 _SECTION: Final = "megatron_lm_config"
 _DEFAULTS: Final = MappingProxyType(
@@ -64,7 +66,7 @@ _SEQ: Final = "--seq-length"
 
 def by_plugin(text: LaunchText) -> bool:
     """Whether settings of accelerate hand the model to Megatron-LM."""
-    return bool(text.accelerate) and json.loads(text.accelerate)["distributed_type"] == "MEGATRON_LM"
+    return distribution(text.accelerate) == _KIND
 
 
 def of_plugin(text: LaunchText, world: int, model: ModelSpec | None) -> tuple[LaunchText, ModelSpec | None]:

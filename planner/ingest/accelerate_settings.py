@@ -42,6 +42,17 @@ def is_accelerate(content: object) -> bool:
     return isinstance(content, dict) and isinstance(content.get(_SIGN), str) and "MODEL_ARGS" not in content
 
 
+def distribution(settings: str) -> str:
+    """Kind of distribution that settings state, as written; empty without settings.
+
+    Parameters
+    ----------
+    settings : str
+        As of :func:`settings_text`.
+    """
+    return str(json.loads(settings)[_SIGN]) if settings else ""
+
+
 def launcher_words(words: Sequence[str], arguments: Sequence[str]) -> tuple[str, ...]:
     """Options of the launcher: between ``accelerate launch`` and the program, or TRL's own among its arguments.
 

@@ -12,7 +12,7 @@ from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
 from planner.choices import Loss
 from planner.ingest import deepspeed, galvatron, torchtitan, torchtitan_switches
-from planner.ingest.accelerate import Engine, accelerated, refused, with_accelerate
+from planner.ingest.accelerate import Accelerated, Engine, accelerated, refused, with_accelerate
 from planner.ingest.accelerate_answer import by_accelerate, with_groups
 from planner.ingest.adapters import of_trainer
 from planner.ingest.deepspeed_sections import key_table
@@ -115,14 +115,18 @@ def _with_violations(judged: JudgedLaunch, found: Sequence[Violation]) -> Judged
 
 def deepspeed_text(given: LaunchInput) -> LaunchText:
     """A launch of DeepSpeed: its configuration apart from its options, and what its trainer fills in."""
-    text = with_accelerate(given.text, accelerated(given.text, given.world))
+    return _with_plugin(given, accelerated(given.text, given.world))
+
+
+def _with_plugin(given: LaunchInput, plugin: Accelerated | None) -> LaunchText:
+    text = with_accelerate(given.text, plugin)
     return with_fills(of_neox(text, key_table()["top_level"]), given.world)
 
 
 def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
     """Read and judge a launch of DeepSpeed, or one by accelerate; see :func:`planner.ingest.judge.judge_launch`."""
     plugin = accelerated(given.text, given.world)
-    given = replace(given, text=deepspeed_text(given))
+    given = replace(given, text=_with_plugin(given, plugin))
     sharded = plugin if plugin is not None and plugin.engine is not Engine.DEEPSPEED else None
     if sharded is not None:
         given = replace(given, framework=Framework.NONE, version="")

@@ -427,9 +427,8 @@ def _test(keywords: Statement, words: Statement, state: _State, where: str) -> t
 def _looked_at(words: Sequence[Pieces], state: _State, where: str) -> tuple[list[str], bool]:
     """Words of a test or of a subject expanded, and whether all are known; what is not is no gap of a command."""
     before = dict(state.unresolved)
-    inside = (
-        bool(words) and literal(words[0]) == "[["
-    )  # where nothing is split, and quoted letters of a pattern stand for themselves
+    # inside [[ ]] nothing is split, and quoted letters of a pattern stand for themselves
+    inside = bool(words) and literal(words[0]) == "[["
     expanded: list[str] = []
     for index, pieces in enumerate(words):
         if inside and index and literal(words[index - 1]) in ("=", "==", "!="):

@@ -16,6 +16,7 @@ from hardware.catalog import fixed_cluster_names
 from hardware.catalog_schema import canonical
 from hardware.cluster import Cluster
 from hardware.errors import InputError
+from hardware.text_file import is_file
 from planner.adapters import with_adapters
 from planner.advice.remedies import Remedy, remedies
 from planner.ingest.judge import judge_launch, stated_world
@@ -142,7 +143,7 @@ def _launch_input(question: LaunchQuestion) -> LaunchInput:
     if not question.arguments and question.file is None:
         raise InputError("no launch is given", allowed="--args-file FILE, or -- ARGS...")
     first = question.arguments[0] if question.arguments else ""
-    if question.file is None and not first.startswith("-") and Path(first).is_file():
+    if question.file is None and not first.startswith("-") and is_file(Path(first)):
         raise InputError(f"{first} is a file, no argument of a launch", allowed=f"--args-file {first}")
     text = read_launch_text(question.file, question.arguments)
     return LaunchInput(

@@ -46,7 +46,7 @@ def near_launch(judged: JudgedLaunch, given: LaunchInput) -> tuple[Neighbour, ..
         mended = _mended_batches(proposal, given)
         if mended:
             return mended
-    if {judged.framework, given.framework} != {Framework.TORCHTITAN}:
+    if {judged.framework, given.framework} != {Framework.TORCHTITAN}:  # FSDP by accelerate is judged as torchtitan's
         return _legal_as_written(judged, given)
     near = nearest_legal(proposal, judged.framework, version=judged.version, count=_TRIED)
     mends = tuple((switch, torchtitan_switches.MENDING[switch], 0, 1) for switch in _switches_needed(judged))
