@@ -27,6 +27,7 @@ from planner.evidence.profile_use import check_profile
 from planner.layouts.recompute_words import parse_recompute_words
 from planner.losses import SOFTWARE, loss_of, said_loss, usual_software, with_loss
 from planner.nearest import choice
+from planner.offloads import said_offload, with_offload
 from planner.profile import read_profile
 from planner.request import Framework, Launcher, Objective, PlanRequest, Variant, parse_fixed
 from planner.variants import SCHEDULE, combinations, recompute_with, schedule_named
@@ -46,14 +47,6 @@ _OPTIONS: Final = MappingProxyType(
     }
 )
 """What the command line calls a field, where it is not its name."""
-_OFFLOADING: Final = MappingProxyType(
-    {
-        Offload.OPTIMIZER: (Framework.MEGATRON, Framework.BRIDGE, Framework.DEEPSPEED, Framework.NONE),
-        Offload.STATES: (Framework.TORCHTITAN, Framework.DEEPSPEED, Framework.NONE),
-    }
-)
-"""Who has a switch for it: ``--optimizer-cpu-offload``, ``offload_optimizer`` with ``offload_param``,
-``training.enable_cpu_offload``."""
 _WITHOUT_MASTERS: Final = (Framework.TORCHTITAN, Framework.NONE)
 """Who trains parameters of 16 bits with no copy of them in 32: torchtitan's ``training.dtype``."""
 _WIDE_BYTES: Final = 4.0
@@ -255,7 +248,7 @@ def _tools(question: Question, job: TrainingJob, framework: Framework) -> Softwa
     for option, words in (("--software", question.software), ("--try", question.tries)):
         if loss is not Loss.DEFAULT and "fused_loss" in stated_switches(words):
             raise InputError(f"--loss {loss} and {option} fused_loss: both state the loss", allowed="one of them")
-    tools = _offloading(job.software, choice(Offload, question.offload, "offload"), framework)
+    tools = with_offload(job.software, choice(Offload, question.offload, "offload"), framework)
     return with_loss(tools, loss)
 
 
@@ -355,7 +348,7 @@ def question_of(request: PlanRequest) -> Question:
         fixed=tuple(f"{name}={value}" for name, value in request.fixed),
         top=request.top,
         time_limit_s=request.time_limit_s,
-        offload=_offload_of(request.job.software).value,
+        offload=said_offload(request.job.software).value,
         loss=_loss_word(request, stated),
         lora_rank=request.job.adapter_rank,
         lora_targets=said_targets(request.job),
@@ -433,28 +426,6 @@ def question_from(values: Mapping[str, object], where: str) -> Question:
         software=read.texts("software"),
         tries=read.texts("tries"),
     )
-
-
-def _offloading(tools: Software, offload: Offload, framework: Framework) -> Software:
-    """The software with states in host memory as asked; as it is where nothing is asked.
-
-    Raises
-    ------
-    InputError
-        The framework has no switch for it.
-    """
-    if offload is Offload.NONE:
-        return tools
-    known = _OFFLOADING[offload]
-    if framework not in known:
-        raise InputError(f"--offload {offload} with framework {framework}", allowed=f"{', '.join(known)}")
-    return replace(tools, optimizer_offload=offload is Offload.OPTIMIZER, state_offload=offload is Offload.STATES)
-
-
-def _offload_of(tools: Software) -> Offload:
-    if tools.state_offload:
-        return Offload.STATES
-    return Offload.OPTIMIZER if tools.optimizer_offload else Offload.NONE
 
 
 def _loss_word(request: PlanRequest, stated: Sequence[str]) -> str:
