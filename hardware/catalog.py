@@ -290,13 +290,13 @@ def _preset_cluster(name: str, nodes: int) -> Cluster:
     return machine
 
 
-def _counts(count: str) -> bool:
+def _is_node_count(count: str) -> bool:
     digits = count.strip()
     return digits.isascii() and digits.isdigit() and len(digits) <= 7 and 1 <= int(digits) <= MOST_NODES
 
 
 def _node_count(name: str, count: str) -> int:
-    if not _counts(count):
+    if not _is_node_count(count):
         what = f"'{name}:{count}': NODES is not a number of nodes" if count else f"'{name}' lacks a number of nodes"
         raise InputError(what, allowed=f"'{name}:8' or the like, 1 to {MOST_NODES} nodes of the preset's type")
     return int(count)
@@ -317,10 +317,10 @@ def _machines_for(part: str, count: str) -> str:
     """Say which machines hold an accelerator, or how a file states one, with as many nodes as were asked for."""
     found = catalog_store.nodes_with(part)
     if not found:
-        nodes = int(count) if _counts(count) else 1
+        nodes = int(count) if _is_node_count(count) else 1
         line = f'island = [{{ node = "{default_node(part)}", accelerator = "{part}", nodes = {nodes} }}]'
         return f"a file that ends in .toml with the line {line}; no machine of the catalogue holds it"
-    nodes_of = [f"'{name}:{count.strip() if _counts(count) else 'NODES'}'" for name in found]
+    nodes_of = [f"'{name}:{count.strip() if _is_node_count(count) else 'NODES'}'" for name in found]
     sizes = [node_type(name).gpus for name in found]
     told = ", ".join(f"{word} (nodes of {gpus})" for word, gpus in zip(nodes_of[:MOST_MACHINES], sizes, strict=False))
     rest = len(found) - MOST_MACHINES

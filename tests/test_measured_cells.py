@@ -9,6 +9,7 @@ from calibration_runs import Machine, rows, write
 from typer.testing import CliRunner
 
 from costmodels.profile import UNCHANGED, Profile
+from costmodels.software import FALLBACK, software
 from hardware.errors import InputError
 from planner.calibrate.calibration import calibrate
 from planner.calibrate.inputs import Inputs
@@ -166,6 +167,9 @@ def test_a_framework_that_is_not_known_is_named_once_with_what_it_is_priced_as(t
         assert text.count(f"5 {words} (runs.csv: run-0, run-1, run-2 and 2 more)") == 1
     found = validate([path])
     assert predictions_to_json(found)["summary"]["assumed"] == {words: 5}
+    priced_as = software(FALLBACK)
+    assert priced_as.flash_attention
+    assert priced_as.grad_overlap
     assert {prediction.cost is not None for prediction in found} == {True}
     path.write_text(plain, encoding="utf-8")
     assert predictions_to_json(validate([path]))["summary"]["assumed"] == {}

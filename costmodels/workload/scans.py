@@ -6,8 +6,8 @@ from costmodels.workload.op import Op, OpKind, Split
 
 _CHUNK = 128  # tokens per chunk of the state-space kernels
 _DELTA_CHUNK = 64  # tokens per chunk of the delta-rule kernels
-_LIGHTNING_CHUNK = 256  # tokens per block of lightning attention
-_SELECTIVE_CHUNK = 2048  # tokens per chunk of the selective scan, whose state is written for each
+_LIGHTNING_CHUNK = 256  # tokens per block of lightning attention (Hugging Face Transformers, MiniMaxConfig: block_size)
+_SELECTIVE_CHUNK = 2048  # tokens for which a state is written (mamba csrc/selective_scan/selective_scan.cpp)
 
 
 def mamba_ops(mixer: StateSpace, hidden: int) -> tuple[Op, ...]:
