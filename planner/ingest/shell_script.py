@@ -1,41 +1,38 @@
 """A user's shell script read as data: variables, arrays and the command that starts the training.
 
 Nothing is run. Variables get the values that the script itself assigns; what only a running shell could know (output of
-a command, the script's parameters, the environment) stays unresolved and is named.
+a command, the script's parameters, the environment) stays unresolved and is named. The text is parted by
+:mod:`planner.ingest.shell_words`, which statements run is followed by :mod:`planner.ingest.shell_flow`, and what words
+come to is found by :mod:`planner.ingest.shell_values`; here are commands, assignments, functions and redirections.
 
 References
 ----------
-POSIX.1-2017, Shell Command Language: quoting, parameter expansion, field splitting. Arrays and ``+=`` as in bash.
+POSIX.1-2017, Shell Command Language: simple commands, redirection, functions. Arrays and ``+=`` as in bash.
 """
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from glob import escape
 from types import MappingProxyType
 from typing import Final
 
 from hardware.errors import InputError
 from planner.ingest.options import whole
-from planner.ingest.shell_conditions import Branch, Case, Group, both, condition, either, opposite
+from planner.ingest.shell_flow import Flow, begin_loop, begun_case, behind_pattern, follow, passed_over, turn
 from planner.ingest.shell_functions import Functions, Statement
-from planner.ingest.shell_values import ASSIGNED, BLANK, MOST_VALUE, Known, calculate, expand, substituted
-from planner.ingest.shell_words import ARM_END, JOINTS, Pieces, literal, statements
+from planner.ingest.shell_values import ASSIGNED, MOST_VALUE, calculate, expand, substituted
+from planner.ingest.shell_words import ASSIGNMENT, JOINTS, Pieces, is_arithmetic, literal, statements
 
 MOST_SCRIPT_BYTES: Final = 1 << 20
 MOST_STATEMENTS: Final = 10_000
 MOST_CALLS: Final = 20
 """Functions that call one another."""
-_ASSIGNED: Final = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 _REDIRECTION: Final = re.compile(r"(?:\d*|&)(<<<|>>|[<>])[|&]?")
 _PLACEHOLDER: Final = re.compile(r"<[^<>]+>")
 _DOCUMENT: Final = ("document", "verbatim")
 _KEYWORDS: Final = ("if", "then", "else", "elif", "fi", "do", "done", "while", "for", "{", "}", "!", "time", "exec")
-_COMPOUND: Final = ("if", "for", "while", "until", "case")
-_TESTS: Final = ("[", "[[", "true", "false", "test")
 _NAMING: Final = ("unset", "read", "printf", "mapfile", "readarray", "let")
 _NAME: Final = re.compile(r"[A-Za-z_]\w*")
-_OPENED: Final = MappingProxyType({Branch: "an if", Case: "a case", Group: "a bracket {"})
 _DECLARING: Final = ("export", "declare", "local", "readonly", "typeset")
 
 
@@ -96,22 +93,11 @@ class ShellScript:
 
 
 @dataclass(kw_only=True)
-class _State(Known):
+class _State(Flow):
     exported: set[str] = field(default_factory=set)
-    branches: list[Branch | Case | Group] = field(default_factory=list)
-    undecided: list[str] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)
     functions: Functions = field(default_factory=Functions)
     frames: list[dict[str, tuple[str, ...] | None]] = field(default_factory=list)  # what local names hide
-    joint: str = ""  # what stands before the statement that is being read
-    status: bool | None = None  # what the statement before came to
-    asked: str = ""  # the text of that, where it depends on what is not known
-    loops: int = 0
     read: int = 0
-
-    def counts(self) -> bool:
-        """Whether a statement here runs, or may run."""
-        return all(branch.live for branch in self.branches)
 
 
 def read_script(
@@ -151,8 +137,8 @@ def read_script(
     except InputError as error:  # of a part of it, which does not know its file
         raise InputError(error.what, allowed=error.allowed or "a shell script", where=where) from None
     state.functions.refuse_open(where)
-    if state.branches:
-        raise InputError(f"{_OPENED[type(state.branches[-1])]} is not closed", allowed="a shell script", where=where)
+    if opened := state.opened():
+        raise InputError(f"{opened} is not closed", allowed="a shell script", where=where)
     directives = [word for line in text.splitlines() if line.startswith("#SBATCH") for word in line.split()[1:]]
     return ShellScript(
         commands=tuple(commands),
@@ -175,7 +161,7 @@ def _read(stream: Iterable[Statement], state: _State, where: str) -> list[ShellC
         if len(words) == 1 and literal(words[0]) in JOINTS:
             state.joint = literal(words[0])
             continue
-        sure = not state.branches and not state.loops and not (state.joint and state.status is None)
+        sure = state.sure()
         found = _run(words, state, where)
         state.joint = ""
         if found is None:
@@ -240,28 +226,28 @@ def _call(call: ShellCommand, state: _State, where: str) -> list[ShellCommand]:
 
 def _run(words: list[Pieces], state: _State, where: str) -> ShellCommand | None:
     """Take a statement's assignments over; return its command, if it has one."""
-    words = _behind_pattern(words, state, where)
-    if _passed_over(words, state):
+    words = behind_pattern(words, state, where)
+    if passed_over(words, state):
         return None
     index = 0
     while index < len(words) and literal(words[index]) in _KEYWORDS:
-        _turn(literal(words[index]), state)
+        turn(literal(words[index]), state)
         index += 1
     looped = index > 0 and literal(words[index - 1]) == "for"
     if not looped and literal(words[index] if index < len(words) else ()) == "case" and len(words) > index + 2:
-        state.branches.append(_case(words[index + 1], state, where))
+        state.branches.append(begun_case(words[index + 1], state, where))
         return _run(words[index + 3 :], state, where) if len(words) > index + 3 else None
     if not words or not state.counts():
         return None
     asked = state.asked if state.joint else ""
-    _follow(words[:index], words[index:], state, where)
+    follow(words[:index], words[index:], state, where)
     if looped:
-        _begin_loop(words[index:], state, where)
+        begin_loop(words[index:], state, where)
         return None
     before = dict(state.values)
     first, (index, own) = index, _assignments(words, index, state, where)
     state.undecided += [asked] if own and asked else []
-    if index >= len(words) or _is_arithmetic(words[index]):
+    if index >= len(words) or is_arithmetic(words[index]):
         return None
     if literal(words[first]) not in _DECLARING:
         state.values = before  # what stands before a command is for that command, and not for its own words
@@ -276,7 +262,7 @@ def _assignments(words: Statement, index: int, state: _State, where: str) -> tup
     own: dict[str, str] = {}
     while index < len(words):
         kind, text = words[index][0] if words[index] else ("plain", "")
-        name = _ASSIGNED.match(text) if kind == "plain" else None
+        name = ASSIGNMENT.match(text) if kind == "plain" else None
         if name is None and not declared:
             break
         if declared == "local" and state.frames:
@@ -290,157 +276,6 @@ def _assignments(words: Statement, index: int, state: _State, where: str) -> tup
             own[name[1]] = " ".join(state.values[name[1]])
         index += 1
     return index, own
-
-
-def _passed_over(words: Statement, state: _State) -> bool:
-    """Whether a statement does not run, for what the one before it came to; a group of them is passed over whole."""
-    if not state.joint or state.status is not (state.joint == "||") or _is_test(state):
-        return False
-    first = literal(words[0]) if words else ""
-    if first == "{":
-        state.branches.append(Group(live=False))
-    return first not in _COMPOUND
-
-
-def _is_test(state: _State) -> bool:
-    """Whether what is read is the test of an ``if``."""
-    branch = state.branches[-1] if state.branches else None
-    return isinstance(branch, Branch) and not branch.begun
-
-
-def _follow(keywords: Statement, words: Statement, state: _State, where: str) -> None:
-    """Keep what a statement comes to, for ``if`` and for what stands behind ``&&`` and ``||``."""
-    branch = state.branches[-1] if state.branches else None
-    if isinstance(branch, Branch) and not branch.begun:
-        if not words:
-            return
-        result, asked = _test(keywords, words, state, where)
-        state.undecided += [asked] if asked else []
-        branch.add(state.joint, result)
-        return
-    if not words and literal(keywords[-1]) == "}":
-        return
-    tests = bool(words) and (literal(words[0]) in _TESTS or _is_arithmetic(words[0]))
-    assigns = bool(words) and all(_ASSIGNED.match(pieces[0][1]) and pieces[0][0] == "plain" for pieces in words)
-    result, asked = _test(keywords, words, state, where) if tests else (True if assigns else None, "")
-    join = {"&&": both, "||": either}.get(state.joint)
-    state.status = join(state.status, result) if join else result
-    state.asked = asked or (state.asked if state.joint else "")
-
-
-def _begin_loop(words: Statement, state: _State, where: str) -> None:
-    """``for NAME in ...``: its value is known where there is one."""
-    name = literal(words[0]) if words else ""
-    values = [word for pieces in words[2:] for word in expand(pieces, state, where)]
-    if len(values) == 1:
-        state.values[name] = (values[0],)
-    else:
-        state.values.pop(name, None)
-
-
-def _is_arithmetic(pieces: Pieces) -> bool:
-    """Whether a word is ``((...))``."""
-    return len(pieces) == 1 and pieces[0][0] == "array" and pieces[0][1].startswith("(") and pieces[0][1].endswith(")")
-
-
-def _turn(keyword: str, state: _State) -> None:
-    """Follow an ``if`` to its next part, count loops, and keep groups."""
-    if keyword in ("do", "done"):
-        state.loops = max(0, state.loops + (1 if keyword == "do" else -1))
-    elif keyword == "if":
-        state.branches.append(Branch())
-    elif keyword in ("{", "}"):
-        _turn_group(keyword, state)
-    elif not state.branches or not isinstance(branch := state.branches[-1], Branch):
-        return
-    elif keyword == "then":
-        branch.begin_arm()
-    elif keyword in ("elif", "else"):
-        branch.next_arm(begun=keyword == "else")
-    elif keyword == "fi":
-        state.branches.pop()
-
-
-def _turn_group(keyword: str, state: _State) -> None:
-    """Follow statements in ``{ }``."""
-    if keyword == "{":
-        state.branches.append(Group(live=True, joint=state.joint if _is_test(state) else None))
-    elif state.branches and isinstance(group := state.branches[-1], Group):
-        state.branches.pop()
-        branch = state.branches[-1] if state.branches else None
-        if group.joint is not None and isinstance(branch, Branch):
-            branch.add(group.joint, state.status)
-            state.undecided += [state.asked] if state.status is None and state.asked else []
-
-
-def _case(subject: Pieces, state: _State, where: str) -> Case:
-    """A ``case`` that begins; the options of a script itself, read in a loop, count as not given."""
-    if not state.counts():
-        return Case(subject="", never=True)
-    values, known = _looked_at([subject], state, where)
-    text = " ".join(values)
-    if known:
-        return Case(subject=text)
-    told = state.skipped if state.loops else state.undecided
-    told.append(f"case {text.replace(BLANK, ' ')}")
-    return Case(subject=None, never=state.loops > 0)
-
-
-def _behind_pattern(words: Statement, state: _State, where: str) -> Statement:
-    """What of a statement is left behind the patterns and ends of a ``case``."""
-    branch = state.branches[-1] if state.branches else None
-    first = literal(words[0]) if words else ""
-    if not isinstance(branch, Case):
-        return [] if first == ARM_END else words
-    if first == ARM_END:
-        branch.end_arm()
-        return []
-    if first == "esac":
-        state.branches.pop()
-        return words[1:]
-    for index, pieces in enumerate(words if not branch.inside else ()):
-        kind, text = pieces[-1]
-        before, bracket, behind = text.partition(")") if kind == "plain" else (text, "", "")
-        body = (*pieces[:-1], (kind, before)) if before or len(pieces) == 1 else pieces[:-1]
-        if kind == "array":
-            branch.patterns += [pattern.strip() for pattern in text.split("|")]
-        else:
-            branch.patterns.append("".join(expand(body, state, where)))
-        if bracket or kind == "array":
-            branch.begin_arm()
-            return [*([(("plain", behind),)] if behind else []), *words[index + 1 :]]
-    return words if branch.inside else []
-
-
-def _test(keywords: Statement, words: Statement, state: _State, where: str) -> tuple[bool | None, str]:
-    """What a command comes to, and its text where that depends on a value that is not known."""
-    if len(words) == 1 and _is_arithmetic(words[0]):
-        number = calculate(words[0][0][1][1:-1], state)
-        result, asked = (None, words[0][0][1]) if number is None else (number != 0, "")
-    else:
-        expanded, known = _looked_at(words, state, where)
-        result = condition(expanded) if known else None
-        asked = "" if result is not None else " ".join(expanded).replace(BLANK, " ")
-    return (opposite(result) if any(literal(keyword) == "!" for keyword in keywords) else result), asked
-
-
-def _looked_at(words: Sequence[Pieces], state: _State, where: str) -> tuple[list[str], bool]:
-    """Words of a test or of a subject expanded, and whether all are known; what is not is no gap of a command."""
-    before = dict(state.unresolved)
-    # inside [[ ]] nothing is split, and quoted letters of a pattern stand for themselves
-    inside = bool(words) and literal(words[0]) == "[["
-    expanded: list[str] = []
-    for index, pieces in enumerate(words):
-        if inside and index and literal(words[index - 1]) in ("=", "==", "!="):
-            parts = ((kind, "".join(expand(((kind, text),), state, where))) for kind, text in pieces)
-            expanded.append("".join(text if kind == "plain" else escape(text) for kind, text in parts))
-        elif inside:
-            expanded.append(" ".join(expand(pieces, state, where)))
-        else:
-            expanded += expand(pieces, state, where)
-    known = not any(name in word for name in state.unresolved for word in expanded)
-    state.unresolved = before
-    return expanded, known
 
 
 def _command(words: list[Pieces], state: _State, where: str, environment: Mapping[str, str]) -> ShellCommand | None:

@@ -22,6 +22,8 @@ _LETTERS: Final = MappingProxyType({"n": "\n", "t": "\t", "r": "\r"})
 MOST_ECHOED: Final = 200
 ARM_END: Final = ";;"
 """End of an arm of ``case``, a statement of its own."""
+ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)(\+?)=")
+"""How a word begins that assigns a variable, or adds to one."""
 JOINTS: Final = ("&&", "||")
 """What stands between two commands of which the second may not run; a statement of its own."""
 Pieces = tuple[tuple[str, str], ...]
@@ -76,6 +78,11 @@ def statements(text: str, where: str = "script") -> Iterator[list[Pieces]]:
 def literal(pieces: Pieces) -> str:
     """The word itself where it is one plain part, else an empty text."""
     return pieces[0][1] if len(pieces) == 1 and pieces[0][0] == "plain" else ""
+
+
+def is_arithmetic(pieces: Pieces) -> bool:
+    """Whether a word is ``((...))``."""
+    return len(pieces) == 1 and pieces[0][0] == "array" and pieces[0][1].startswith("(") and pieces[0][1].endswith(")")
 
 
 def _operator_word(text: str, index: int, words: list[Pieces], pieces: list[tuple[str, str]]) -> str:
