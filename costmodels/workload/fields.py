@@ -115,6 +115,10 @@ class Fields:
             raise self.wrong(name, value, "a table of fields")
         return Fields(value, f"{self.where}: {name}")
 
+    def changed(self, **values: object) -> "Fields":
+        """Return the fields with some values in the place of their own; None: as if a field were missing."""
+        return Fields({**self.values, **values}, self.where)
+
     def only(self, allowed: Iterable[str]) -> None:
         """Refuse fields that are not in ``allowed``."""
         names = list(allowed)

@@ -23,14 +23,14 @@ def hunyuan3(config: Fields) -> Architecture:
 def exaone_moe(config: Fields) -> Architecture:
     """EXAONE with experts: windows as EXAONE 4."""
     attention = exaone4(config)
-    base = routed_and_shared(Fields({**config.values, "layer_types": None}, config.where))
+    base = routed_and_shared(config.changed(layer_types=None))
     return replace(base, qk_norm=True, window=attention.window, mixer_pattern=attention.mixer_pattern)
 
 
 def granite_moe_windows(config: Fields) -> Architecture:
     """Granite with experts, windows and sinks."""
     attention = granite_windows(config)
-    base = granite_moe(Fields({**config.values, "layer_types": None}, config.where))
+    base = granite_moe(config.changed(layer_types=None))
     return replace(base, sinks=True, window=attention.window, mixer_pattern=attention.mixer_pattern)
 
 
@@ -61,7 +61,7 @@ def mimo_flash(config: Fields) -> Architecture:
     if config.flag("add_full_attention_sink_bias", default=False):
         raise config.wrong("add_full_attention_sink_bias", True, "false: sinks of windowed layers alone are modelled")
     plain = {"layer_types": None, "moe_layer_freq": None, "n_shared_experts": config.values.get("n_shared_experts")}
-    base = routed_and_shared(Fields({**config.values, **plain}, config.where), first_dense=1)
+    base = routed_and_shared(config.changed(**plain), first_dense=1)
     window, mixers = window_of_types(config, layers)
     ffns = base.ffn_pattern or numbered_layers(config, "moe_layer_freq", "de", layers)
     mixers = mixers or numbered_layers(config, "hybrid_layer_pattern", "fw", layers)
@@ -98,7 +98,7 @@ def longcat(config: Fields) -> Architecture:
         "moe_intermediate_size": config.whole("expert_ffn_hidden_size", least=1),
         "num_experts_per_tok": max(1, round(config.whole("moe_topk", least=1) * experts / (experts + idle))),
     }
-    base = deepseek(Fields({**config.values, **words}, config.where))
+    base = deepseek(config.changed(**words))
     router_bias = config.flag("router_bias", default=False)
     return replace(base, ffn_pattern="ed", shared_ffn=ffn, idle_experts=idle, router_bias=router_bias)
 
@@ -117,7 +117,7 @@ def minimax_m3(config: Fields) -> Architecture:
     ffns = layer_letters(config, "mlp_layer_types", FFN_WORDS, layers)
     keys = _sparse_size(config, told, "block_size", 128) * _sparse_size(config, told, "topk_blocks", 16)
     sparse = "i" in mixers
-    base = llama(Fields({**config.values, "layer_types": None}, config.where))
+    base = llama(config.changed(layer_types=None))
     return replace(
         base,
         ffn=config.whole("dense_intermediate_size", default=base.ffn, least=1),
@@ -148,7 +148,7 @@ def _sparse_size(config: Fields, told: Fields, name: str, default: int) -> int:
 def step3(config: Fields) -> Architecture:
     """Step-3: queries through a latent, few key-value heads, experts in the layers of ``moe_layers_enum``."""
     words = {"num_key_value_heads": config.values.get("num_attention_groups", 1)}
-    base = llama(Fields({**config.values, **words}, config.where))
+    base = llama(config.changed(**words))
     listed = config.values.get("moe_layers_enum")
     if isinstance(listed, str):
         listed = [int(word) if word.strip().isdigit() else word for word in listed.split(",")]

@@ -71,7 +71,7 @@ def _with_mamba(config: Fields, base: Architecture, letters: str) -> Architectur
 def granite_hybrid(config: Fields) -> Architecture:
     """Granite 4: Mamba-2 or attention before experts with a shared one, or before the shared one alone."""
     letters = {"mamba": "M", "linear_attention": "M", "attention": "f", "full_attention": "f"}
-    base = llama(Fields({**config.values, "layer_types": None}, config.where))
+    base = llama(config.changed(layer_types=None))
     name = "layer_types" if config.has("layer_types") else "layers_block_type"
     pattern = layer_letters(config, name, letters, base.layers) or "M" * base.layers
     experts, shared = config.whole("num_local_experts", default=8), config.whole("shared_intermediate_size", least=1)
@@ -115,7 +115,7 @@ def qwen3_next(config: Fields) -> Architecture:
     """Qwen3-Next and the mixtures of Qwen3.5: experts and a shared one behind a gate in every block."""
     shared = config.whole("shared_expert_intermediate_size", default=0)
     if not config.has("intermediate_size"):  # no block of Qwen3.5's mixtures is dense
-        config = Fields({**config.values, "intermediate_size": max(shared, 1)}, config.where)
+        config = config.changed(intermediate_size=max(shared, 1))
     return replace(with_delta(config, qwen3_moe(config)), shared_ffn=shared, shared_gate=shared > 0)
 
 
@@ -159,7 +159,7 @@ def nemotron_nas(config: Fields) -> Architecture:
     if not blocks:
         raise config.wrong("block_configs", "no block with a part", "attention or a feed-forward part in some layer")
     whole = {"intermediate_size": hidden, "num_key_value_heads": heads, "num_hidden_layers": len(blocks)}
-    return replace(llama(Fields({**config.values, **whole}, config.where)), window=0, blocks=tuple(blocks))
+    return replace(llama(config.changed(**whole)), window=0, blocks=tuple(blocks))
 
 
 def hunyuan_large(config: Fields) -> Architecture:

@@ -70,7 +70,7 @@ def routed_and_shared(config: Fields, *, first_dense: int = 0) -> Architecture:
     first = config.whole("first_k_dense_replace", default=first_dense)
     some_dense = first > 0 or "dense" in config.texts("mlp_layer_types")
     if not some_dense and not config.has("intermediate_size"):  # which no layer would have
-        config = Fields({**config.values, "intermediate_size": expert}, config.where)
+        config = config.changed(intermediate_size=expert)
     base = llama(config)
     pattern = layer_letters(config, "mlp_layer_types", FFN_WORDS, base.layers)
     return replace(
@@ -242,7 +242,7 @@ def sparse_deepseek(config: Fields) -> Architecture:
     fourth); the others attend to the keys that the last one chose.
     """
     layers = config.whole("num_hidden_layers", least=1)
-    plain = Fields({**config.values, "layer_types": None}, config.where)  # they call every layer sparse
+    plain = config.changed(layer_types=None)  # they call every layer sparse
     return replace(
         deepseek(plain),
         window=config.whole("index_topk", least=1),
@@ -258,12 +258,7 @@ def _indexed_layers(config: Fields, layers: int) -> str:
     if types:
         letters = {"full": "i", "F": "i", "shared": "w", "S": "w"}
         name = "indexer_types" if config.has("indexer_types") else "index_topk_pattern"
-        for item in types:
-            if item not in letters:
-                raise config.wrong(name, item, ", ".join(letters))
-        if len(types) != layers:
-            raise config.wrong(name, f"{len(types)} entries", f"num_hidden_layers = {layers} entries")
-        return "".join(letters[item] for item in types)
+        return layer_letters(config.changed(**{name: types}), name, letters, layers)
     every = max(1, config.whole("index_topk_freq", default=1))
     offset = config.whole("index_skip_topk_offset", default=2)
     return "".join("w" if max(index - offset + 1, 0) % every else "i" for index in range(layers))
@@ -340,7 +335,7 @@ def nemotron_h(config: Fields) -> Architecture:
     """Nemotron-H and Nemotron-3: Mamba-2, attention, dense and expert layers in a stated order."""
     pattern = _hybrid_pattern(config)
     own = {"num_hidden_layers": len(pattern), "layer_types": None}  # the pattern says what each layer is
-    base = llama(Fields({**config.values, **own}, config.where))
+    base = llama(config.changed(**own))
     moe = "E" in pattern
     return replace(
         base,

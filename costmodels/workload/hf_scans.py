@@ -108,10 +108,9 @@ def minimax(config: Fields) -> Architecture:
     if shared not in (None, 0, [0], (0,)):
         raise config.wrong("shared_intermediate_size", shared, "0: the published models have no shared expert")
     letters = {"full_attention": "f", "linear_attention": "L"}
-    pattern = layer_letters(config, "layer_types", letters, layers) or numbered_layers(
-        config, "attn_type_list", "Lf", layers
-    )
-    base = mixtral(Fields({**config.values, "layer_types": None}, config.where))
+    pattern = layer_letters(config, "layer_types", letters, layers)
+    pattern = pattern or numbered_layers(config, "attn_type_list", "Lf", layers)
+    base = mixtral(config.changed(layer_types=None))
     return replace(base, window=0, mixer_pattern=pattern or "fL")
 
 
@@ -132,7 +131,7 @@ def kimi_linear(config: Fields) -> Architecture:
             allowed="a configuration without them",
             where=config.where,
         )
-    base = deepseek(Fields({**config.values, "layer_types": None}, config.where), first_dense=1)
+    base = deepseek(config.changed(layer_types=None), first_dense=1)
     heads = stated.whole("num_heads", default=config.whole("linear_num_heads", default=32, least=1), least=1)
     dim = stated.whole("head_dim", default=config.whole("linear_head_dim", default=128, least=1), least=1)
     width = config.whole("linear_conv_kernel_dim", default=4, least=1)
@@ -164,7 +163,7 @@ def _delta_layers(config: Fields, stated: Fields, layers: int) -> str:
 def bailing_hybrid(config: Fields) -> Architecture:
     """Ling 3: Kimi's delta rule with gates straight from the width, latent attention with a gate for every head."""
     group = config.whole("layer_group_size", default=6, least=1)
-    base = deepseek(Fields({**config.values, "layer_types": None}, config.where), first_dense=2)
+    base = deepseek(config.changed(layer_types=None), first_dense=2)
     heads = config.whole("linear_num_heads", default=base.heads, least=1)
     dim = config.whole("linear_head_dim", "head_dim", default=128, least=1)
     period = "".join("l" if (index + 1) % group else "f" for index in range(base.layers))
@@ -185,7 +184,7 @@ def bailing_hybrid(config: Fields) -> Architecture:
 
 def olmo_hybrid(config: Fields) -> Architecture:
     """OLMo Hybrid: a gated delta rule in three layers of four, attention with norms over all heads in the other."""
-    plain = llama(Fields({**config.values, "layer_types": None}, config.where))
+    plain = llama(config.changed(layer_types=None))
     key_heads = config.whole("linear_num_key_heads", default=plain.heads, least=1)
     key_dim = config.whole("linear_key_head_dim", default=3 * plain.hidden // (4 * key_heads), least=1)
     sizes = {
@@ -194,7 +193,7 @@ def olmo_hybrid(config: Fields) -> Architecture:
         "linear_key_head_dim": key_dim,
         "linear_value_head_dim": config.whole("linear_value_head_dim", default=2 * key_dim, least=1),
     }
-    base = with_delta(Fields({**config.values, **sizes}, config.where), plain)
+    base = with_delta(config.changed(**sizes), plain)
     head_dim = base.head_dim or base.hidden // base.heads
     heads = base.heads + base.kv_heads
     return replace(base, output_gate=False, mtp_layers=0, qk_norm=True, qk_norm_parameters=heads * head_dim)

@@ -45,14 +45,13 @@ def with_larger_chunks(
     islands = {stage.island for stage in layout.stages}
     if layout.vpp == 1 or len(used) > 1 or len(islands) > 1 or pinned_virtual(request) or not splits_freely(request):
         return ()
-    layers = sum(sum(stage.layers_per_chunk) for stage in layout.stages)
     found = []
-    for chunks in dict.fromkeys((1, layers // (layout.pp * LAYERS_OF_A_CHUNK))):
+    for chunks in dict.fromkeys((1, layout.layers // (layout.pp * LAYERS_OF_A_CHUNK))):
         if not 1 <= chunks < layout.vpp or (chunks == 1 and request.always_piped):  # one chunk is 1F1B
             continue
         split = uniform_layout(
             layout.first,
-            even_chunks(layers, layout.pp, chunks),
+            even_chunks(layout.layers, layout.pp, chunks),
             micro_batch=layout.micro_batch,
             num_microbatches=layout.num_microbatches,
         )
