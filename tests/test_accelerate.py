@@ -198,6 +198,12 @@ def test_the_plugin_of_megatron_is_read_with_its_own_defaults(tmp_path: Path) ->
     assert (first.tp, judged.layout.pp, first.cp, first.dp, first.zero) == (2, 2, 2, 2, 1)
     assert (judged.layout.micro_batch, judged.layout.num_microbatches, str(first.recompute)) == (2, 8, "full")
     assert "context_parallel_size 2" in judged.notes[-1]
+    bare = read_launch(
+        LaunchQuestion(framework="megatron", file=tmp_path / "settings.yaml", arguments=TRAINER[:4], model="gpt3_175b")
+    )
+    assert bare.proposal is not None
+    assert f"{bare.proposal.seq} tokens are assumed" in bare.notes[-1]
+    assert bare.proposal.seq == 2048  # the positions of the model
     one = {**MEGATRON["megatron_lm_config"], "megatron_lm_context_parallel_size": 1}
     assert checked(tmp_path, {**MEGATRON, "megatron_lm_config": one}, framework="megatron").layout.first.dp == 4
 

@@ -2,12 +2,18 @@
 
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Final
 
 from costmodels.workload.architecture import Architecture
 from costmodels.workload.fields import Fields
 from costmodels.workload.hf_dense import exaone4, layer_letters, llama, numbered_layers, window_of_types
 from costmodels.workload.hf_moe import FFN_WORDS, deepseek, granite_moe, routed_and_shared
 from costmodels.workload.hf_variants import granite_windows
+
+_SAME_WIDTHS: Final = (("swa_head_dim", "head_dim"), ("swa_v_head_dim", "v_head_dim"))
+"""Widths of MiMo-V2-Flash's windowed layers, and of the full ones that they must be alike."""
+_FLAT: Final = MappingProxyType({"num_index_heads": "index_n_heads", "index_dim": "index_head_dim"})
+"""Sizes of MiniMax-M3's indexer that the class of Transformers calls otherwise than the release."""
 
 
 def solar_open(config: Fields) -> Architecture:
@@ -80,9 +86,6 @@ def mimo_flash(config: Fields) -> Architecture:
     )
 
 
-_SAME_WIDTHS = (("swa_head_dim", "head_dim"), ("swa_v_head_dim", "v_head_dim"))
-
-
 def longcat(config: Fields) -> Architecture:
     """LongCat-Flash: two blocks of latent attention and a dense part to a layer, experts across the first dense part.
 
@@ -134,9 +137,6 @@ def minimax_m3(config: Fields) -> Architecture:
         ffn_pattern=ffns or numbered_layers(config, "moe_layer_freq", "de", layers),
         mtp_layers=config.whole("num_nextn_predict_layers", default=0),
     )
-
-
-_FLAT = MappingProxyType({"num_index_heads": "index_n_heads", "index_dim": "index_head_dim"})
 
 
 def _sparse_size(config: Fields, told: Fields, name: str, default: int) -> int:

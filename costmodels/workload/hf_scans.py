@@ -1,6 +1,7 @@
 """Hugging Face configurations of models with Mamba-1, Mamba-2 beside attention, lightning attention or delta rules."""
 
 from dataclasses import replace
+from typing import Final
 
 from costmodels.workload.architecture import Architecture
 from costmodels.workload.fields import Fields
@@ -9,7 +10,9 @@ from costmodels.workload.hf_hybrids import with_delta
 from costmodels.workload.hf_moe import deepseek, mixtral
 from hardware.errors import InputError
 
-_RANK_SHARE = 16  # the classes project time steps through a sixteenth of the width
+_RANK_SHARE: Final = 16  # the classes project time steps through a sixteenth of the width
+_UNREAD: Final = ("use_full_rank_gate", "mla_use_output_gate", "attn_res_block_size", "latent_moe_use_norm")
+"""Fields of Kimi K3 that add parameters which are not modelled."""
 
 
 def _rank(config: Fields, name: str, hidden: int) -> int:
@@ -112,10 +115,6 @@ def minimax(config: Fields) -> Architecture:
     pattern = pattern or numbered_layers(config, "attn_type_list", "Lf", layers)
     base = mixtral(config.changed(layer_types=None))
     return replace(base, window=0, mixer_pattern=pattern or "fL")
-
-
-_UNREAD = ("use_full_rank_gate", "mla_use_output_gate", "attn_res_block_size", "latent_moe_use_norm")
-"""Fields of Kimi K3 that add parameters which are not modelled."""
 
 
 def kimi_linear(config: Fields) -> Architecture:

@@ -7,6 +7,7 @@ parallelism of 2 and whole recompute among it), ``utils/megatron_lm.py``: a step
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
@@ -15,6 +16,7 @@ from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
 from planner.ingest.accelerate_settings import distribution
 from planner.ingest.deepspeed_sections import key_table
+from planner.ingest.judged import assumed_seq
 from planner.ingest.launch_text import LaunchText
 from planner.ingest.trainer_words import TRUE, told_options
 from planner.ingest.trainers import preset_of_path
@@ -99,7 +101,8 @@ def of_plugin(text: LaunchText, world: int, model: ModelSpec | None) -> tuple[La
     replicas = replicas_of(world, degrees[0], degrees[2], degrees[1]) if all(degrees) else 1
     steps = int(told["num_micro_batches"]) if str(told["num_micro_batches"]).isdecimal() else 1
     words = [_MICRO, known[_MICRO], "--global-batch-size", str(int(known[_MICRO]) * steps * max(1, replicas))]
-    words += [_SEQ, known.get(_SEQ) or str(_assumed(found))]
+    seq = known.get(_SEQ) or str(assumed_seq(found))
+    words += [_SEQ, seq]
     numbers = {**_NUMBERS, **(_OF_EXPERTS if found and facts_of(found).experts else {})}
     for name, flag in numbers.items():
         words += [flag, str(told[name])] if told.get(name) is not None else []
@@ -107,15 +110,14 @@ def of_plugin(text: LaunchText, world: int, model: ModelSpec | None) -> tuple[La
     words += _recompute(told)
     half = str(settings.get("mixed_precision")).lower()
     words += [f"--{half}"] if half in _HALVES else []
-    notes = (*text.notes, *_notes(known, section))
+    unstated = (
+        () if known.get(_SEQ) else (f"the launch states no sequence: {seq} tokens are assumed; {_SEQ} states it",)
+    )
+    notes = (*text.notes, *_filled(section), *unstated)
     return replace(text, arguments=tuple(words), program="", environment=None, notes=notes), found
 
 
-def _assumed(model: ModelSpec | None) -> int:
-    return min(4096, (model.max_positions if model else 0) or 4096)
-
-
-def _recompute(told: dict[str, Any]) -> list[str]:
+def _recompute(told: Mapping[str, Any]) -> list[str]:
     if str(told["recompute_granularity"]) == "selective":
         return ["--recompute-granularity", "selective"]
     return [
@@ -125,9 +127,7 @@ def _recompute(told: dict[str, Any]) -> list[str]:
     ]
 
 
-def _notes(known: dict[str, str], section: dict[str, Any]) -> list[str]:
-    left = [name for name in _DEFAULTS if f"{_PREFIX}{name}" not in section]
-    filled = ", ".join(f"{name} {_DEFAULTS[name]}" for name in left)
-    notes = [f"accelerate's plugin fills in what the settings leave out: {filled}"] if left else []
-    notes += [] if known.get(_SEQ) else ["the launch states no sequence: as many tokens as usual are assumed"]
-    return notes
+def _filled(section: Mapping[str, Any]) -> tuple[str, ...]:
+    """Say what the plugin fills in where a section leaves it out."""
+    filled = ", ".join(f"{name} {value}" for name, value in _DEFAULTS.items() if f"{_PREFIX}{name}" not in section)
+    return (f"accelerate's plugin fills in what the settings leave out: {filled}",) if filled else ()
