@@ -24,7 +24,7 @@ from planner.layouts.grids import enumerate_grids
 from planner.layouts.recompute_options import recompute_options
 from planner.planning import pricings_of
 from planner.request import Framework
-from planner.rules import legal_mask
+from planner.rules import request_mask
 
 MIXED = Path(__file__).parents[1] / "examples" / "clusters" / "mixed-generations.toml"
 SEARCHES = {
@@ -65,7 +65,7 @@ def layouts_per_second() -> float:
     pricing = pricings_of(request)[0]
     options = recompute_options("auto", request.framework, pricing)
     grids = enumerate_grids(request, request.cluster.gpus)
-    legal = legal_mask(request.framework, grids.table, request.model, request.job).ok
+    legal = request_mask(request, grids.table).ok
     grids = grids.take(np.flatnonzero(legal))
     begin = time.process_time()
     block = expand(grids, options, np.ones((len(grids), len(options)), dtype=np.bool_)).grids

@@ -8,7 +8,7 @@ from planner.bounds.option_times import OptionTimes
 from planner.bounds.step_time import Work, step_lower_bound_s, with_jitter_s
 from planner.layouts.grids import Grids, enumerate_grids, halved_sizes, world_sizes
 from planner.request import PlanRequest
-from planner.rules import legal_mask
+from planner.rules import request_mask
 
 
 def mixed_bound_s(request: PlanRequest, pricing: Pricing) -> float:
@@ -28,7 +28,7 @@ def mixed_bound_s(request: PlanRequest, pricing: Pricing) -> float:
     bounds = [float("inf")]
     for world in (*world_sizes(pricing.island), *halved_sizes(pricing.island)):
         every = enumerate_grids(request, world)
-        grids = every.take(np.flatnonzero(legal_mask(request.framework, every.table, request.model, request.job).ok))
+        grids = every.take(np.flatnonzero(request_mask(request, every.table).ok))
         if len(grids):
             bounds.append(_of_world(pricing, grids))
     return min(bounds)

@@ -29,7 +29,7 @@ from planner.layouts.grids import Grids, divisors, enumerate_grids
 from planner.layouts.recompute_options import recompute_options
 from planner.layouts.shard_groups import group_sizes
 from planner.request import PlanRequest
-from planner.rules import broken_rules, legal_mask
+from planner.rules import broken_rules, request_mask
 from planner.search.island_rows import IslandRows
 from planner.search.spans import late
 from planner.search.stage_table import PartSizes, StagePlace, chunk_ends, layer_runs, span_costs_s
@@ -163,7 +163,7 @@ class IslandSearch:
         every = enumerate_grids(self.request, stage_gpus * pp)
         grids = every.take(np.flatnonzero(every.table.pp == pp))
         self.enumerated += len(grids)
-        legal = legal_mask(self.request.framework, grids.table, self.request.model, self.request.job).ok
+        legal = request_mask(self.request, grids.table).ok
         return grids.take(np.flatnonzero(legal))
 
     def _with_recompute(self, grids: Grids) -> Grids:

@@ -26,7 +26,7 @@ from planner.layouts.grids import Grids, enumerate_grids
 from planner.layouts.recompute_options import recompute_options
 from planner.layouts.shard_groups import in_groups
 from planner.request import Framework, PlanRequest
-from planner.rules import legal_mask
+from planner.rules import request_mask
 from planner.search.spans import late
 from planner.search.stage_ilp import Span, StageShape, StageSolver
 from planner.search.tally import Candidate
@@ -106,7 +106,7 @@ def stage_strategies(request: PlanRequest, pricing: Pricing, shape: StageShape) 
         ranks = chosen.table.dp * chosen.table.cp
         divides = (chosen.table.zero > 0) & (ranks > shape.shard_group) & (ranks % shape.shard_group == 0)
         chosen = in_groups(chosen, np.where(divides, shape.shard_group, 0))
-    legal = legal_mask(request.framework, chosen.table, request.model, request.job).ok
+    legal = request_mask(request, chosen.table).ok
     choices = recompute_options(request.recompute, request.framework, pricing)
     rows = np.flatnonzero(legal & _of_one_kind(request, chosen.table, legal))
     return tuple(_with_recomputes(chosen.take(rows), choices))
