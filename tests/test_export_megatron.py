@@ -103,6 +103,7 @@ def test_model_flags_are_those_that_build_the_published_model(name):
         ("bert_large", "attention to later tokens"),
         ("exaone4_1_2b", "norms after attention and feed-forward part alone"),
         ("glm52", "an indexer that chooses the keys"),
+        ("longcat_flash_560b", "experts that compute nothing"),
     ],
 )
 def test_what_has_no_flag_is_refused_by_name(name, part):

@@ -102,6 +102,7 @@ def test_a_layer_of_longcat_stands_as_two_and_its_idle_experts_cost_a_score() ->
     assert [kind.name for kind in idle.layer_kinds()] == ["attention+moe", "attention+dense"] * 2
     assert parameter_count(idle).total - parameter_count(plain).total == 2 * 4 * 64  # rows of two routers
     assert flops_per_token(plain, SEQ) - flops_per_token(idle, SEQ) == pytest.approx(3 * 2 * 2 * 3 * 64 * 32)  # 2 of 3
+    assert ["experts that compute nothing" in left_open(built) for built in (plain, idle)] == [False, True]
 
 
 def test_listed_layers_of_mimo_are_those_of_its_class() -> None:

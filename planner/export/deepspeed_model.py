@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from costmodels.workload.model import Attention, AttentionKind, LayerKind, ModelSpec, MoeFfn
-from planner.export.plan_checks import activation_of, norm_of, other_mixers
+from planner.export.plan_checks import IDLE, activation_of, norm_of, other_mixers
 
 _ACTIVATIONS: Final = MappingProxyType(
     {("silu", True): ("--swiglu",), ("relu2", False): ("--squared-relu",), ("gelu", False): ()}
@@ -53,11 +53,13 @@ def left_open(model: ModelSpec) -> tuple[str, ...]:
         "biases on some linear layers only": len(set(_biases(model))) > 1,
         "norms of queries and keys": any(part.qk_norm for part in attention),
         "shared experts": any(part.shared_hidden for part in experts),
+        IDLE: any(part.idle_experts for part in experts),
         "dense layers beside experts": 0 < len(experts) < len(_layers(model)),
         "latent attention": any(part.kind is AttentionKind.LATENT for part in attention),
         f"{details.rope_scaling} scaling of positions": details.rope_scaling != "none" and _rotary(model),
         "linear position biases": details.alibi,
         "windows of attention": any(part.window for part in attention),
+        "a gate for every head of attention": any(part.head_gate for part in attention),
         "layers without a mixer": any(kind.mixer is None for kind in _layers(model)),
     }
     return (*(part for part, has in parts.items() if has), *other_mixers(model))

@@ -26,7 +26,7 @@ from costmodels.workload.model import (
 )
 from hardware.errors import InputError
 from planner.export.megatron_hybrid import hybrid_layer, is_hybrid, no_flag, state_arguments
-from planner.export.plan_checks import CROSS, activation_of, mixer_words, norm_of
+from planner.export.plan_checks import CROSS, IDLE, activation_of, mixer_words, norm_of
 
 _ACTIVATION_FLAGS: Final = MappingProxyType(
     {
@@ -280,6 +280,8 @@ def _feed_forward(model: ModelSpec, kinds: list[LayerKind], details: ModelDetail
     experts = {kind.ffn for kind in kinds if isinstance(kind.ffn, MoeFfn)}
     if len(dense) > 1 or len(experts) > 1:
         raise no_flag(model, "feed-forward parts of different widths", "one width for dense layers and one for experts")
+    if any(part.idle_experts for part in experts):
+        raise no_flag(model, IDLE, "experts that all compute")
     gated = {part.gated for part in dense} | {part.gated for part in experts}
     if len(gated) != 1:
         raise no_flag(model, "gated and ungated feed-forward parts together", "one form")

@@ -155,6 +155,7 @@ def has_experts(model: ModelSpec) -> bool:
 
 
 CROSS: Final = "a decoder that attends to an encoder"
+IDLE: Final = "experts that compute nothing"
 _MIXERS: Final[Mapping[type, str]] = MappingProxyType(
     {
         DeltaNet: "a gated delta rule",
