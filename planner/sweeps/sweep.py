@@ -39,7 +39,7 @@ COLUMNS: Final = (
     "tokens_per_s_per_gpu", "mfu", "bubble_share", "exposed_comm_share", "memory_gib", "usable_gib", "verdict",
     "gpu_w", "energy_j_per_token", "low_s", "high_s", "gap", "proven_optimal", "cut", "choices", "report",
 )  # fmt: skip
-_ASKED: Final = COLUMNS[:14]
+_ASKED: Final = COLUMNS[: COLUMNS.index("status")]
 _COPIED: Final = (
     "gpus", "tp", "pp", "cp", "dp", "ep", "etp", "vpp", "zero", "shard_group", "micro_batch", "num_microbatches",
     "schedule", "step_time_s", "tokens_per_s", "tokens_per_s_per_gpu", "mfu",
