@@ -180,6 +180,11 @@ class Architecture:
     buckets_everywhere: bool = False
     blocks: tuple[tuple[int, int], ...] = ()
 
+    @property
+    def width_of_head(self) -> int:
+        """Width of an attention head [elements]: as stated, or an even share of the model's."""
+        return self.head_dim or self.hidden // self.heads
+
     def build(
         self,
         name: str,

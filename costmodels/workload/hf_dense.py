@@ -222,7 +222,7 @@ def phi(config: Fields) -> Architecture:
         out_bias=True,
         head_bias=True,
         qk_norm=qk_norm,
-        qk_norm_parameters=4 * (base.head_dim or base.hidden // base.heads) if qk_norm else 0,
+        qk_norm_parameters=4 * base.width_of_head if qk_norm else 0,
         window=0,
     )
 

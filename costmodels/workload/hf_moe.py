@@ -224,7 +224,7 @@ def glm4_moe_lite(config: Fields) -> Architecture:
 def olmoe(config: Fields) -> Architecture:
     """OLMoE: experts as wide as ``intermediate_size``, query and key norms over all heads at once."""
     base = llama(config)
-    head_dim = base.head_dim or base.hidden // base.heads
+    head_dim = base.width_of_head
     return replace(
         base,
         out_bias=base.qkv_bias,
@@ -297,7 +297,7 @@ def minimax_m2(config: Fields) -> Architecture:
     """MiniMax-M2: query and key norms over all heads at once; its MTP modules are not part of the open model."""
     base = llama(config)
     qk_norm = config.flag("use_qk_norm", default=True)
-    head_dim = base.head_dim or base.hidden // base.heads
+    head_dim = base.width_of_head
     return replace(
         base,
         qk_norm=qk_norm,

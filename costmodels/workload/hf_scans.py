@@ -193,6 +193,6 @@ def olmo_hybrid(config: Fields) -> Architecture:
         "linear_value_head_dim": config.whole("linear_value_head_dim", default=2 * key_dim, least=1),
     }
     base = with_delta(config.changed(**sizes), plain)
-    head_dim = base.head_dim or base.hidden // base.heads
+    head_dim = base.width_of_head
     heads = base.heads + base.kv_heads
     return replace(base, output_gate=False, mtp_layers=0, qk_norm=True, qk_norm_parameters=heads * head_dim)

@@ -54,7 +54,7 @@ def olmo3(config: Fields) -> Architecture:
 def olmo2(config: Fields) -> Architecture:
     """OLMo 2: norms after both parts instead of before, query and key norms over all heads at once."""
     base = llama(config)
-    head_dim = base.head_dim or base.hidden // base.heads
+    head_dim = base.width_of_head
     return replace(base, qk_norm=True, qk_norm_parameters=(base.heads + base.kv_heads) * head_dim)
 
 
@@ -100,7 +100,7 @@ def cohere(config: Fields) -> Architecture:
     Query and key norms have weights of their own for every head.
     """
     base = llama(config)
-    head_dim = base.head_dim or base.hidden // base.heads
+    head_dim = base.width_of_head
     qk_norm = config.flag("use_qk_norm", default=False)
     return replace(
         base,
@@ -142,7 +142,7 @@ def stablelm(config: Fields) -> Architecture:
     base = llama(config)
     parallel = config.flag("use_parallel_residual", default=False)
     qk_norm = config.flag("qk_layernorm", default=False)
-    head_dim = base.head_dim or base.hidden // base.heads
+    head_dim = base.width_of_head
     return replace(
         base,
         norm="layer",

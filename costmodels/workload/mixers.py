@@ -82,7 +82,7 @@ def mixer_of(facts: "Architecture", letter: str) -> Mixer | None:
 
 
 def _attention(facts: "Architecture", letter: str) -> Attention:
-    head_dim = facts.head_dim or facts.hidden // facts.heads
+    head_dim = facts.width_of_head
     kv_heads, shared_kv = facts.kv_heads or facts.heads, facts.shared_kv
     if letter in _FULL:
         head_dim, kv_heads = facts.full_head_dim or head_dim, facts.full_heads or kv_heads
@@ -129,7 +129,7 @@ def _delta(facts: "Architecture") -> DeltaNet:
 
 
 def _lightning(facts: "Architecture") -> Lightning:
-    return Lightning(heads=facts.heads, head_dim=facts.head_dim or facts.hidden // facts.heads)
+    return Lightning(heads=facts.heads, head_dim=facts.width_of_head)
 
 
 def _state_space(facts: "Architecture") -> StateSpace:
