@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from costmodels.exchange.reshard import reshard_s
-from costmodels.layer_costs import PartCosts, price_parts
+from costmodels.known_parts import known_parts
+from costmodels.layer_costs import PartCosts
 from costmodels.layout import Layout
 from costmodels.positions import Contents, contents_of, strategy_changes
 from costmodels.pricing import Pricing, in_rank_order
@@ -97,7 +98,7 @@ def priced_step(pricings: Sequence[Pricing], layout: Layout, like: PricedStep | 
 
 def _part_costs(pricings: Sequence[Pricing], contents: Contents, table: StrategyTable) -> tuple[PartCosts, ...]:
     used = sorted(set(contents.islands))
-    costs = [price_parts(pricing, table) if island in used else None for island, pricing in enumerate(pricings)]
+    costs = [known_parts(pricing, table) if island in used else None for island, pricing in enumerate(pricings)]
     priced = [cost for cost in costs if cost is not None]
     return tuple(cost if cost is not None else priced[0] for cost in costs)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from costmodels.layer_costs import price_parts
+from costmodels.known_parts import known_parts
 from costmodels.layout import Layout
 from costmodels.memory import model_memory, stage_memory, usable_memory
 from costmodels.pipeline.inflight import in_flight_total
@@ -95,7 +95,7 @@ def _splits_of_a_v(layout: Layout) -> Iterator[Layout]:
 def _sizes(pricing: Pricing, layout: Layout) -> PartSizes:
     table = table_of([layout.first], pp=[layout.pp], micro_batch=[layout.micro_batch])
     memory = model_memory(pricing.model, pricing.job, table, pricing.constants.memory)
-    return part_sizes(price_parts(pricing, table), memory, 0)
+    return part_sizes(known_parts(pricing, table), memory, 0)
 
 
 def _limits(pricing: Pricing, layout: Layout, sizes: PartSizes) -> list[float]:
