@@ -90,6 +90,7 @@ class SharedEfficiency:
     grouped_math: float
     block_scaled_math: float
     unaligned_attention_math: float
+    listed_backward: float
     word_aligned_math: float
     unaligned_math: float
     opaque_math: float

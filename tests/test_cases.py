@@ -16,7 +16,6 @@ DIFFERS = {
     "b002": ("m4 faster than m8 by 1.05",),
     "a007": ("176_tp4_h64 faster than 176_tp8 by 1.1",),
     "b019": ("D faster than H by 1.3", "D faster than F by 1.3", "D faster than I"),
-    "d115": ("step within 20%: 1",),
     "b027": ("fsdp8 faster than f4t8_32 by 1.5",),
     "h021": ("near limit: vpp5",),
 }

@@ -111,7 +111,7 @@ def test_proxy_keeps_the_order_of_kinds() -> None:
         ({"ffn": 0}, r"ffn is 0; a layer has a dense feed-forward part"),
         ({"norm": "batch"}, r"norm 'batch' is not known; allowed: rms, layer"),
         ({"mixer_pattern": "wf"}, r"window is 0; a layer has windowed attention"),
-        ({"mixer_pattern": "fx"}, r"mixer_pattern 'fx' has the letter 'x'; allowed: f w i l"),
+        ({"mixer_pattern": "fx"}, r"mixer_pattern 'fx' has the letter 'x'; allowed: f w i c h l"),
         ({"mixer_pattern": "i", "window": 64}, r"index_heads is 0; a layer has attention with an indexer"),
         ({"mixer_pattern": "l"}, r"linear_key_heads is 0; a layer has linear attention"),
         ({"ffn_pattern": "de"}, r"experts is 0; a layer has experts"),

@@ -24,6 +24,7 @@ class AttentionShape:
     ``tokens`` queries lie in sequences whose queries see ``keys`` keys on average (half the sequence under a causal
     mask); a kernel call meets ``call_keys`` of them (less than ``keys`` when a ring of ranks passes keys around).
     ``matrix_keys`` is the row length of the whole matrix of scores, ``blocks`` the independent pieces of work.
+    ``listed``: every query has a list of its keys, whose gradients are added up one by one.
     """
 
     tokens: Floats
@@ -35,6 +36,7 @@ class AttentionShape:
     blocks: Floats
     qk_dim: int
     v_dim: int
+    listed: bool = False
 
 
 def mean_keys(seq: float, window: int, *, causal: bool) -> float:
@@ -94,13 +96,16 @@ def flash_attention_s(
     constants = machine.generation.attention
     share = _kernel_share(shape, constants, kernel)
     forward_s = _products_s(shape, machine, number_format) / share
-    backward_s = forward_s * _BACKWARD_PRODUCTS / machine.generation.attention.backward_ratio
+    listed_share = machine.shared.listed_backward if shape.listed else 1.0
+    backward_s = forward_s * _BACKWARD_PRODUCTS / (machine.generation.attention.backward_ratio * listed_share)
     bandwidth = machine.accelerator.memory_bytes_per_s * machine.generation.gemm.bandwidth
     queries, keys = _tensor_elements(shape)
     element = ELEMENT_BYTES[number_format]
     forward_bytes = element * (queries + keys)
-    # Queries, output, its gradient and the query gradient in fp32 and back; keys, values and their gradients.
-    backward_bytes = (2.0 * element + 12.0) * queries + 2.0 * element * keys
+    # Queries, output, its gradient and the query gradient in fp32 and back; keys, values and their gradients. A block
+    # with all keys of its queries writes their gradient once, in their own format.
+    in_fp32 = 0.0 if shape.listed else 12.0
+    backward_bytes = (2.0 * element + in_fp32) * queries + 2.0 * element * keys
     launch_s = machine.shared.memory_launch_s
     return (
         _joint(forward_s, forward_bytes / bandwidth, machine) + _FORWARD_KERNELS * launch_s,

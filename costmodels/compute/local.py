@@ -129,7 +129,7 @@ def attention_shape(op: Op, grid: Grid, job: TrainingJob) -> AttentionShape:
     tp = np.ones_like(grid.tp) if op.split is Split.REPLICATED else grid.tp
     heads = np.ceil(op.heads / (tp * spread))
     kv_heads = np.maximum(op.kv_heads / (tp * spread), 1.0)
-    keys = mean_keys(float(job.seq), op.window, causal=op.causal)
+    keys = _keys(op, float(job.seq))
     queries = job.seq * spread / grid.cp
     steps = grid.cp if job.software.cp_comm == "p2p" else np.ones_like(grid.cp)
     ones = np.ones(len(grid.tp))
@@ -143,7 +143,23 @@ def attention_shape(op: Op, grid: Grid, job: TrainingJob) -> AttentionShape:
         blocks=query_blocks(grid.micro_batch.astype(np.float64), heads, queries),
         qk_dim=op.qk_dim,
         v_dim=op.v_dim,
+        listed=_listed(op),
     )
+
+
+def _listed(op: Op) -> bool:
+    """Whether every query comes with a list of its keys: near ones beside compressed ones."""
+    return op.compress > 0 and op.window > 0
+
+
+def _keys(op: Op, seq: float) -> float:
+    """Keys that the kernel computes for a query; a list is as long for the first queries as for the last."""
+    if not op.compress:
+        return mean_keys(seq, op.window, causal=op.causal)
+    compressed = seq / op.compress
+    if not _listed(op):
+        return mean_keys(compressed, 0, causal=op.causal)
+    return min(float(op.window), seq) + min(float(op.chosen) or compressed, compressed)
 
 
 def _routing_load(job: TrainingJob) -> float:

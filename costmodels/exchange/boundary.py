@@ -26,7 +26,7 @@ def boundary_bytes(model: ModelSpec, job: TrainingJob, table: StrategyTable, *, 
         return size
     split = np.where(scatter_gather, table.tp, table.sequence_split)
     tokens: Floats = table.micro_batch * (job.seq / table.cp) / split
-    return tokens * (model.hidden * job.precision.activation_bytes)
+    return tokens * (model.residual * job.precision.activation_bytes)
 
 
 def boundary_exchange(model: ModelSpec, job: TrainingJob, placed: PlacedTable) -> Exchanged:

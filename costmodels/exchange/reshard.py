@@ -43,6 +43,6 @@ def reshard_s(
     samples, gpus = layout
     if gpus == 1:
         return 0.0
-    share = samples * job.seq * model.hidden * job.precision.activation_bytes / gpus
+    share = samples * job.seq * model.residual * job.precision.activation_bytes / gpus
     group = Group(size=np.array([gpus]), stride=np.array([1]), ranks=np.array([gpus]))
     return float(all_to_all_s(np.array([share]), place(group, tiers), tiers, constants)[0])

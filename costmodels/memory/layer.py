@@ -130,7 +130,7 @@ def layer_memory(
         kept_input = kind.output_bytes_per_sample * shares.tokens
         return _block(scope, ops, parameters, _Activations(shares, kept_input, 2.0 * kept_input))
     shares = token_shares(job, table)
-    kept_input = input_bytes(model.hidden, job, shares)
+    kept_input = input_bytes(model.residual, job, shares)
     gather_buffer = np.where(shares.sequence > 1, model.hidden * job.precision.activation_bytes, 0.0) * shares.tokens
     # beside the widest op: the gradient of the residual stream, and the buffer that gathers over tp, which stays
     working = working_bytes(ops, job, shares) + kept_input + gather_buffer

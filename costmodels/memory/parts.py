@@ -112,7 +112,7 @@ def model_memory(
         parts.append(head_memory(model, job, table, constants))
     if model.mtp_layers:
         parts.append(mtp_memory(model, job, table, constants))
-    hidden_input = input_bytes(model.hidden, job, token_shares(job, table))
+    hidden_input = input_bytes(model.residual, job, token_shares(job, table))
     return ModelMemory(
         parts=tuple(parts),
         kinds=len(kinds),

@@ -46,7 +46,8 @@ class Architecture:
         Sinks in windowed layers alone.
     mixer_pattern, ffn_pattern : str
         One letter per layer, repeated to the number of layers: ``f`` full attention, ``w`` windowed, ``i`` windowed
-        with an indexer, ``l`` gated delta rule, ``L`` lightning attention, ``M`` Mamba-2, ``S`` Mamba-1, ``P`` full
+        with an indexer, ``c`` windowed beside compressed keys that an indexer chooses, ``h`` windowed beside heavily
+        compressed ones, ``l`` gated delta rule, ``L`` lightning attention, ``M`` Mamba-2, ``S`` Mamba-1, ``P`` full
         attention and Mamba-2 side by side, ``b`` and ``v`` full and windowed with the keys and values of an earlier
         layer; ``d`` dense, ``e`` experts. Empty: all full (windowed when a window is set); all dense (experts
         when there are).
@@ -64,6 +65,11 @@ class Architecture:
         scores are weighed.
     head_gate : bool
         One gate for every head of attention.
+    sparse_rate, heavy_rate, chosen : int
+        Tokens that one compressed key stands for in layers ``c`` and ``h``, and how many of them the indexer of layers
+        ``c`` chooses.
+    streams : int
+        Residual streams, where more than one run through the layers (hyper-connections); 0: one.
     full_heads, full_head_dim, full_shared_kv : int, int, bool
         Key-value heads, their width, and one projection for keys and values, of full layers where windowed ones differ.
     side_width : int
@@ -133,6 +139,10 @@ class Architecture:
     index_dim: int = 0
     index_weights: bool = True
     head_gate: bool = False
+    sparse_rate: int = 0
+    heavy_rate: int = 0
+    chosen: int = 0
+    streams: int = 0
     full_heads: int = 0
     full_head_dim: int = 0
     full_shared_kv: bool = False
@@ -238,6 +248,7 @@ class Architecture:
             mtp_layers=self.mtp_layers,
             mtp_kind=self._mtp_kind() if self.mtp_layers else None,
             causal=self.causal,
+            streams=self.streams or 1,
             sources=sources,
             notes=notes,
         )
@@ -303,10 +314,11 @@ class Architecture:
     def _mtp_kind(self) -> LayerKind:
         """The block of a multi-token-prediction layer: the feed-forward part of the last layer behind full attention.
 
-        Where any layer has an indexer, it has one too.
+        Where any layer has an indexer, it has one too; beside layers of compressed keys it has a window alone.
         """
         last = next(ffn for _, ffn in reversed(self._parts()) if ffn)
-        return self._kind("i" if self.index_heads else "f", self.mtp_ffn or last)
+        mixer = "i" if self.index_heads else "f"
+        return self._kind("w" if self.sparse_rate or self.heavy_rate else mixer, self.mtp_ffn or last)
 
     def _ffn(self, letter: str) -> Ffn | None:
         if letter == "d":

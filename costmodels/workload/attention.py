@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from costmodels.workload.compressed import compressor_norm, compressor_ops, index_compressor_ops
 from costmodels.workload.kernels import FP32_BYTES, MASK_ELEMENTS, SCORE_ELEMENTS, Kernels, Softmax
 from costmodels.workload.model import Attention, AttentionKind
 from costmodels.workload.op import Op, OpKind, Split
@@ -38,6 +39,7 @@ def attention_ops(mixer: Attention, hidden: int, kernels: Kernels, *, causal: bo
     return (
         *_projections(mixer, hidden),
         _rotary(mixer, kernels),
+        *compressor_ops(mixer, hidden),
         *_indexer(mixer, hidden, causal=causal),
         _core(mixer, kernels, causal=causal),
         *_output_gate(mixer),
@@ -112,7 +114,7 @@ def head_norms(mixer: Attention) -> int:
 
 
 def index_norm(mixer: Attention) -> int:
-    """Count the parameters of the norm of the indexer's keys, a LayerNorm that every tp rank repeats.
+    """Count the parameters of norms of keys that every tp rank repeats: of the indexer's, of compressed ones.
 
     Parameters
     ----------
@@ -122,9 +124,9 @@ def index_norm(mixer: Attention) -> int:
     Returns
     -------
     int
-        Weights and biases; 0 without an indexer.
+        Weights and biases; 0 without an indexer and compressed keys.
     """
-    return 2 * mixer.index_dim
+    return compressor_norm(mixer) if mixer.compress else 2 * mixer.index_dim
 
 
 def _projections(mixer: Attention, hidden: int) -> tuple[Op, ...]:
@@ -189,13 +191,13 @@ def _qk_norm(mixer: Attention) -> tuple[Op, ...]:
     return (
         Op(
             name="qk_norm",
-            module="attn",
+            module="mla_up_proj" if mixer.q_rank else "attn",
             kind=OpKind.MEMORY,
             split=Split.HEADS,
             traffic_elements_per_token=2.0 * width,
             saved_elements_per_token=float(width),
             saved_bytes_per_token=FP32_BYTES * (mixer.heads + mixer.kv_heads),
-            dropped_by=("attn",),
+            dropped_by=("attn", "mla_up_proj"),
             parameters=mixer.qk_norm_parameters,  # weights of one head: every tp rank has them, the block owns them
         ),
     )
@@ -259,11 +261,14 @@ def _rotary(mixer: Attention, kernels: Kernels) -> Op:
     values = 0 if mixer.shared_kv else keys * mixer.v_dim
     if not mixer.rotary:
         traffic = 0.0
+    elif mixer.shared_kv and mixer.rope_dim and kernels.fused:
+        # values are rotated keys: the kernel turns a slice of every head in its place, and that of the output back
+        traffic = _ROTARY_FUSED * (2 * mixer.heads + keys) * mixer.rope_dim
     else:
         traffic = (_ROTARY_FUSED if kernels.fused else _ROTARY_UNFUSED) * rotated + 2.0 * values
     return Op(
         name="rotary",
-        module="mla_up_proj" if latent else "attn",
+        module="mla_up_proj" if latent or mixer.q_rank else "attn",
         kind=OpKind.MEMORY,
         split=Split.HEADS,
         traffic_elements_per_token=traffic,
@@ -288,10 +293,11 @@ def _indexer(mixer: Attention, hidden: int, *, causal: bool) -> tuple[Op, ...]:
     queries = mixer.index_heads * mixer.index_dim
     projections = (
         ("index_q", mixer.q_rank or hidden, queries),
-        ("index_k", hidden, mixer.index_dim),
+        *(() if mixer.compress else (("index_k", hidden, mixer.index_dim),)),
         *((("index_weights", hidden, mixer.index_heads),) if mixer.index_weights else ()),
     )
     return (
+        *(index_compressor_ops(mixer, hidden) if mixer.compress else ()),
         *(
             Op(
                 name=name,
@@ -315,6 +321,7 @@ def _indexer(mixer: Attention, hidden: int, *, causal: bool) -> tuple[Op, ...]:
             heads=mixer.index_heads,
             kv_heads=1,
             qk_dim=mixer.index_dim,
+            compress=mixer.compress,
             causal=causal,
             dropped_by=("attn",),
             low_precision=False,
@@ -339,6 +346,8 @@ def _core(mixer: Attention, kernels: Kernels, *, causal: bool) -> Op:
         qk_dim=mixer.qk_dim,
         v_dim=mixer.v_dim,
         window=mixer.window,
+        compress=mixer.compress,
+        chosen=mixer.chosen,
         causal=causal,
         saved_elements_per_token=float(mixer.heads * mixer.v_dim if flash else gated_output),
         saved_bytes_per_token=FP32_BYTES * mixer.heads if flash else 0.0,
@@ -413,6 +422,8 @@ def _output(mixer: Attention, hidden: int, kernels: Kernels) -> tuple[Op, ...]:
         saved_split=Split.HEADS if latent else None,
         dropped_by=("attn",),
         parameters=width // mixer.out_groups * (latent or hidden) + (hidden if mixer.out_bias and not latent else 0),
+        # groups are one batched product (Megatron-core: an einsum), which no recipe quantises
+        low_precision=mixer.out_groups == 1,
     )
     if not latent:
         return (first,)

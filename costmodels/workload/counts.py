@@ -107,6 +107,24 @@ def attended_keys(seq: float, window: int, *, causal: bool) -> float:
     return width - width * width / (2.0 * seq) if causal and seq else width
 
 
+def keys_of(op: Op, seq: float, *, causal: bool) -> float:
+    """Return the keys that a query of an attention op meets on average: near ones and compressed ones.
+
+    A compressed key is met by queries behind the last of its tokens.
+
+    Parameters
+    ----------
+    op : Op
+        An attention op.
+    seq : float
+        Tokens of a sequence.
+    causal : bool
+        Whether keys after the query are left out.
+    """
+    near = attended_keys(seq, op.window, causal=causal) if op.window or not op.compress else 0.0
+    return near + (attended_keys(seq / op.compress, op.chosen, causal=causal) if op.compress else 0.0)
+
+
 def forward_flops(op: Op, seq: float, *, causal: bool = True) -> float:
     """Return the forward FLOPs of an op per token of the sequence (all its routed copies).
 
@@ -129,7 +147,7 @@ def forward_flops(op: Op, seq: float, *, causal: bool = True) -> float:
     if op.kind is OpKind.GROUPED_GEMM:
         return 2.0 * op.k * op.n * op.top_k
     if op.kind is OpKind.ATTENTION:
-        keys = attended_keys(seq, op.window, causal=causal and op.causal)
+        keys = keys_of(op, seq, causal=causal and op.causal)
         return 2.0 * op.heads * (op.qk_dim + op.v_dim) * keys
     return op.flops_per_token
 

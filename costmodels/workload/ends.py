@@ -7,6 +7,7 @@ from costmodels.workload.kernels import FP32_BYTES, MASK_ELEMENTS, Kernels
 from costmodels.workload.linear_loss import LinearLoss
 from costmodels.workload.model import LayerKind, ModelSpec
 from costmodels.workload.op import Op, OpKind, Split
+from costmodels.workload.streams import end_ops, spread_op
 
 _TOKEN_ID_BYTES = 8.0
 # Two-byte elements read and written per logit. Separate kernels: cast to fp32 (1 + 2), maximum (2), subtract (2 + 2),
@@ -93,7 +94,7 @@ def embedding_ops(
         )
     if model.embedding_norm_parameters:
         ops.append(norm_op("embedding_norm", model.hidden, model.embedding_norm_parameters, kernels))
-    return (*ops, *_side_embedding_ops(model, vocab or model.vocab, kernels))
+    return (*ops, *_side_embedding_ops(model, vocab or model.vocab, kernels), *spread_op(model))
 
 
 def _side_embedding_ops(model: ModelSpec, vocab: int, kernels: Kernels) -> tuple[Op, ...]:
@@ -201,6 +202,7 @@ def head_ops(
         return ()
     columns = vocab or model.vocab
     return (
+        *end_ops(model),
         norm_op("final_norm", model.hidden, model.final_norm_parameters, Kernels(fused=fused_kernels)),
         _logits(model, columns, shared_weights=shared_weights),
         _loss(columns, fused=fused_loss, linear=linear_loss),
@@ -276,4 +278,13 @@ def mtp_entry_ops(model: ModelSpec, *, fused_kernels: bool = True) -> tuple[Op, 
         dropped_by=("layernorm",),
         parameters=2 * hidden * hidden,
     )
-    return (*norms, projection)
+    return (*norms, projection) if model.streams == 1 else (*norms, *_joined_streams(projection, model))
+
+
+def _joined_streams(projection: Op, model: ModelSpec) -> tuple[Op, Op]:
+    """The embedding's product, and that of every residual stream with one matrix (``e_proj``, ``h_proj``)."""
+    hidden, square = model.hidden, model.hidden * model.hidden
+    own = replace(projection, k=hidden, saved_elements_per_token=float(hidden), parameters=square)
+    residual = float(model.residual)
+    streams = replace(own, name="mtp_streams_proj", n=model.residual, saved_elements_per_token=residual)
+    return own, streams

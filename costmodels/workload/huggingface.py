@@ -9,7 +9,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from costmodels.workload import hf_dense, hf_experts, hf_hybrids, hf_moe, hf_scans, hf_stacks, hf_variants
+from costmodels.workload import (
+    hf_compressed,
+    hf_dense,
+    hf_experts,
+    hf_hybrids,
+    hf_moe,
+    hf_scans,
+    hf_stacks,
+    hf_variants,
+)
 from costmodels.workload.architecture import MAX_LAYERS, Architecture
 from costmodels.workload.details import details_of_config
 from costmodels.workload.fields import Fields
@@ -37,6 +46,7 @@ FAMILIES: Final[Mapping[str, Callable[[Fields], Architecture]]] = MappingProxyTy
         "deepseek_v2": hf_moe.deepseek,
         "deepseek_v3": hf_moe.deepseek,
         "deepseek_v32": hf_moe.sparse_deepseek,
+        "deepseek_v4": hf_compressed.deepseek4,
         "dots1": hf_moe.dots1,
         "ernie4_5": hf_variants.tied_llama,
         "ernie4_5_moe": hf_moe.ernie45_moe,
@@ -160,7 +170,6 @@ _NOT_MODELLED: Final[Mapping[str, str]] = MappingProxyType(
     {
         "bailing_moe_linear": "lightning attention with norms and gates by groups of heads",
         "deci": _UNLIKE_LAYERS,
-        "deepseek_v4": "compressed keys and hyper-connections (the presets deepseek_v4_flash and _pro leave them out)",
         "gemma3n_text": "four residual streams and layers of unlike activations",
         "longt5": "an encoder that attends to blocks",
         "recurrent_gemma": "gated linear recurrences",
@@ -219,7 +228,14 @@ _SAME: Final = (
     ("max_position_embeddings", "model_max_length", "n_positions", "n_ctx", "max_seq_len", "seq_length"),
     ("hidden_act", "activation_function", "mlp_hidden_act", "activation", "hidden_activation"),
     ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps"),
-    ("layer_types", "sliding_window_pattern", "layers_block_type", "attn_type_list", *_WORDS["hybrid_pattern"]),
+    (
+        "layer_types",
+        "compress_ratios",
+        "sliding_window_pattern",
+        "layers_block_type",
+        "attn_type_list",
+        *_WORDS["hybrid_pattern"],
+    ),
 )
 """Fields that say the same: a default counts where none of them is stated."""
 _SIZES: Final = frozenset(word for ours, words in _WORDS.items() if ours != "window" for word in words)

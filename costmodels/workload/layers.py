@@ -26,6 +26,7 @@ from costmodels.workload.model import (
 )
 from costmodels.workload.op import Op, OpKind, Split
 from costmodels.workload.scans import delta_ops, lightning_ops, mamba_ops, selective_ops
+from costmodels.workload.streams import read_ops, write_op
 
 __all__ = ["embedding_ops", "head_ops", "layer_ops", "mtp_ops", "padded_vocab"]
 
@@ -126,26 +127,42 @@ def _block_ops(kind: LayerKind, model: ModelSpec, kernels: Kernels) -> tuple[Op,
     ops: list[Op] = []
     if kind.mixer is not None:
         mixer_norm = norm_op("mixer_norm", hidden, width, kernels)
-        ops.append(replace(mixer_norm, parameters=width + repeated_norm_parameters(kind)))
+        ops.extend(read_ops("mixer", model))
+        ops.append(_first_norm(replace(mixer_norm, parameters=width + repeated_norm_parameters(kind)), model))
         ops.extend(_mixer_ops(kind, model, kernels))
         if after:
             ops.append(norm_op("mixer_post_norm", hidden, width, kernels))
         if not kind.parallel:
-            ops.append(residual_op("mixer_residual", hidden, len(kind.mixers), kernels))
+            ops.append(_residual("mixer", kind, model, kernels))
     if kind.cross is not None:
         ops.append(norm_op("cross_norm", hidden, width, kernels))
         ops.extend(cross_ops(kind.cross, hidden, kernels))
         ops.append(residual_op("cross_residual", hidden, 1, kernels))
     if kind.ffn is not None:
         if not shares_norm:
-            ops.append(norm_op("ffn_norm", hidden, width, kernels, input_is_kept=kind.parallel))
+            ops.extend(read_ops("ffn", model))
+            ops.append(_first_norm(norm_op("ffn_norm", hidden, width, kernels, input_is_kept=kind.parallel), model))
         ops.extend(_ffn_ops(kind.ffn, hidden, kernels, input_is_kept=shares_norm))
         if after > (kind.mixer is not None):
             ops.append(norm_op("ffn_post_norm", hidden, width, kernels))
         further = after - (kind.mixer is not None) - 1  # of parts inside the feed-forward part (Gemma 4)
         ops.extend(norm_op(f"ffn_norm_{number}", hidden, width, kernels) for number in range(further))
-        ops.append(residual_op("residual" if kind.parallel else "ffn_residual", hidden, 1 + kind.parallel, kernels))
+        ops.append(_residual("ffn", kind, model, kernels))
     return (*ops, *side_ops(kind, hidden, width, kernels), *encoder_end_ops(kind, hidden, kernels))
+
+
+def _first_norm(norm: Op, model: ModelSpec) -> Op:
+    """The norm before a part; its input is made of the streams, where there are several, and can be made again."""
+    return norm if model.streams == 1 else replace(norm, dropped_by=("mhc",))
+
+
+def _residual(part: str, kind: LayerKind, model: ModelSpec, kernels: Kernels) -> Op:
+    """What adds the output of a part to the residual, of a parallel block both outputs, or writes it to the streams."""
+    if model.streams > 1:
+        return write_op(part, model, kernels)
+    if part == "mixer":
+        return residual_op("mixer_residual", model.hidden, len(kind.mixers), kernels)
+    return residual_op("residual" if kind.parallel else "ffn_residual", model.hidden, 1 + kind.parallel, kernels)
 
 
 def _mixer_ops(kind: LayerKind, model: ModelSpec, kernels: Kernels) -> Iterator[Op]:

@@ -18,10 +18,11 @@ from costmodels.workload.model import (
 if TYPE_CHECKING:
     from costmodels.workload.architecture import Architecture
 
-_WINDOWED: Final = "wiv"
+_WINDOWED: Final = "wivch"
+_INDEXED: Final = "ic"
 _FULL: Final = "fbPBX"
 _BORROWING: Final = "bv"
-WITH_HEADS: Final = "fwibvPLBX"
+WITH_HEADS: Final = "fwichbvPLBX"
 """Letters of mixers that have the heads of attention."""
 
 MIXER_NAMES: Final[Mapping[str, str]] = MappingProxyType(
@@ -29,6 +30,8 @@ MIXER_NAMES: Final[Mapping[str, str]] = MappingProxyType(
         "f": "attention",
         "w": "window",
         "i": "indexed",
+        "c": "compressed",
+        "h": "heavily compressed",
         "l": "delta",
         "L": "lightning",
         "M": "mamba",
@@ -48,6 +51,12 @@ MIXER_NEEDS: Final = (
     ("w", ("window",), "a layer has windowed attention"),
     ("v", ("window",), "a layer has windowed attention"),
     ("i", ("window", "index_heads", "index_dim"), "a layer has attention with an indexer"),
+    (
+        "c",
+        ("window", "sparse_rate", "chosen", "q_rank", "index_heads", "index_dim"),
+        "a layer has compressed keys that an indexer chooses",
+    ),
+    ("h", ("window", "heavy_rate"), "a layer has heavily compressed keys"),
     (
         "l",
         ("linear_key_heads", "linear_value_heads", "linear_key_dim", "linear_value_dim"),
@@ -108,8 +117,10 @@ def _attention(facts: "Architecture", letter: str) -> Attention:
         own_kv=letter not in _BORROWING,
         out_rank=facts.out_rank,
         out_groups=facts.out_groups,
-        index_heads=facts.index_heads if letter == "i" else 0,
-        index_dim=facts.index_dim if letter == "i" else 0,
+        index_heads=facts.index_heads if letter in _INDEXED else 0,
+        index_dim=facts.index_dim if letter in _INDEXED else 0,
+        compress={"c": facts.sparse_rate, "h": facts.heavy_rate}.get(letter, 0),
+        chosen=facts.chosen if letter == "c" else 0,
         index_weights=facts.index_weights,
         head_gate=facts.head_gate,
         bidirectional=letter == "B",

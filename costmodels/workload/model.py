@@ -29,6 +29,8 @@ class Attention:
     DeepSeek-V3.2); as many keys as are chosen stand as the window. Without ``index_weights`` their scores are not
     weighed by head. ``head_gate``: the width gates every head's output by one number. ``bidirectional``: every token
     attends to all. ``position_bias`` counts the learned biases of relative positions, of all heads together (T5).
+    ``compress``: beside the window, keys of which each stands for so many tokens, made by a compressor; ``chosen`` of
+    them are attended to, as the indexer says, or all without it (DeepSeek-V4).
     """
 
     kind: AttentionKind = AttentionKind.GROUPED
@@ -57,6 +59,8 @@ class Attention:
     head_gate: bool = False
     bidirectional: bool = False
     position_bias: int = 0
+    compress: int = 0
+    chosen: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,7 +227,8 @@ class ModelSpec:
     """A model: embedding, runs of layers, multi-token-prediction layers, final norm and head.
 
     ``vocab`` is the tokenizer's size; training frameworks pad it to a multiple of ``vocab_multiple * tp``.
-    A model of opaque layers has ``hidden`` 0 and ``vocab`` 0 and no embedding or head.
+    A model of opaque layers has ``hidden`` 0 and ``vocab`` 0 and no embedding or head. ``streams`` residual streams run
+    through the layers beside one another (hyper-connections).
     """
 
     name: str
@@ -242,6 +247,7 @@ class ModelSpec:
     mtp_layers: int = 0
     mtp_kind: LayerKind | None = None
     causal: bool = True
+    streams: int = 1
     fixed_seq: int = 0  # opaque models: a sample has this many tokens (0: sequences have no meaning)
     details: ModelDetails | None = None  # None: the table of presets, see :mod:`costmodels.workload.details`
     sources: tuple[str, ...] = ()
@@ -251,6 +257,11 @@ class ModelSpec:
     def layers(self) -> int:
         """Number of layers, without multi-token-prediction layers."""
         return sum(run.count for run in self.runs)
+
+    @property
+    def residual(self) -> int:
+        """Width of what passes from layer to layer: all residual streams together."""
+        return self.hidden * self.streams
 
     @property
     def side_width(self) -> int:

@@ -57,7 +57,7 @@ class Op:
     module : str
         Recompute module that contains it: ``core_attn``, ``attn`` (projections), ``layernorm``, ``mlp``, ``mlp_act``,
         ``moe`` (router, dispatch, experts), ``experts`` (their products), ``moe_act``, ``shared_experts``,
-        ``mla_up_proj``, ``mamba``, ``gdn``, ``gdn_norm_out``, ``residual``, ``embedding``, ``head``, ``mtp``,
+        ``mla_up_proj``, ``mamba``, ``gdn``, ``gdn_norm_out``, ``mhc``, ``residual``, ``embedding``, ``head``, ``mtp``,
         ``opaque``. :data:`SUBMODULES` says which contain others.
     k, n : int
         Weight shape of a GEMM.
@@ -65,6 +65,9 @@ class Op:
         Columns of the products that code without merged weights runs in place of this one; empty: it is one product.
     heads, kv_heads, qk_dim, v_dim, window : int
         Shape of an attention op.
+    compress, chosen : int
+        Tokens that one further key beside the window stands for (without a window: there are such keys alone), and how
+        many of these keys a query is given a list of; 0: all.
     flops_per_token : float
         Forward FLOPs of a SCAN or OPAQUE op (GEMM and attention derive theirs from the shape).
     traffic_elements_per_token : float
@@ -112,6 +115,8 @@ class Op:
     qk_dim: int = 0
     v_dim: int = 0
     window: int = 0
+    compress: int = 0
+    chosen: int = 0
     causal: bool = True
     experts: int = 0
     top_k: int = 0

@@ -26,7 +26,7 @@ from costmodels.workload.model import (
 )
 from hardware.errors import InputError
 from planner.export.megatron_hybrid import hybrid_layer, is_hybrid, no_flag, state_arguments
-from planner.export.plan_checks import CROSS, IDLE, activation_of, mixer_words, norm_of
+from planner.export.plan_checks import COMPRESSED, CROSS, IDLE, STREAMS, activation_of, mixer_words, norm_of
 
 _ACTIVATION_FLAGS: Final = MappingProxyType(
     {
@@ -36,6 +36,7 @@ _ACTIVATION_FLAGS: Final = MappingProxyType(
         ("quick-gelu", True): ("--quick-geglu", "--glu-linear-offset", "1.0", "--activation-func-clamp-value", "7.0"),
     }
 )
+_ONE_STREAM: Final = "one residual stream; DeepSeek-V4's recipes of Megatron-Bridge need Megatron-core's branch dev"
 _MLA_ORIGINAL_POSITIONS: Final = 4096  # Megatron-LM's default, without a flag
 
 
@@ -123,6 +124,8 @@ def _block(model: ModelSpec, kind: object) -> LayerKind:
         raise no_flag(model, mixer_words(kind.mixer), plain)
     if not isinstance(kind.mixer, Attention | DeltaNet) or kind.ffn is None:
         raise no_flag(model, f"a layer of kind {kind.name} among blocks", plain)
+    if model.streams > 1:
+        raise no_flag(model, STREAMS, _ONE_STREAM)
     if kind.parallel:
         raise no_flag(model, "attention and feed-forward parts in parallel", plain)
     if kind.side_width:
@@ -135,10 +138,9 @@ def _block(model: ModelSpec, kind: object) -> LayerKind:
 def _attention(model: ModelSpec, kinds: list[LayerKind]) -> Attention:
     """The attention of every layer but for its window."""
     found = {replace(kind.mixer, window=0) for kind in kinds if isinstance(kind.mixer, Attention)}
+    _plain_keys(model, found)
     if any(attention.head_gate for attention in found):
         raise no_flag(model, "a gate for every head of attention", "attention without gates, or gated by element")
-    if any(attention.index_heads for attention in found):
-        raise no_flag(model, "an indexer that chooses the keys of attention", "attention to all keys or to a window")
     if not found:
         raise no_flag(model, "a model without attention", "attention in one layer at least")
     if len(found) != 1:
@@ -155,6 +157,15 @@ def _attention(model: ModelSpec, kinds: list[LayerKind]) -> Attention:
     if model.head_bias:
         raise no_flag(model, "a bias of the output layer", "no such bias")
     return attention
+
+
+def _plain_keys(model: ModelSpec, found: set[Attention]) -> None:
+    """Refuse keys that are compressed, or that an indexer chooses."""
+    plain = "attention to all keys or to a window"
+    if any(attention.compress for attention in found):
+        raise no_flag(model, COMPRESSED, plain)
+    if any(attention.index_heads for attention in found):
+        raise no_flag(model, "an indexer that chooses the keys of attention", plain)
 
 
 def _norm(model: ModelSpec, details: ModelDetails) -> list[str]:

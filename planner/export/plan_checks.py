@@ -156,6 +156,8 @@ def has_experts(model: ModelSpec) -> bool:
 
 CROSS: Final = "a decoder that attends to an encoder"
 IDLE: Final = "experts that compute nothing"
+STREAMS: Final = "several residual streams (hyper-connections)"
+COMPRESSED: Final = "compressed keys beside a window of attention"
 _MIXERS: Final[Mapping[type, str]] = MappingProxyType(
     {
         DeltaNet: "a gated delta rule",
@@ -180,7 +182,9 @@ def other_mixers(model: ModelSpec) -> tuple[str, ...]:
     mixers = [kind.mixer for kind in kinds]
     unlike = (mixer for mixer in mixers if mixer is not None and not isinstance(mixer, Attention))
     crossing = (CROSS,) if any(kind.cross for kind in kinds) else ()
-    return tuple(dict.fromkeys((*map(mixer_words, unlike), *crossing)))
+    compressed = any(isinstance(mixer, Attention) and mixer.compress for mixer in mixers)
+    further = (*crossing, *((COMPRESSED,) if compressed else ()), *((STREAMS,) if model.streams > 1 else ()))
+    return tuple(dict.fromkeys((*map(mixer_words, unlike), *further)))
 
 
 def norm_of(model: ModelSpec) -> str:

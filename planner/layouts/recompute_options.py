@@ -12,7 +12,7 @@ from hardware.errors import InputError
 from planner.layouts.recompute_words import MODULES, parse_recompute_words
 from planner.request import Framework
 
-SELECTIVE_MODULES: Final = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe_act", "moe", "shared_experts")
+SELECTIVE_MODULES: Final = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe_act", "moe", "shared_experts", "mhc")
 OWN_CHOICES: Final = MappingProxyType(
     {Framework.GALVATRON: (), Framework.DEEPSPEED: (), Framework.TORCHTITAN: (TITAN_SELECTIVE,)}
 )

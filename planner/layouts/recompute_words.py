@@ -19,6 +19,7 @@ MODULES: Final = (
     "mamba",
     "gdn",
     "gdn_norm_out",
+    "mhc",
     PER_OP,
 )
 """Parts of a layer that may be recomputed alone; Megatron-LM's names where it has them; or torchtitan's list of ops."""
