@@ -28,7 +28,7 @@ from planner.ingest.judged import (
 )
 from planner.ingest.launch_text import LaunchText, without_unresolved
 from planner.ingest.open_ends import DECIDING_IN_TITAN, refuse_gaps
-from planner.ingest.options import Fault
+from planner.ingest.options import Fault, rest_stands
 from planner.ingest.plain_layout import StatedLayout, UnpricedError
 from planner.ingest.shell_values import BLANK
 from planner.ingest.torchtitan_models import entry_of, model_of_config
@@ -232,9 +232,11 @@ def _stated(
 ) -> JudgedLaunch:
     """Judge a launch that states a layout: by each of its grids, or by its bare degrees where it states none."""
     source = SOURCES[given.framework]
-    stated, found, unpriced = None, fault_violations(faults, source), ""
+    stated, told, unpriced = None, fault_violations(faults, source), ""
+    found: tuple[Violation, ...] = ()
     proposal = replace(degrees, model=facts_of(model))
-    if not found:
+    stands = rest_stands(faults)
+    if stands:
         try:
             stated = read()
         except UnpricedError as error:
@@ -246,6 +248,7 @@ def _stated(
         proposal = proposals[0]
         each = [violation for one in proposals for violation in check(one, given.framework, given.version)]
         found = tuple({(violation.rule, violation.message): violation for violation in each}.values())
+    found = (*told, *found)
     accepted = accepted_at_launch(found)
     return JudgedLaunch(
         title="",
@@ -254,7 +257,7 @@ def _stated(
         world=given.world,
         violations=found,
         accepted=accepted,
-        proposal=None if faults else proposal,
+        proposal=proposal if stands else None,
         built=stated.layout.layers_per_stage if stated and accepted else None,
         layout=stated.layout if stated and accepted else None,
         model=model,
