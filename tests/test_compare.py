@@ -89,7 +89,9 @@ def test_fewer_gpus_do_with_the_optimizer_in_host_memory():
 def test_hosts_must_hold_the_optimizer_that_is_put_there():
     request = in_host_memory(asked("llama3_8b", global_batch=8, recompute="full"))
     island = request.cluster.islands[0]
-    optimizer = 16 * parameter_count(request.model).total  # fp32 parameters, both moments, and the gradient it steps with
+    optimizer = (
+        16 * parameter_count(request.model).total
+    )  # fp32 parameters, both moments, and the gradient it steps with
 
     def on_hosts_of(memory_bytes):
         host = replace(island.node.host, memory_bytes=memory_bytes)
