@@ -1,5 +1,7 @@
 """Rules of legality against verdicts of the real parser, closed forms, and one form of judging against the other."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -124,6 +126,25 @@ def test_sequence_parallelism_and_context_parallelism_divide_the_sequence(seq):
     expected = {"seq-cp"} if seq % 16 else set()
     expected |= {"seq-tp"} if (seq // 8) % 8 else set()
     assert broken(proposal) == expected
+
+
+@pytest.mark.parametrize(
+    ("framework", "change", "wanted"),
+    [
+        (Framework.MEGATRON, {"cp": 2, "tp": 4, "sequence_parallel": True, "seq": 4098}, "4104"),  # 2 x cp and cp x tp
+        (Framework.MEGATRON, {"cp": 4, "seq": 4097}, "4104"),
+        (Framework.TORCHTITAN, {"tp": 4, "sequence_parallel": True, "seq": 4097, "zero": 3}, "4100"),
+        (Framework.DEEPSPEED, {"cp": 4, "seq": 4097}, "4100"),  # Ulysses takes one piece a rank
+        (Framework.NEMO, {"cp": 4, "seq": 4097}, "4104"),
+    ],
+)
+def test_an_odd_sequence_is_told_the_length_to_pad_to(framework, change, wanted):
+    model = ModelFacts(heads=32, kv_heads=32, layers=4)
+    asked = Proposal(world=8, global_batch=8, model=model, **change)
+    told = [violation.message for violation in check(asked, framework) if "sequence" in violation.message]
+    assert told
+    assert all(f"such as {wanted} with samples padded to it" in message for message in told)
+    assert not [found for found in broken(dataclasses.replace(asked, seq=int(wanted)), framework) if "seq" in found]
 
 
 def test_a_rule_of_the_forward_pass_is_accepted_at_launch():

@@ -43,6 +43,10 @@ def test_a_rule_on_options_is_broken_alone_as_the_parser_says(case):
     verdict = judge(parse_megatron(words, world=8))
     assert [violation.rule for violation in verdict.violations] == [case["rule"]]
     assert verdict.accepted == case["accepted"]
+    (rule,) = (rule for rule in all_rules() if rule.id == case["rule"])
+    measured = {name.partition(":")[0] for name in rule.conditions if name.endswith((":number", ":billionths"))}
+    values = [" ".join(given[name]) for name in measured & given.keys()]
+    assert all(value in verdict.violations[0].message for value in values)  # the user's numbers are told
 
 
 def test_every_rule_on_options_has_a_case_and_asks_for_options_that_exist():
