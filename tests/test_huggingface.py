@@ -228,7 +228,7 @@ def test_block_types_in_place_of_a_pattern() -> None:
             {"model_type": "llama9"},
             r"config\.json: model_type: 'llama9' is not known; nearest known: 'llama'; allow",
         ),
-        ({"model_type": "bert"}, r"'bert' is not known.*allowed: apertus, .*qwen3_next"),
+        ({"model_type": "rembert"}, r"'rembert' is not known.*allowed: afmoe, .*qwen3_next"),
         (
             {"model_type": "xverse", "hidden_size": ...},
             r"config\.json: hidden_size: missing; allowed: a whole",
@@ -408,7 +408,7 @@ def test_a_wrong_pattern_of_exaone_is_refused() -> None:
             {"num_key_value_heads": 5},
             "num_key_value_heads: num_attention_heads 16 is not a multiple of num_key_value_heads",
         ),
-        ({"model_type": "bert"}, "another model as a TOML file of a transformer or of layers"),
+        ({"model_type": "rembert"}, "another model as a TOML file of a transformer or of layers"),
     ],
 )
 def test_errors_speak_the_words_of_the_configuration(changes: dict[str, object], message: str) -> None:

@@ -26,6 +26,7 @@ OWN_CODE = {
     "arctic",
     "baichuan",
     "bailing_moe",
+    "bailing_moe_linear",
     "bailing_moe_v2",
     "chatglm",
     "grok-1",

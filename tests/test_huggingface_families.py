@@ -85,7 +85,7 @@ def test_unknown_family_says_what_to_do_instead() -> None:
 
 @pytest.mark.parametrize(
     ("model_type", "why"),
-    [("zamba2", "several layers share"), ("longt5", "attends to blocks"), ("deci", "unlike widths")],
+    [("zamba2", "several layers share"), ("bert", "masked tokens"), ("deci", "unlike widths")],
 )
 def test_families_without_a_form_are_refused_with_the_reason(model_type: str, why: str) -> None:
     with pytest.raises(InputError, match=f"{model_type}.*{why}.*by their totals"):

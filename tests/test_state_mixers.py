@@ -73,6 +73,43 @@ def test_products_of_minimax() -> None:
     assert flops_per_token(minimax, SEQ) == pytest.approx(3 * (4 * lightning + 4 * ATTENTION + 8 * 2 * DENSE + HEAD))
 
 
+def test_products_of_lfm2() -> None:
+    """A short convolution is two products: three times the width, and back."""
+    lfm = build("lfm2", layer_types=["conv", "full_attention"] * 4, block_auto_adjust_ff_dim=False)
+    convolution = 2 * (64 * 3 * 64 + 64 * 64)
+    assert flops_per_token(lfm, SEQ) == pytest.approx(3 * (4 * convolution + 4 * ATTENTION + 8 * DENSE + HEAD))
+    assert "short convolutions" in left_open(lfm)
+    with pytest.raises(InputError, match="Megatron-LM has no flag for short convolutions"):
+        model_arguments(lfm, SEQ)
+
+
+def test_products_of_ring_linear() -> None:
+    """Lightning attention in four layers of five; what is left behind the last group is full."""
+    sizes = {"num_experts": 4, "moe_intermediate_size": 32, "num_experts_per_tok": 2, "num_shared_experts": 1}
+    ring = build("bailing_moe_linear", **sizes, layer_group_size=5, first_k_dense_replace=8, num_hidden_layers=8)
+    lightning = 2 * 64 * 4 * 64 + 2 * 64 * 64 + 4 * 4 * 16**2
+    assert [kind.name[:4] for kind in ring.layer_kinds()] == ["ligh"] * 4 + ["atte"] * 4
+    assert flops_per_token(ring, SEQ) == pytest.approx(3 * (4 * lightning + 4 * ATTENTION + 8 * DENSE + HEAD))
+
+
+def test_windowed_layers_may_have_other_heads() -> None:
+    types = ["full_attention", *["sliding_attention"] * 3] * 2
+    sizes = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "share_expert_dim": 32}
+    step = build("step3p5", **sizes, head_dim=16, layer_types=types, sliding_window=16, num_sliding_attention_heads=6)
+    heads = [kind.mixer.heads for kind in step.layer_kinds() if isinstance(kind.mixer, Attention)]
+    assert heads == [4, 6, 6, 6] * 2
+    assert attention_heads(step) == 2  # divisor of both
+
+
+def test_experts_of_switch_transformers_stand_in_the_second_layer_of_a_period() -> None:
+    """Sizes of google/switch-base-128: the class counts 7.4 billion parameters."""
+    sizes = {"num_sparse_encoder_layers": 6, "num_sparse_decoder_layers": 6, "num_experts": 128, "d_ff": 3072}
+    base = from_config({"model_type": "switch_transformers", **sizes}, name="x", where="config.json")
+    experts = [index for index, kind in enumerate(base.layer_kinds()) if kind.name.endswith("moe")]
+    assert experts == [*range(1, 12, 2), *range(13, 24, 2)]
+    assert parameter_count(base).total == 7_415_217_408
+
+
 LATENT = {"kv_lora_rank": 24, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 12}
 ROUTED = {"moe_intermediate_size": 32, "num_experts_per_tok": 2}
 
@@ -287,7 +324,23 @@ def test_frameworks_are_told_which_part_they_lack(name: str, part: str) -> None:
             {"model_type": "step3_text", "moe_layers_enum": "1,8", "share_q_dim": 8, "moe_num_experts": 2},
             "moe_layers_enum: 8 .*0 to 7",
         ),
-        ({"model_type": "step3p5"}, "'step3p5' has gates for each head of attention"),
+        (
+            {"model_type": "step3p5", "attention_other_setting": {"num_attention_heads": 6, "num_attention_groups": 3}},
+            "num_attention_groups: 3 is not accepted; allowed: 2",
+        ),
+        (
+            {"model_type": "laguna", "head_dim": 16, "num_attention_heads_per_layer": [4, 8] * 4},
+            "num_attention_heads_per_layer.*one number of heads for full layers",
+        ),
+        ({"model_type": "lfm2", "full_attn_idxs": [9]}, "full_attn_idxs: 9 is not accepted; allowed: 0 to 7"),
+        ({"model_type": "mpt", "attn_config": {"attn_type": "multiquery_attention"}}, "attn_type"),
+        ({"model_type": "mpt", "expansion_ratio": 2}, "expansion_ratio: 2 is not accepted; allowed: 4"),
+        ({"model_type": "gpt_neo", "attention_types": [["global"], 3]}, "attention_types"),
+        ({"model_type": "longt5", "encoder_attention_type": "transient-global"}, "summaries of blocks"),
+        (
+            {"model_type": "gemma4_unified_text", "per_layer_config": {"1": {"head_dim": 8}, "2": {"head_dim": 4}}},
+            "2 values",
+        ),
     ],
 )
 def test_mistakes_name_the_field(config: dict[str, object], message: str) -> None:

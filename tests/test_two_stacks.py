@@ -90,8 +90,8 @@ def test_exports_name_the_decoder() -> None:
     ("config", "message"),
     [
         ({"model_type": "bart", "decoder_ffn_dim": 64}, "decoder_ffn_dim: 64 .*encoder_ffn_dim = 4096"),
-        ({"model_type": "longt5"}, "'longt5' has an encoder that attends to blocks"),
-        ({"model_type": "switch_transformers"}, "an encoder and a decoder with experts"),
+        ({"model_type": "longt5", "encoder_attention_type": "transient-global"}, "summaries of blocks"),
+        ({"model_type": "switch_transformers", "num_sparse_decoder_layers": 13}, "num_sparse_decoder_layers: 13"),
     ],
 )
 def test_other_stacks_are_refused_by_what_they_have(config: dict[str, object], message: str) -> None:

@@ -17,6 +17,7 @@ from costmodels.workload.model import (
     OneMixer,
     OpaqueLayer,
     SelectiveScan,
+    ShortConvolution,
     StateSpace,
 )
 
@@ -154,6 +155,8 @@ def _context_widths(mixer: OneMixer) -> ContextWidths:
         keys = mixer.key_heads * mixer.key_dim
         before = 2 * keys + 2 * values + mixer.value_heads + (keys if mixer.channel_decay else mixer.value_heads)
         return ContextWidths(before=before, after=values, ring=False)
+    if isinstance(mixer, ShortConvolution):
+        return ContextWidths(before=3 * mixer.width, after=mixer.width, ring=False)
     inner = mixer.heads * mixer.head_dim
     return ContextWidths(before=3 * inner, after=inner, ring=False)  # the output gate stays where its tokens are
 

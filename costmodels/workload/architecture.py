@@ -47,10 +47,10 @@ class Architecture:
     mixer_pattern, ffn_pattern : str
         One letter per layer, repeated to the number of layers: ``f`` full attention, ``w`` windowed, ``i`` windowed
         with an indexer, ``c`` windowed beside compressed keys that an indexer chooses, ``h`` windowed beside heavily
-        compressed ones, ``l`` gated delta rule, ``L`` lightning attention, ``M`` Mamba-2, ``S`` Mamba-1, ``P`` full
-        attention and Mamba-2 side by side, ``b`` and ``v`` full and windowed with the keys and values of an earlier
-        layer; ``d`` dense, ``e`` experts. Empty: all full (windowed when a window is set); all dense (experts
-        when there are).
+        compressed ones, ``C`` short convolution (``mamba_conv_bias``: with biases), ``l`` gated delta rule, ``L``
+        lightning attention, ``M`` Mamba-2, ``S`` Mamba-1, ``P`` full attention and Mamba-2 side by side, ``b`` and
+        ``v`` full and windowed with the keys and values of an earlier layer; ``d`` dense, ``e`` experts. Empty: all
+        full (windowed when a window is set); all dense (experts when there are).
     first_dense : int
         Leading layers that are dense whatever the pattern says.
     hybrid_pattern : str
@@ -70,6 +70,8 @@ class Architecture:
         ``c`` chooses.
     streams : int
         Residual streams, where more than one run through the layers (hyper-connections); 0: one.
+    window_heads : int
+        Attention heads of windowed layers, where full layers have others.
     full_heads, full_head_dim, full_shared_kv : int, int, bool
         Key-value heads, their width, and one projection for keys and values, of full layers where windowed ones differ.
     side_width : int
@@ -92,6 +94,8 @@ class Architecture:
         Key-value heads and feed-forward width of every layer, where layers differ in them; 0: without that part.
     linear_key_heads, linear_value_heads, linear_key_dim, linear_value_dim : int
         Gated delta-rule mixers.
+    linear_qk_norm : bool
+        Norms of queries and keys of lightning attention.
     channel_decay, gate_rank : bool, int
         Decays for each channel of the keys instead of each head; width that decays and gate are projected through.
     tied, learned_positions, max_positions, embedding_norm, head_bias, final_norm, causal, parallel :
@@ -143,6 +147,7 @@ class Architecture:
     heavy_rate: int = 0
     chosen: int = 0
     streams: int = 0
+    window_heads: int = 0
     full_heads: int = 0
     full_head_dim: int = 0
     full_shared_kv: bool = False
@@ -170,6 +175,7 @@ class Architecture:
     linear_value_heads: int = 0
     linear_key_dim: int = 0
     linear_value_dim: int = 0
+    linear_qk_norm: bool = False
     channel_decay: bool = False
     gate_rank: int = 0
     tied: bool = False

@@ -2,7 +2,16 @@
 
 from costmodels.workload.attention import head_norms, index_norm, inner_attention_norm
 from costmodels.workload.kernels import FP32_BYTES, MASK_ELEMENTS, Kernels
-from costmodels.workload.model import Attention, DeltaNet, LayerKind, OneMixer, SelectiveScan, StateSpace
+from costmodels.workload.model import (
+    Attention,
+    DeltaNet,
+    LayerKind,
+    Lightning,
+    OneMixer,
+    SelectiveScan,
+    ShortConvolution,
+    StateSpace,
+)
 from costmodels.workload.op import Op, OpKind, Split
 
 _FUSED_NORM_TRAFFIC = 2.0  # read the input, write the output
@@ -19,7 +28,9 @@ def inner_norm_parameters(mixer: OneMixer) -> int:
         return mixer.heads * mixer.head_dim if mixer.norm else 0
     if isinstance(mixer, SelectiveScan):
         return mixer.rank + 2 * mixer.state if mixer.norms else 0
-    return mixer.value_dim if isinstance(mixer, DeltaNet) else mixer.heads * mixer.head_dim
+    if isinstance(mixer, ShortConvolution):
+        return 0
+    return mixer.value_dim if isinstance(mixer, DeltaNet) else mixer.heads * mixer.head_dim + _lightning_norms(mixer)
 
 
 def repeated_norm_parameters(kind: LayerKind) -> int:
@@ -30,7 +41,14 @@ def repeated_norm_parameters(kind: LayerKind) -> int:
 def _repeated(mixer: OneMixer) -> int:
     if isinstance(mixer, Attention):
         return index_norm(mixer) + (head_norms(mixer) if mixer.qk_norm and not mixer.qk_norm_parameters else 0)
+    if isinstance(mixer, Lightning):
+        return _lightning_norms(mixer)
     return inner_norm_parameters(mixer) if isinstance(mixer, DeltaNet | SelectiveScan) else 0
+
+
+def _lightning_norms(mixer: Lightning) -> int:
+    """Weights of one norm over a query head and one over a key head."""
+    return 2 * mixer.head_dim if mixer.qk_norm else 0
 
 
 def norm_width(kind: LayerKind) -> int:

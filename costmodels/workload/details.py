@@ -161,7 +161,9 @@ def details_of_config(config: Mapping[str, object], where: str) -> ModelDetails:
         A field has a value of the wrong kind.
     """
     values = Fields(config, where)
-    activation = values.text("hidden_act", "activation_function", "mlp_hidden_act", "activation", default="silu")
+    usual = "gelu" if config.get("model_type") in ("bloom", "mpt") else "silu"
+    words = ("hidden_act", "activation_function", "mlp_hidden_act", "activation", "afn")
+    activation = values.text(*words, default=usual)
     if config.get("model_type") == "gpt_oss":
         activation = "quick-gelu"
     return ModelDetails(
@@ -169,7 +171,7 @@ def details_of_config(config: Mapping[str, object], where: str) -> ModelDetails:
         norm_epsilon=values.number("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps", default=1e-5),
         norm_plus_one=config.get("model_type") in _PLUS_ONE,
         multipliers=any(values.number(name, default=1.0) != 1.0 for name in _MULTIPLIERS),
-        norm_after=config.get("model_type") in ("exaone4", "olmo2", "olmo3"),
+        norm_after=config.get("model_type") in ("exaone4", "flex_olmo", "olmo2", "olmo3", "openai-gpt"),
         alibi=config.get("model_type") in ("bloom", "mpt") or config.get("alibi") is True,
         **_rotary(values),
         **_router(values),
@@ -205,6 +207,11 @@ def _rotary(values: Fields) -> dict[str, Any]:
 
 # families whose routers score so by default
 _SIGMOID: Final = (
+    "afmoe",
+    "bailing_moe_linear",
+    "laguna",
+    "lfm2_moe",
+    "step3p5",
     "deepseek_v3",
     "deepseek_v32",
     "bailing_moe_v2",

@@ -6,6 +6,7 @@ from typing import Final
 from costmodels.workload.architecture import Architecture
 from costmodels.workload.fields import Fields
 from costmodels.workload.hf_dense import layer_letters, llama, numbered_layers, window_of_types
+from costmodels.workload.hf_experts import bailing_moe
 from costmodels.workload.hf_hybrids import with_delta
 from costmodels.workload.hf_moe import deepseek, mixtral
 from hardware.errors import InputError
@@ -196,3 +197,16 @@ def olmo_hybrid(config: Fields) -> Architecture:
     head_dim = base.width_of_head
     heads = base.heads + base.kv_heads
     return replace(base, output_gate=False, mtp_layers=0, qk_norm=True, qk_norm_parameters=heads * head_dim)
+
+
+def bailing_linear(config: Fields) -> Architecture:
+    """Ling and Ring with lightning attention: full attention in the last layer of a group and behind all groups."""
+    base = bailing_moe(config)
+    group = config.whole("layer_group_size", default=1, least=1)
+    whole = base.layers // group * group
+    full = (index >= whole or not (index + 1) % group for index in range(base.layers))
+    return replace(
+        base,
+        linear_qk_norm=base.qk_norm,
+        mixer_pattern="".join("f" if there else "L" for there in full),
+    )

@@ -3,6 +3,8 @@
 Both stacks see as many tokens as the sequence that is planned for.
 """
 
+from dataclasses import replace
+
 from costmodels.workload.architecture import Architecture
 from costmodels.workload.fields import Fields
 
@@ -26,6 +28,37 @@ def t5(config: Fields) -> Architecture:
         buckets_everywhere=config.text("model_type") == "umt5",
         tied=config.flag("tie_word_embeddings", default=True),
     )
+
+
+def switch(config: Fields) -> Architecture:
+    """Switch Transformers: T5 with experts in every so many layers, of which a token meets one."""
+    base = t5(config)
+    stacks = (("encoder", base.encoder_layers), ("decoder", base.layers - base.encoder_layers))
+    return replace(
+        base,
+        gated=False,
+        ffn_pattern="".join(_sparse(config, stack, layers) for stack, layers in stacks),
+        experts=config.whole("num_experts", default=8, least=1),
+        top_k=1,
+        router_bias=config.flag("router_bias", default=False),
+    )
+
+
+def _sparse(config: Fields, stack: str, layers: int) -> str:
+    """Letters of a stack: experts in the second layer of every period, as the class counts them."""
+    number = config.whole(f"num_sparse_{stack}_layers", default=3, most=layers)
+    period = layers // number if number else layers
+    return "".join("e" if index % period == 1 or period == 1 else "d" for index in range(layers))
+
+
+def longt5(config: Fields) -> Architecture:
+    """LongT5 with local attention: a block of the encoder attends to itself and to both of its neighbours."""
+    kind = config.text("encoder_attention_type", default="local")
+    if kind != "local":
+        allowed = "local: summaries of blocks that all tokens attend to are not modelled"
+        raise config.wrong("encoder_attention_type", kind, allowed)
+    radius = config.whole("local_radius", default=127, least=1)
+    return replace(t5(config), window=3 * (radius + 1))
 
 
 def bart(config: Fields) -> Architecture:

@@ -22,10 +22,11 @@ from costmodels.workload.model import (
     OneMixer,
     OpaqueLayer,
     SelectiveScan,
+    ShortConvolution,
     StateSpace,
 )
 from costmodels.workload.op import Op, OpKind, Split
-from costmodels.workload.scans import delta_ops, lightning_ops, mamba_ops, selective_ops
+from costmodels.workload.scans import convolution_ops, delta_ops, lightning_ops, mamba_ops, selective_ops
 from costmodels.workload.streams import read_ops, write_op
 
 __all__ = ["embedding_ops", "head_ops", "layer_ops", "mtp_ops", "padded_vocab"]
@@ -185,6 +186,8 @@ def _ops_of(mixer: OneMixer, model: ModelSpec, kernels: Kernels) -> tuple[Op, ..
         return mamba_ops(mixer, model.hidden)
     if isinstance(mixer, SelectiveScan):
         return selective_ops(mixer, model.hidden)
+    if isinstance(mixer, ShortConvolution):
+        return convolution_ops(mixer)
     return delta_ops(mixer, model.hidden) if isinstance(mixer, DeltaNet) else lightning_ops(mixer, model.hidden)
 
 

@@ -11,6 +11,7 @@ from costmodels.workload.model import (
     Lightning,
     Mixer,
     SelectiveScan,
+    ShortConvolution,
     SideBySide,
     StateSpace,
 )
@@ -18,7 +19,7 @@ from costmodels.workload.model import (
 if TYPE_CHECKING:
     from costmodels.workload.architecture import Architecture
 
-_WINDOWED: Final = "wivch"
+_WINDOWED: Final = "wivchB"  # an encoder where a window is set
 _INDEXED: Final = "ic"
 _FULL: Final = "fbPBX"
 _BORROWING: Final = "bv"
@@ -34,6 +35,7 @@ MIXER_NAMES: Final[Mapping[str, str]] = MappingProxyType(
         "h": "heavily compressed",
         "l": "delta",
         "L": "lightning",
+        "C": "convolution",
         "M": "mamba",
         "S": "mamba1",
         "P": "attention beside mamba",
@@ -92,13 +94,14 @@ def mixer_of(facts: "Architecture", letter: str) -> Mixer | None:
 
 def _attention(facts: "Architecture", letter: str) -> Attention:
     head_dim = facts.width_of_head
-    kv_heads, shared_kv = facts.kv_heads or facts.heads, facts.shared_kv
+    heads = (facts.window_heads if letter in _WINDOWED else 0) or facts.heads
+    kv_heads, shared_kv = facts.kv_heads or heads, facts.shared_kv
     if letter in _FULL:
         head_dim, kv_heads = facts.full_head_dim or head_dim, facts.full_heads or kv_heads
         shared_kv = shared_kv or facts.full_shared_kv
     return Attention(
         kind=AttentionKind.LATENT if facts.kv_rank > 0 else AttentionKind.GROUPED,
-        heads=facts.heads,
+        heads=heads,
         kv_heads=kv_heads,
         qk_dim=head_dim,
         v_dim=facts.value_dim or head_dim,
@@ -140,7 +143,11 @@ def _delta(facts: "Architecture") -> DeltaNet:
 
 
 def _lightning(facts: "Architecture") -> Lightning:
-    return Lightning(heads=facts.heads, head_dim=facts.width_of_head)
+    return Lightning(heads=facts.heads, head_dim=facts.width_of_head, qk_norm=facts.linear_qk_norm)
+
+
+def _convolution(facts: "Architecture") -> ShortConvolution:
+    return ShortConvolution(width=facts.hidden, conv_width=facts.conv_width, bias=facts.mamba_conv_bias)
 
 
 def _state_space(facts: "Architecture") -> StateSpace:
@@ -173,5 +180,5 @@ def _side_by_side(facts: "Architecture") -> SideBySide:
 
 
 _OTHERS: Final[Mapping[str, Callable[["Architecture"], Mixer]]] = MappingProxyType(
-    {"l": _delta, "L": _lightning, "M": _state_space, "S": _selective_scan, "P": _side_by_side}
+    {"l": _delta, "L": _lightning, "C": _convolution, "M": _state_space, "S": _selective_scan, "P": _side_by_side}
 )

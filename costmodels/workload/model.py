@@ -96,10 +96,14 @@ class SelectiveScan:
 
 @dataclass(frozen=True, kw_only=True)
 class Lightning:
-    """Linear attention with a fixed decay for each head, a norm over all heads and an output gate (MiniMax-01)."""
+    """Linear attention with a fixed decay for each head, a norm over all heads and an output gate (MiniMax-01).
+
+    The norm may be over groups of heads, with as many weights (Ring-linear).
+    """
 
     heads: int
     head_dim: int
+    qk_norm: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +121,15 @@ class DeltaNet:
     conv_width: int = 4
     channel_decay: bool = False
     gate_rank: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShortConvolution:
+    """A convolution over a few tokens between two gates, all made of the width by one projection (LFM2)."""
+
+    width: int
+    conv_width: int
+    bias: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +173,7 @@ class MoeFfn:
     idle_experts: int = 0
 
 
-OneMixer = Attention | StateSpace | SelectiveScan | DeltaNet | Lightning
+OneMixer = Attention | StateSpace | SelectiveScan | DeltaNet | Lightning | ShortConvolution
 Mixer = OneMixer | SideBySide
 Ffn = DenseFfn | MoeFfn
 

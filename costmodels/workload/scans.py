@@ -1,7 +1,7 @@
 """Ops of linear-time mixers: Mamba-2, Mamba-1, the gated delta rule and lightning attention."""
 
 from costmodels.workload.kernels import FP32_BYTES
-from costmodels.workload.model import DeltaNet, Lightning, SelectiveScan, StateSpace
+from costmodels.workload.model import DeltaNet, Lightning, SelectiveScan, ShortConvolution, StateSpace
 from costmodels.workload.op import Op, OpKind, Split
 
 _CHUNK = 128  # tokens per chunk of the state-space kernels
@@ -154,6 +154,7 @@ def lightning_ops(mixer: Lightning, hidden: int) -> tuple[Op, ...]:
     """
     inner = mixer.heads * mixer.head_dim
     states = 4.0 * inner * mixer.head_dim / _LIGHTNING_CHUNK  # fp32 state of every block, written and read
+    normed = 4.0 * inner if mixer.qk_norm else 0.0  # queries and keys, read and written
     scan = Op(
         name="scan",
         module="attn",
@@ -161,7 +162,8 @@ def lightning_ops(mixer: Lightning, hidden: int) -> tuple[Op, ...]:
         split=Split.HEADS,
         heads=mixer.heads,
         flops_per_token=4.0 * inner * mixer.head_dim,
-        traffic_elements_per_token=10.0 * inner + states,  # activations read and write 3, the scan reads 3, writes 1
+        # activations read and write 3, the scan reads 3, writes 1
+        traffic_elements_per_token=10.0 * inner + normed + states,
         saved_elements_per_token=float(4 * inner + 3 * inner),  # projected, with the gate; and activated
         dropped_by=("attn",),
     )
@@ -170,6 +172,44 @@ def lightning_ops(mixer: Lightning, hidden: int) -> tuple[Op, ...]:
         scan,
         _gated_norm("attn", inner, parameters=inner),
         _out_projection("attn", inner, hidden, bias=False),
+    )
+
+
+def convolution_ops(mixer: ShortConvolution) -> tuple[Op, ...]:
+    """Return the ops of a short convolution between two gates, from the normed input to the output projection.
+
+    One projection makes a gate, another gate and the channels: the first gate times the channels is convolved, and the
+    second gate multiplies what comes out. All is bound by memory but the projections.
+
+    Parameters
+    ----------
+    mixer : ShortConvolution
+        Shape of the mixer.
+
+    Returns
+    -------
+    tuple of Op
+        In forward order.
+
+    References
+    ----------
+    ``transformers`` models/lfm2 (``Lfm2ShortConv``).
+    """
+    width = mixer.width
+    convolved = Op(
+        name="convolution",
+        module="attn",
+        kind=OpKind.MEMORY,
+        split=Split.TENSOR,
+        traffic_elements_per_token=8.0 * width,  # product (2 + 1), convolution (1 + 1), product (2 + 1)
+        saved_elements_per_token=4.0 * width,  # what is projected, and what is convolved
+        dropped_by=("attn",),
+        parameters=width * (mixer.conv_width + (1 if mixer.bias else 0)),
+    )
+    return (
+        _in_projection("attn", width, 3 * width, bias=mixer.bias),
+        convolved,
+        _out_projection("attn", width, width, bias=mixer.bias),
     )
 
 

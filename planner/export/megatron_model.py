@@ -22,6 +22,7 @@ from costmodels.workload.model import (
     ModelSpec,
     MoeFfn,
     SelectiveScan,
+    ShortConvolution,
     SideBySide,
 )
 from hardware.errors import InputError
@@ -118,7 +119,7 @@ def _block(model: ModelSpec, kind: object) -> LayerKind:
         raise no_flag(model, "layers known by their totals only", plain)
     if kind.cross or kind.ends_encoder or (isinstance(kind.mixer, Attention) and kind.mixer.bidirectional):
         raise no_flag(model, CROSS, plain)
-    if isinstance(kind.mixer, SelectiveScan | Lightning | SideBySide):
+    if isinstance(kind.mixer, SelectiveScan | Lightning | ShortConvolution | SideBySide):
         raise no_flag(model, mixer_words(kind.mixer), plain)
     if isinstance(kind.mixer, DeltaNet) and kind.mixer.channel_decay:
         raise no_flag(model, mixer_words(kind.mixer), plain)

@@ -15,6 +15,7 @@ from costmodels.workload.model import (
     ModelSpec,
     MoeFfn,
     SelectiveScan,
+    ShortConvolution,
     SideBySide,
     StateSpace,
 )
@@ -163,6 +164,7 @@ _MIXERS: Final[Mapping[type, str]] = MappingProxyType(
         DeltaNet: "a gated delta rule",
         Lightning: "lightning attention",
         SelectiveScan: "Mamba-1",
+        ShortConvolution: "short convolutions",
         SideBySide: "attention and Mamba-2 side by side in a layer",
         StateSpace: "Mamba-2",
     }
