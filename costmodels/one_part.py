@@ -298,7 +298,7 @@ class Part:
         if recompute.per_op and self.name not in (EMBEDDING, HEAD):
             return np.array([op.again for op in listed(self.ops, compiled=software.compiled, scaled=scaled)])
         again = np.array([float(_repeats(recompute, op)) for op in self.ops])
-        if software.stops_recompute and recompute.granularity is Granularity.FULL:
+        if software.stops_recompute and recompute.granularity is not Granularity.NONE:
             again[_read_until(self.ops) :] = 0.0
         return again
 

@@ -39,6 +39,8 @@ class RunText:
         Where the run was published; decides the era of frameworks that state no version.
     overlap, cuda_graphs, dispatcher, routing, offload, notes : str
         Remarks on the run, searched for known phrases.
+    hardware : str
+        Accelerator, as the run names it; decides where one framework compiles for unlike machines.
     gpus, tp, pp, ep : str
         Digits; they tell parts of a study apart that ran different code.
     """
@@ -54,6 +56,7 @@ class RunText:
     routing: str = ""
     offload: str = ""
     notes: str = ""
+    hardware: str = ""
     gpus: str = ""
     tp: str = ""
     pp: str = ""

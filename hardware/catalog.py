@@ -15,7 +15,7 @@ from typing import Final
 from hardware import catalog_store
 from hardware.catalog_build import NodePreset
 from hardware.catalog_checks import check_cluster, check_island
-from hardware.catalog_schema import canonical, describe_names
+from hardware.catalog_schema import canonical, describe_names, nearest
 from hardware.catalog_store import ACCELERATOR_FILES, CLUSTER_FILES, NODE_FILES
 from hardware.cluster import Accelerator, Cluster, FabricShape, Island, LinkKind, Nics, NodeType, ScaleUp
 from hardware.cluster_file import build_cluster, read_cluster_file
@@ -310,7 +310,9 @@ def _not_a_cluster(spec: str, name: str, count: str) -> InputError:
         return InputError(f"'{spec}' names an accelerator, {part}, and no machine", allowed=_machines_for(part, count))
     entries = (*node_type_names(), *fixed_cluster_names())
     known = (*entries, *(other for entry in entries for other in aliases()[entry]))
-    return InputError(f"unknown cluster '{spec}'", allowed=f"{describe_names(name, known)} ({forms})")
+    near = nearest(name, known)
+    told = f"did you mean '{near}'?" if near else f"one of the {len(entries)} names of `plan catalog clusters`"
+    return InputError(f"unknown cluster '{spec}'", allowed=f"{told} ({forms})")
 
 
 def _machines_for(part: str, count: str) -> str:

@@ -14,6 +14,8 @@ from typing import Final
 from hardware.cluster import CoolingKind, FabricShape, LinkKind
 from hardware.errors import InputError
 
+_NEAR: Final = 0.6
+"""Least likeness of a name that is told in the place of one that is not known: below, most short names are near."""
 _EXACT: Final = Context(prec=80)
 _GB: Final = Decimal("1e9")
 _GIB: Final = Decimal(2**30)
@@ -53,7 +55,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     from difflib import get_close_matches  # noqa: PLC0415  (only needed for a message)
 
     by_canonical = {canonical(candidate): candidate for candidate in known}
-    close = get_close_matches(canonical(name), by_canonical, n=1, cutoff=0.5)
+    close = get_close_matches(canonical(name), by_canonical, n=1, cutoff=_NEAR)
     return by_canonical[close[0]] if close else ""
 
 

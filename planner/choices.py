@@ -24,11 +24,19 @@ class Framework(StrEnum):
 
 
 class Offload(StrEnum):
-    """Which states of training lie in host memory."""
+    """What of training lies in host memory."""
 
     NONE = "none"
     OPTIMIZER = "optimizer"
     STATES = "states"  # weights, gradients and the optimizer's
+    INPUTS = "inputs"  # what full recompute keeps of a layer, until its backward pass
+    OPTIMIZER_INPUTS = "optimizer+inputs"
+    STATES_INPUTS = "states+inputs"
+
+    @property
+    def parts(self) -> frozenset[str]:
+        """What it names, apart: ``optimizer``, ``states``, ``inputs``."""
+        return frozenset(self.value.split("+")) - {"none"}
 
 
 class Loss(StrEnum):

@@ -27,7 +27,7 @@ from planner.evidence.profile_use import check_profile
 from planner.layouts.recompute_words import parse_recompute_words
 from planner.losses import SOFTWARE, loss_of, said_loss, usual_software, with_loss
 from planner.nearest import choice
-from planner.offloads import said_offload, with_offload
+from planner.offloads import recompute_under, said_offload, with_offload
 from planner.profile import read_profile
 from planner.request import Framework, Launcher, Objective, PlanRequest, Variant, parse_fixed
 from planner.variants import SCHEDULE, combinations, recompute_with, schedule_named
@@ -231,7 +231,7 @@ def request_for(question: Question, model: ModelSpec, machine: Cluster, job: Tra
         framework=framework,
         objective=choice(Objective, question.objective, "objective"),
         fixed=parse_fixed(pinned),
-        recompute=question.recompute,
+        recompute=recompute_under(tools, question.recompute),
         top=question.top,
         time_limit_s=question.time_limit_s,
         thermal=question.thermal,

@@ -192,6 +192,7 @@ def test_rack_is_one_domain_and_two_racks_are_not() -> None:
         ("dgx-h100:99999999999999999999", "not a number of nodes"),
         ("h200-thermal-study:8", "fixed size"),
         ("zzzzqqqq:2", "PRESET:NODES"),
+        ("nosuchgpu:1", "names of `plan catalog clusters`"),  # near to none, though it shares letters with oci-bm-gpu4
         ("", "PRESET:NODES"),
         ("no-such-file.toml", "cannot be read"),
         ("/no/such/file", "cannot be read"),

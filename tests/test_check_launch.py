@@ -154,6 +154,22 @@ def test_bridge_names_unknown_keys_and_what_it_does_not_judge():
     assert judged.unjudged == ("optimizer.lr", "checkpoint.save_interval")
 
 
+def test_degrees_are_judged_beside_keys_that_are_not_known():
+    words = ("--recipe", "llama3_8b_pretrain_config", "model.tensor_model_parallel_size=3", "model.foo=3")
+    judged = read_launch(told("bridge", *words, world=6))
+    assert judged.violations[0].values == {"argument": "model.foo"}
+    assert {"heads-tp", "ffn-tp", "kv-heads-tp"} <= rules(judged)
+    assert judged.proposal.tp == 3
+
+
+def test_without_a_number_of_gpus_only_what_is_not_known_is_told():
+    """What else is wrong depends on the GPUs; the user mends the words first."""
+    words = "--num-layers 8 --hidden-size 1024 --num-attention-heads 16 --seq-length 2048 --micro-batch-size 1 --bf16"
+    more = "--max-position-embeddings 2048 --tensor-model-parallel-size 8 --global-batch-size 63 --foo"
+    judged = read_launch(told("megatron", *words.split(), *more.split()))
+    assert (judged.unknown, rules(judged)) == (("--foo",), {"megatron-unknown-option"})
+
+
 @pytest.mark.parametrize(
     ("framework", "name", "meant"),
     [

@@ -137,6 +137,13 @@ def test_unknown_options_of_sections_that_are_not_judged_are_named():
     assert judged.unjudged == ("--metrics.log_freq",)
 
 
+def test_degrees_are_judged_beside_options_that_are_not_known():
+    judged = titan("llama3_8b", "--parallelism.tensor_parallel_degree", "3", "--trainig.steps", "5")
+    told = [violation.rule for violation in judged.violations]
+    assert told[0] == "torchtitan-unknown-option"
+    assert {"world-grid", "heads-tp", "kv-heads-tp-divide"} <= set(told[1:])
+
+
 @pytest.mark.parametrize(("first", "last", "legal"), [(1, 1, True), (7, 1, False), (0, 0, True), (1, 9, False)])
 def test_ends_count_no_more_than_a_position_has(first, last, legal):
     words = (

@@ -80,7 +80,7 @@ def test_fewer_gpus_do_with_the_optimizer_in_host_memory():
     found = fewest(request)
     assert found.first is not None
     assert found.first.ranked.layout.gpus == 1
-    assert found.first.ranked.cost.heaviest.host_bytes == pytest.approx(12 * 8.03e9, rel=0.01)
+    assert found.first.ranked.cost.heaviest.host_bytes == pytest.approx(16 * 8.03e9, rel=0.01)
     offloaded = in_host_memory(asked())
     pair = priced(offloaded, tp=2, dp=1)
     assert host_bytes_of_node(offloaded, pair) == 2 * pair.cost.heaviest.host_bytes > 0.0
@@ -89,7 +89,9 @@ def test_fewer_gpus_do_with_the_optimizer_in_host_memory():
 def test_hosts_must_hold_the_optimizer_that_is_put_there():
     request = in_host_memory(asked("llama3_8b", global_batch=8, recompute="full"))
     island = request.cluster.islands[0]
-    optimizer = 12 * parameter_count(request.model).total
+    optimizer = (
+        16 * parameter_count(request.model).total
+    )  # fp32 parameters, both moments, and the gradient it steps with
 
     def on_hosts_of(memory_bytes):
         host = replace(island.node.host, memory_bytes=memory_bytes)
@@ -156,7 +158,7 @@ def test_remedies_name_the_host_memory_of_an_offloaded_optimizer():
     request = asked("llama3_8b")
     ranked = priced(request)
     found = next(r for r in remedies(request, ranked.layout, ranked.cost).saving if "host memory" in r.change)
-    assert found.host_bytes_per_node == pytest.approx(12 * 8.03e9, rel=0.01)
+    assert found.host_bytes_per_node == pytest.approx(16 * 8.03e9, rel=0.01)
     assert found.lost_s > 0.0
 
 

@@ -283,3 +283,17 @@ def test_recompute_that_stops_early_leaves_out_the_last_product(dropout: bool, s
     left_out = [*ops[products:], "ffn_residual"] if products < len(ops) else []
     whole_s = sum(times.forward_s[0] for times in each_s.values())
     assert again_s == pytest.approx(whole_s - sum(each_s[name].forward_s[0] for name in left_out))
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_recompute_of_the_dense_part_that_stops_early_leaves_out_its_last_product(stops: bool) -> None:
+    """A checkpoint around the dense part alone ends where its backward pass reads nothing more: before fc2."""
+    asked = pricing("gpt3_175b", dropout=False, stops_recompute=stops)
+    table = rows([Strategy(tp=8)])
+    again = Recompute(granularity=Granularity.SELECTIVE, modules=("mlp",))
+    named = ("fc1", "activation") if stops else ("fc1", "activation", "fc2")
+    inside = [op for op in part_ops(asked)[0] if op.name in named]
+    efficiency = asked.constants.efficiency
+    each_s = [op_times(op, asked.job, table, asked.accelerator, efficiency=efficiency).forward_s[0] for op in inside]
+    assert len(each_s) == (2 if stops else 3)
+    assert repeated_s(asked, table, [again])[0, 0, 0] == pytest.approx(sum(each_s))

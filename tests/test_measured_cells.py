@@ -17,7 +17,7 @@ from planner.calibrate.runs import read_calibration_runs
 from planner.cli import app
 from planner.evidence.cells import unread_columns, wrong_cell
 from planner.evidence.left_out import LeftOut, left_out, rows_in_words
-from planner.evidence.measured import read_runs
+from planner.evidence.measured import parse_run, read_runs
 from planner.evidence.validate import predict, validate
 from planner.profile import MachineProfile, MemoryErrors, profile_text, read_profile
 from planner.report.validation import predictions_to_json
@@ -241,3 +241,29 @@ def test_rows_are_grouped_by_reason_and_listed_by_file():
     )
     assert rows_in_words(found[0].rows) == "x.csv: b, y.csv: c, d"
     assert rows_in_words(found[0].rows, most=1) == "x.csv: b and 2 more"
+
+
+def test_rows_that_are_skipped_are_told_with_their_numbers():
+    grid = {"n_gpus": "16", "seq_len": "4096", "tp": "1", "pp": "1", "micro_batch_size": "4"}
+    rows = [
+        {**grid, "id": "a", "global_batch_size": "250"},
+        {**grid, "id": "b", "global_batch_size": "254"},
+        {**grid, "id": "c", "global_batch_size": "256", "tp": "3"},
+        {**grid, "id": "d", "global_batch_size": "256", "tp": ""},
+    ]
+    told = left_out((run.skipped, run.id) for run in map(parse_run, rows))
+    assert [(one.reason, one.rows) for one in told] == [
+        ("global batch 250 is no multiple of micro-batch 4 x dp 16 = 64; 1 with other numbers", ("a", "b")),
+        ("degrees do not multiply to the GPUs: tp 3 x pp 1 x cp 1 x dp 5 is 15, n_gpus 16", ("c",)),
+        ("layout not stated: tp", ("d",)),
+    ]
+
+
+def test_reasons_that_name_different_things_stay_apart():
+    pairs = (("model 'llama-7b' is not known", "a"), ("model 'llama-8b' is not known", "b"), ("h100 x 2", "c"))
+    assert [one.reason for one in left_out((*pairs, ("h200 x 2", "d")))] == [
+        "h100 x 2",
+        "h200 x 2",
+        "model 'llama-7b' is not known",
+        "model 'llama-8b' is not known",
+    ]

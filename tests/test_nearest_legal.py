@@ -1,10 +1,9 @@
 """What is named as nearest legal is legal when it is written into the launch, and mends what is wrong."""
 
 import json
-import tomllib
-from pathlib import Path
 
 import pytest
+from megatron_reference import TABLE, launch_of, words_of
 
 from planner.ingest.megatron import judge, parse_megatron
 from planner.launches.check import check_launch
@@ -12,7 +11,6 @@ from planner.question import LaunchQuestion
 from planner.request import Framework
 from planner.rules import ModelFacts, Proposal, check, nearest_legal
 
-TABLE = tomllib.loads((Path(__file__).parent / "reference" / "megatron_cases.toml").read_text(encoding="utf-8"))
 FLAGS = {
     "tp": "--tensor-model-parallel-size",
     "pp": "--pipeline-model-parallel-size",
@@ -203,3 +201,33 @@ def test_nothing_is_named_near_a_launch_that_its_own_words_leave_broken():
     report = check_launch(LaunchQuestion(framework="nemo", model="llama3_8b", world=64, arguments=words))
     assert not report.judged.legal
     assert report.near == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "first"),
+    [
+        ("more expert ranks than experts", "ep 16 -> 8"),
+        ("80 layers over 6 stages", "layers per stage 14,14,13x4"),
+        ("batch of 252 over 8 replicas", "global_batch 252 -> 256"),
+        ("experts with tp and no sequence parallelism", "sequence_parallel 0 -> 1"),
+        ("odd sequence over cp", "cp 8 -> 4"),
+        ("virtual stages without a pipeline", "vpp 2 -> 1"),
+    ],
+)
+def test_the_nearest_legal_proposal(name, first):
+    assert str(nearest_legal(launch_of(name).proposal, Framework.MEGATRON)[0]) == first
+
+
+def test_neighbours_are_legal_and_hold_every_layer():
+    for case in TABLE["case"]:
+        if not case["rules"] or "core" in case:
+            continue
+        proposal = parse_megatron(words_of(case), world=case["world"]).proposal
+        for neighbour in nearest_legal(proposal, Framework.MEGATRON):
+            assert check(neighbour.proposal, Framework.MEGATRON) == ()
+            assert sum(map(sum, neighbour.layers_per_stage)) == proposal.model.layers
+
+
+def test_what_no_degree_mends_has_no_neighbour():
+    assert nearest_legal(launch_of("optimizer offload without its optimizer").proposal, Framework.MEGATRON) == ()
+    assert nearest_legal(Proposal(world=8, tp=0), Framework.NONE) == ()

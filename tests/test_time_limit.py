@@ -25,7 +25,7 @@ from planner.report.search_text import print_search, proof_words
 from planner.request import PlanRequest
 from planner.search.islands import IslandSearch
 from planner.search.refine import best_of_grid
-from planner.search.spans import RANKS_CUT, SPLITS_CUT, Span, late, spans
+from planner.search.spans import RANKS_CUT, SPLITS_CUT, Span, cut_in_words, late, spans
 from planner.search.uniform import UniformSearch
 
 SLOW = (DeviceState(node=1, gpu=0, speed=0.6), DeviceState(node=0, gpu=5, speed=0.9))
@@ -105,7 +105,13 @@ def test_without_time_there_is_still_an_answer_and_what_was_cut() -> None:
     assert again.search.cut == report.search.cut
     console = Console(file=io.StringIO(), width=120)
     print_search(console, report)
-    assert f"{cut[RANKS_CUT]} {RANKS_CUT}" in console.file.getvalue()
+    assert cut_in_words(RANKS_CUT, cut[RANKS_CUT]) in console.file.getvalue()
+
+
+def test_one_layout_is_told_as_one():
+    assert cut_in_words(RANKS_CUT, 1) == "1 layout was not placed as well as possible"
+    assert cut_in_words(SPLITS_CUT, 1) == "1 grid kept the split of its layers"
+    assert cut_in_words(RANKS_CUT, 1200) == f"1,200 {RANKS_CUT}"
 
 
 @pytest.mark.parametrize("looks", range(0, 12, 2))

@@ -29,6 +29,18 @@ def parameters(path: Path, name: str) -> set[str]:
     raise SystemExit(f"{path} has no {name}")
 
 
+def dataclass_fields(path: Path, name: str) -> set[str]:
+    """Fields of a dataclass."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            return {
+                part.target.id
+                for part in node.body
+                if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)
+            }
+    raise SystemExit(f"{path} has no {name}")
+
+
 def main() -> int:
     """Print the keys that name no parameter."""
     table = tomllib.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
@@ -48,7 +60,11 @@ def main() -> int:
     told = set(table["nemo_strategy"]["names"])
     print(f"{asked} keys of NeMo's strategy and precision: {len(unknown)} unknown {' '.join(unknown)}".rstrip())
     print(f"{len(real)} parameters; the table lacks {sorted(real - told)}, has besides {sorted(told - real)}")
-    return int(bool(unknown or real ^ told))
+    optimizer = dataclass_fields(root / "megatron/core/optimizer/optimizer_config.py", "OptimizerConfig")
+    differing = optimizer ^ set(table["nemo_fields"]["optim.config"])
+    told_apart = " ".join(sorted(differing))
+    print(f"{len(optimizer)} fields of the optimizer's configuration; {len(differing)} differ {told_apart}")
+    return int(bool(unknown or real ^ told or differing))
 
 
 if __name__ == "__main__":

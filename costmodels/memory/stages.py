@@ -48,7 +48,7 @@ def stage_sums(model: ModelSpec, job: TrainingJob, memory: ModelMemory, contents
         weights=added["weights"],
         gradients=added["gradients"],
         optimizer=added["optimizer"] - moved,
-        host=added["host"] + moved,
+        host=added["host"] + moved + held.activations(held.kept_away()),
         activations=held.activations(kept),
         one_microbatch=kept[:, :, 0],
         working=working + np.where(held.offloaded > 0, of_layer, 0.0),  # activations of one layer on their way
@@ -154,11 +154,20 @@ class _Held:
             np.where(np.arange(spec.pp) < spec.pp - 1, np.maximum(flying, slots * kept.sum(axis=2)), flying)
         )
 
-    def kept_by_chunk(self) -> Floats:
-        """What one micro-batch keeps on every chunk, shape (R, pp, vpp)."""
+    @cached_property
+    def of_layers_and_ends(self) -> Floats:
+        """What layers, and what other parts, would keep of one micro-batch on every chunk; shape (2, R, pp, vpp)."""
         is_layer = np.arange(self.sizes.shape[-1]) < self.memory.kinds
         sizes = self.sizes[:, :, SIZES.index("kept")]
-        layers, ends = added_up(self.placed, np.stack([sizes * is_layer, sizes * ~is_layer], axis=2))
+        return np.asarray(added_up(self.placed, np.stack([sizes * is_layer, sizes * ~is_layer], axis=2)))
+
+    def kept_away(self) -> Floats:
+        """What one micro-batch keeps of every chunk in host memory, shape (R, pp, vpp)."""
+        return np.asarray(self.of_layers_and_ends[0] * self.offloaded[:, :, None])
+
+    def kept_by_chunk(self) -> Floats:
+        """What one micro-batch keeps on every chunk, shape (R, pp, vpp)."""
+        layers, ends = self.of_layers_and_ends
         kept = layers * (1.0 - self.offloaded)[:, :, None] + ends
         if self.job.software.stage_outputs_kept:
             kept = kept + self.of_stage(self.memory.boundary)[:, :, None] * (self.place < self.place.max())

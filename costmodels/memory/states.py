@@ -116,6 +116,18 @@ def _step_bytes(job: TrainingJob) -> float:
     return max(job.precision.step_bytes, software.step_gradient_bytes + software.step_flat_bytes, temporaries)
 
 
+def _host_gradient_bytes(job: TrainingJob) -> float:
+    """Bytes per parameter of the gradient that an optimizer in the host steps with, there.
+
+    It is as wide as the parameter that it updates: DeepSpeed's fp32 gradients of a partition; Megatron-core's
+    ``HybridDeviceOptimizer`` copies gradients into page-locked tensors of the type of its fp32 parameters
+    (``cpu_copy_map_grad`` in megatron/core/optimizer/cpu_offloading/hybrid_optimizer.py, ``param_update_in_fp32``).
+    """
+    precision, software = job.precision, job.software
+    width = precision.master_bytes or precision.weight_bytes
+    return max(software.step_gradient_bytes, width - software.shard_gradient_bytes)
+
+
 def most_step_bytes(job: TrainingJob, table: StrategyTable) -> Floats:
     """Return what the optimizer's step alone holds at most, where it takes a part of the parameters at a time.
 
@@ -177,7 +189,7 @@ def state_bytes(parameters: LocalParameters, job: TrainingJob, table: StrategyTa
     gradients = (per.gradients + copied) * trained * held(2)
     optimizer = per.optimizer * trained * held(1)
     nothing = np.zeros_like(optimizer)
-    summed = software.step_gradient_bytes * trained * held(1)  # of an optimizer in the host, there
+    summed = _host_gradient_bytes(job) * trained * held(1)
     on_host = optimizer + summed if software.optimizer_offload else nothing
     if software.state_offload:
         on_host = weights + np.maximum(gradients, summed) + optimizer

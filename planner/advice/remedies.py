@@ -19,6 +19,8 @@ MOST_STEPS: Final = 6
 """Changes upon one another after which a launch is no longer the one that was asked about."""
 LEAST_SAVING_BYTES = 64.0 * 2**20
 """Savings below it are within what allocators round."""
+LEAST_GAIN: Final = 5e-4
+"""Smallest share of a step that a faster layout gains: below, its gain is written 0.0 %."""
 OFFLOADING: Final = (Framework.MEGATRON, Framework.BRIDGE, Framework.DEEPSPEED)
 """Frameworks whose optimizer runs in the host on a switch: ``--optimizer-cpu-offload``, ``offload_optimizer``."""
 
@@ -139,7 +141,8 @@ def remedies(
             )
         )
     saving = [remedy for remedy in found if remedy.saved_bytes > LEAST_SAVING_BYTES]
-    faster = [remedy for remedy in found if remedy.lost_s < 0.0 and remedy.verdict is not Verdict.OOM]
+    most_s = -LEAST_GAIN * cost.step.total_s
+    faster = [remedy for remedy in found if remedy.lost_s < most_s and remedy.verdict is not Verdict.OOM]
     return Remedies(
         saving=tuple(sorted(saving, key=lambda remedy: (remedy.lost_s_per_byte, remedy.change))),
         faster=tuple(sorted(faster, key=lambda remedy: (remedy.lost_s, remedy.change))),

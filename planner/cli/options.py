@@ -84,7 +84,10 @@ PowerCap = Annotated[
 ]
 OffloadName = Annotated[
     choices.Offload,
-    typer.Option("--offload", help="In host memory: nothing, the optimizer's states, or all states (needs ZeRO-3)."),
+    typer.Option(
+        "--offload",
+        help="In host memory: the optimizer's states, all states (needs ZeRO-3), inputs of layers (full recompute).",
+    ),
 ]
 SoftwareStated = Annotated[
     list[str] | None,

@@ -1,8 +1,13 @@
 """Rows that say nothing about a model, by the reason, so that none vanishes."""
 
+import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
+
+_NUMBER: Final = re.compile(r"(?<![\w'.-])\d[\d,.]*(?![\w'-])")
+"""Numbers of a reason, which those of names (``h100``, ``'12b'``) are not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,12 +22,21 @@ class LeftOut:
 
 
 def left_out(pairs: Iterable[tuple[str, str]]) -> tuple[LeftOut, ...]:
-    """Group pairs of a reason and a row by reason, that of most rows first, then by the reason."""
-    found: dict[str, list[str]] = defaultdict(list)
+    """Group pairs of a reason and a row by reason, that of most rows first, then by the reason.
+
+    Reasons that differ in their numbers alone are one, told with the numbers of its first row.
+    """
+    found: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for reason, row in pairs:
-        found[reason].append(row)
-    ordered = sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))
-    return tuple(LeftOut(reason=reason, rows=tuple(rows)) for reason, rows in ordered)
+        found[_NUMBER.sub("#", reason)].append((reason, row))
+    told = [LeftOut(reason=_words(group), rows=tuple(row for _, row in group)) for group in found.values()]
+    return tuple(sorted(told, key=lambda one: (-len(one.rows), one.reason)))
+
+
+def _words(group: Sequence[tuple[str, str]]) -> str:
+    first = group[0][0]
+    others = sum(reason != first for reason, _ in group)
+    return f"{first}; {others:,} with other numbers" if others else first
 
 
 def rows_in_words(rows: tuple[str, ...], most: int = 3) -> str:

@@ -225,18 +225,20 @@ def _grid(row: Mapping[str, str]) -> tuple[RunGrid | None, str | None]:
 
     gpus, seq, batch = whole("n_gpus", None), whole("seq_len", None), whole("global_batch_size", None)
     tp, pp, cp = whole("tp", None), whole("pp", None), whole("cp", 1)
+    sizes = {"n_gpus": gpus, "seq_len": seq, "global_batch_size": batch}
     if gpus is None or seq is None or batch is None:
-        return None, "GPUs, sequence or global batch not stated"
+        return None, f"size not stated: {_lacking(sizes)}"
     if tp is None or pp is None or cp is None:
-        return None, "layout not stated: tp or pp"
+        return None, f"layout not stated: {_lacking({'tp': tp, 'pp': pp, 'cp': cp})}"
     dp = whole("dp", gpus // (tp * pp * cp))
     if not dp or tp * pp * cp * dp != gpus:
-        return None, "degrees do not multiply to the GPUs"
+        product = f"tp {tp} x pp {pp} x cp {cp} x dp {dp}"
+        return None, f"degrees do not multiply to the GPUs: {product} is {tp * pp * cp * (dp or 0)}, n_gpus {gpus}"
     micro = whole("micro_batch_size", None) or _only_micro_batch(batch // dp, row)
     if micro is None:
         return None, "micro-batch not stated"
     if batch % (micro * dp):
-        return None, "global batch is no multiple of micro-batch x dp"
+        return None, f"global batch {batch} is no multiple of micro-batch {micro} x dp {dp} = {micro * dp}"
     grid = RunGrid(
         tp=tp,
         pp=pp,
@@ -250,6 +252,10 @@ def _grid(row: Mapping[str, str]) -> tuple[RunGrid | None, str | None]:
         seq=seq,
     )
     return grid, None
+
+
+def _lacking(columns: Mapping[str, int | None]) -> str:
+    return ", ".join(name for name, value in columns.items() if value is None)
 
 
 def _only_micro_batch(batch_per_replica: int, row: Mapping[str, str]) -> int | None:

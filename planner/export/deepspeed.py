@@ -33,6 +33,7 @@ from planner.export.plan_checks import (
 )
 from planner.ingest.deepspeed import balanced_layers, layout_of, parse_deepspeed
 from planner.ingest.plain_layout import same_launch
+from planner.offloads import keeps_inputs_there
 from planner.request import Framework
 from planner.rules.proposal import facts_of
 from planner.rules.table import resolve_version
@@ -139,6 +140,8 @@ def ds_config(job: TrainingJob, layout: Layout, grid: Strategy, *, full: bool) -
         }
     if full:
         config["activation_checkpointing"] = {"partition_activations": False, "contiguous_memory_optimization": False}
+    if full and keeps_inputs_there(job.software):
+        config["activation_checkpointing"]["cpu_checkpointing"] = True
     return config
 
 

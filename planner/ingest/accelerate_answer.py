@@ -10,8 +10,8 @@ from planner.ingest.judged import JudgedLaunch, LaunchInput
 from planner.ingest.plain_layout import StatedLayout
 from planner.request import Framework
 
-_SOFTWARE: Final = "fsdp"
-"""Preset of PyTorch's own sharding and replicas, whose kernels the Trainer runs."""
+_SOFTWARE: Final = "fsdp-modules"
+"""Preset of PyTorch's own sharding and replicas of Hugging Face's modules, whose kernels the Trainer runs."""
 
 
 def refuse_unread(given: LaunchInput) -> None:

@@ -356,14 +356,18 @@ def _is_field(name: str, framework: Framework) -> bool:
             return rest.split(".")[1] in _table()["nemo_strategy"]["names"]
         if name.startswith("model.config."):
             return rest.split(".")[1] in _fields()["model"]
-        return section in _table()["nemo_sections"]["names"] and _known_to_nemo(section, rest.split(".")[0])
+        return section in _table()["nemo_sections"]["names"] and _known_to_nemo(section, rest)
     names = _fields().get(section)
     return names is not None and (not rest or not names or rest.split(".")[0] in names)
 
 
-def _known_to_nemo(section: str, field: str) -> bool:
-    """Whether a section of a recipe has a field; a data module may have what is like none known."""
-    known = _table()["nemo_fields"].get(section)
+def _known_to_nemo(section: str, rest: str) -> bool:
+    """Whether a section of a recipe has a field, or the part of it that is named; a data module may have others."""
+    fields = _table()["nemo_fields"]
+    field, _, inner = rest.partition(".")
+    if inner and f"{section}.{field}" in fields:
+        return inner.partition(".")[0] in fields[f"{section}.{field}"]
+    known = fields.get(section)
     if not field or known is None or field in known:
         return True
     return section == "data" and not difflib.get_close_matches(field, known, n=1, cutoff=_NEAR_MISS)

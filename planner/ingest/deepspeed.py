@@ -33,7 +33,7 @@ from planner.ingest.deepspeed_sections import (
 from planner.ingest.deepspeed_text import plain_json, read_config
 from planner.ingest.deepspeed_words import spelled
 from planner.ingest.megatron_model import GPT2_VOCAB
-from planner.ingest.options import MOST_RANKS, Arguments, Option, near_key, read_arguments
+from planner.ingest.options import MOST_RANKS, Arguments, Option, near_key, read_arguments, rest_stands
 from planner.ingest.plain_layout import StatedLayout, UnpricedError, refuse_illegal, uniform_stages
 from planner.layouts.splits import leading_positions
 from planner.request import Framework
@@ -178,7 +178,7 @@ def stated_layout(launch: DeepSpeedLaunch, model: ModelFacts) -> StatedLayout:
         A value is wrong, the batch does not multiply out, or the result of the pipeline's cut is not known.
     """
     read, config = launch.arguments, launch.config
-    if read.faults:
+    if not rest_stands(read.faults):
         raise InputError("; ".join(fault.message for fault in read.faults), allowed="options of Megatron-DeepSpeed")
     section = _section(config, "pipeline")
     pp = read.number("--pipeline-model-parallel-size", int(section.get("stages", 1)))

@@ -24,13 +24,13 @@ from planner.ingest.megatron import Launch, LaunchVerdict, judge, layout_built, 
 from planner.ingest.megatron_model import model_of
 from planner.ingest.megatron_switches import CONNECTIONS
 from planner.ingest.open_ends import deciding_keys, foreign_notes, own_options, refuse_gaps, refuse_missing
-from planner.ingest.options import Arguments, Fault, megatron_options
+from planner.ingest.options import Arguments, Fault, megatron_options, rest_stands
 from planner.ingest.other_frameworks import refuse_foreign
 from planner.ingest.recipe_defaults import with_recipe_defaults
 from planner.ingest.swift import is_swift, of_swift, refuse_unnamed
 from planner.ingest.trainers import trainer_remarks
 from planner.request import Framework
-from planner.rules.proposal import Proposal, facts_of
+from planner.rules.proposal import facts_of
 from planner.rules.table import CORE, Found
 from planner.rules.verdict import Violation, accepted_at_launch, check
 
@@ -106,10 +106,10 @@ def _megatron(given: LaunchInput) -> JudgedLaunch:
     wide = launch.proposal.tp * launch.proposal.cp > 1 and not launch.proposal.switches.megatron_fsdp
     if text.environment is not None and not told and wide:
         notes.append(f"the script does not set {CONNECTIONS}: it must be 1 with tp or cp up to Hopper")
-    if model is None and not launch.faults:
+    if model is None and rest_stands(launch.faults):
         model, why = _built_model(launch.arguments)
         notes += [why] if why else list(model.notes if model else ())
-    if model is not None and not launch.faults and model.layers != launch.proposal.model.layers:
+    if model is not None and rest_stands(launch.faults) and model.layers != launch.proposal.model.layers:
         raise InputError(
             f"the arguments build {launch.proposal.model.layers} layers, {model.name} has {model.layers}",
             allowed="arguments without --num-layers, or the model that they build",
@@ -129,7 +129,7 @@ def _built_model(read: Arguments) -> tuple[ModelSpec | None, str]:
 def _judged(
     given: LaunchInput, launch: Launch, verdict: LaunchVerdict, model: ModelSpec | None, notes: tuple[str, ...]
 ) -> JudgedLaunch:
-    faulty = bool(launch.faults)
+    stands = rest_stands(launch.faults)
     built = verdict.layers_per_stage if verdict.accepted else None
     return JudgedLaunch(
         title=f"Megatron-LM core {launch.version}",
@@ -138,7 +138,7 @@ def _judged(
         world=given.world,
         violations=verdict.violations,
         accepted=verdict.accepted,
-        proposal=None if faulty else launch.proposal,
+        proposal=launch.proposal if stands else None,
         built=verdict.layers_per_stage,
         layout=layout_built(launch, built) if built is not None else None,
         model=model,
@@ -205,7 +205,7 @@ def _overrides(given: LaunchInput) -> JudgedLaunch:
         proposal = launch.proposal
         launch = replace(launch, proposal=replace(proposal, switches=replace(proposal.switches, interleaved_one=True)))
     verdict = judge(launch)
-    found = _own_rules(verdict, launch.proposal, given)
+    found = _own_rules(verdict, launch, given)
     verdict = replace(
         verdict,
         violations=found,
@@ -213,7 +213,7 @@ def _overrides(given: LaunchInput) -> JudgedLaunch:
         accepted=accepted_at_launch(found),
         layers_per_stage=verdict.layers_per_stage,
     )
-    if model is None and not launch.faults:
+    if model is None and rest_stands(launch.faults):
         model, why = _built_model(launch.arguments)
         notes += [why] if why else []
     judged = _judged(given, launch, verdict, model, (*text.notes, *notes, *assumed))
@@ -232,15 +232,16 @@ def _overrides(given: LaunchInput) -> JudgedLaunch:
     )
 
 
-def _own_rules(verdict: LaunchVerdict, proposal: Proposal, given: LaunchInput) -> tuple[Violation, ...]:
-    """Violations by the framework's own rules; arguments that are wrong in its own words, and then they alone."""
+def _own_rules(verdict: LaunchVerdict, launch: Launch, given: LaunchInput) -> tuple[Violation, ...]:
+    """Violations by the framework's own rules, behind arguments that are wrong in its own words."""
     source = SOURCES[given.framework]
-    faults = tuple(v for v in verdict.violations if "argument" in v.values)
-    if faults:
-        return tuple(
-            replace(v, source=source, found=Found.NEVER if "without a word" in v.message else v.found) for v in faults
-        )
-    return check(proposal, given.framework, given.version)
+    faults = tuple(
+        replace(v, source=source, found=Found.NEVER if "without a word" in v.message else v.found)
+        for v in verdict.violations
+        if "argument" in v.values
+    )
+    own = check(launch.proposal, given.framework, given.version) if rest_stands(launch.faults) else ()
+    return (*faults, *own)
 
 
 def _recipe_model(given: LaunchInput, layers: int) -> tuple[ModelSpec | None, list[str]]:

@@ -28,12 +28,13 @@ from planner.ingest.judged import (
 )
 from planner.ingest.launch_text import LaunchText, without_unresolved
 from planner.ingest.open_ends import DECIDING_IN_TITAN, refuse_gaps
-from planner.ingest.options import Fault
+from planner.ingest.options import Fault, rest_stands
 from planner.ingest.plain_layout import StatedLayout, UnpricedError
 from planner.ingest.shell_values import BLANK
 from planner.ingest.torchtitan_models import entry_of, model_of_config
 from planner.ingest.torchtitan_words import own_name
-from planner.ingest.trainers import model_named, named_config, with_fills
+from planner.ingest.trainer_sharding import not_read, tied_over_tensors, with_own_sharding
+from planner.ingest.trainers import model_named, named_config, optimizer_bytes, with_fills
 from planner.request import Framework
 from planner.rules.proposal import ModelFacts, Proposal, facts_of
 from planner.rules.table import NEWEST, Found
@@ -115,6 +116,7 @@ def _with_violations(judged: JudgedLaunch, found: Sequence[Violation]) -> Judged
 
 def deepspeed_text(given: LaunchInput) -> LaunchText:
     """A launch of DeepSpeed: its configuration apart from its options, and what its trainer fills in."""
+    given = replace(given, text=with_own_sharding(given.text, given.world))
     return _with_plugin(given, accelerated(given.text, given.world))
 
 
@@ -125,6 +127,7 @@ def _with_plugin(given: LaunchInput, plugin: Accelerated | None) -> LaunchText:
 
 def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
     """Read and judge a launch of DeepSpeed, or one by accelerate; see :func:`planner.ingest.judge.judge_launch`."""
+    given = replace(given, text=with_own_sharding(given.text, given.world))
     plugin = accelerated(given.text, given.world)
     given = replace(given, text=_with_plugin(given, plugin))
     sharded = plugin if plugin is not None and plugin.engine is not Engine.DEEPSPEED else None
@@ -150,7 +153,10 @@ def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
     judged = _stated(
         given,
         model,
-        refused(plugin, launch.arguments.faults),
+        (
+            *tied_over_tensors(given.text.arguments, tied=model.tied_embeddings),
+            *refused(plugin, launch.arguments.faults),
+        ),
         lambda: with_groups(deepspeed.stated_layout(launch, facts), sharded),
         deepspeed.degrees_of(launch, facts),
     )
@@ -166,12 +172,13 @@ def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
         title=f"DeepSpeed {given.version}",
         precision=sixteen,
         gradient_bytes=deepspeed.gradient_bytes(launch),
+        optimizer_bytes=optimizer_bytes(given.text.arguments),
         optimizer_offload=optimizer,
         state_offload=states,
         loss=deepspeed.loss_of(launch),
         adapters=adapters,
         unknown=(*judged.unknown, *(name.partition(" ")[0] for name in launch.unread)),
-        unjudged=tuple(word.partition("=")[0] for word in launch.unjudged if word.startswith("--")),
+        unjudged=not_read(launch.unjudged),
         notes=(*given.text.notes, *length, *judged.notes, *told, *deepspeed.assumptions(launch), *ignored),
     )
     return judged if plugin is None else by_accelerate(judged, plugin)
@@ -232,9 +239,11 @@ def _stated(
 ) -> JudgedLaunch:
     """Judge a launch that states a layout: by each of its grids, or by its bare degrees where it states none."""
     source = SOURCES[given.framework]
-    stated, found, unpriced = None, fault_violations(faults, source), ""
+    stated, told, unpriced = None, fault_violations(faults, source), ""
+    found: tuple[Violation, ...] = ()
     proposal = replace(degrees, model=facts_of(model))
-    if not found:
+    stands = rest_stands(faults)
+    if stands:
         try:
             stated = read()
         except UnpricedError as error:
@@ -246,6 +255,7 @@ def _stated(
         proposal = proposals[0]
         each = [violation for one in proposals for violation in check(one, given.framework, given.version)]
         found = tuple({(violation.rule, violation.message): violation for violation in each}.values())
+    found = (*told, *found)
     accepted = accepted_at_launch(found)
     return JudgedLaunch(
         title="",
@@ -254,7 +264,7 @@ def _stated(
         world=given.world,
         violations=found,
         accepted=accepted,
-        proposal=None if faults else proposal,
+        proposal=proposal if stands else None,
         built=stated.layout.layers_per_stage if stated and accepted else None,
         layout=stated.layout if stated and accepted else None,
         model=model,

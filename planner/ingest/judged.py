@@ -160,4 +160,4 @@ def fault_violations(faults: Sequence[Fault], source: str) -> tuple[Violation, .
 
 def unknown_names(faults: Sequence[Fault]) -> tuple[str, ...]:
     """Names of arguments that are not known."""
-    return tuple(fault.argument for fault in faults if "unknown" in fault.rule)
+    return tuple(fault.argument for fault in faults if fault.unknown)

@@ -17,7 +17,7 @@ from hardware.errors import InputError
 from hardware.text_file import is_file, read_text_file
 from planner.ingest.accelerate_settings import TRL_OPTION, is_accelerate, launcher_words, named_settings, settings_text
 from planner.ingest.script_files import written_files
-from planner.ingest.settings_files import load_yaml, toml_options, yaml_overrides
+from planner.ingest.settings_files import load_yaml, plain_value, toml_options, yaml_overrides
 from planner.ingest.shell_script import MOST_SCRIPT_BYTES, ShellCommand, ShellScript, read_script
 from planner.ingest.shell_values import BLANK
 from planner.ingest.trainer_words import as_options, is_settings
@@ -28,6 +28,7 @@ MOST_FOLDERS: Final = 4
 """Folders above a launch from which the files that it names may be told: it is started at the top of a checkout."""
 _DEEPSPEED_CONFIG: Final = ("--deepspeed_config", "--deepspeed-config")
 _TRAINERS_CONFIG: Final = ("--deepspeed",)
+_FSDP_CONFIG: Final = ("--fsdp_config", "--fsdp-config")
 _YAML: Final = (".yaml", ".yml")
 _PER_NODE: Final = ("--nproc_per_node", "--nproc-per-node", "--num_gpus", "--num-gpus")
 _NODES: Final = ("--nnodes", "--num_nodes", "--num-nodes", "-N")
@@ -164,6 +165,7 @@ def _shell(text: str, path: Path) -> LaunchText:
     launcher = launcher_words(command.words, found.arguments)
     accelerate = settings_text(_launcher_file(launcher, path), launcher) if launcher else ""
     arguments, settings = _with_settings(found.arguments, path, any_trainer=bool(accelerate))
+    arguments = _with_fsdp_file(arguments, path)
     full = replace(command, words=(*command.words, *arguments))
     unresolved = [name for name in command.unresolved if any(name in word for word in command.words)]
     named = [name for name in unresolved if name not in ("$@", "$*") and any(name in word for word in arguments)]
@@ -264,8 +266,16 @@ def _settings(overrides: tuple[str, ...], path: Path) -> LaunchText:
     """A YAML file: overrides, or settings of a trainer on DeepSpeed with the configuration that they name."""
     if not is_settings(overrides):
         return LaunchText(arguments=overrides)
-    words = as_options(overrides)
+    words = _with_fsdp_file(as_options(overrides), path)
     return LaunchText(arguments=words, config=_json_beside(_option(words, _TRAINERS_CONFIG), path))
+
+
+def _with_fsdp_file(words: tuple[str, ...], path: Path) -> tuple[str, ...]:
+    """Options of a trainer with what the JSON file says that its settings of FSDP are in."""
+    text = _json_beside(_option(words, _FSDP_CONFIG), path)
+    content = load_yaml(text, _option(words, _FSDP_CONFIG)) if text else {}
+    settings = content.items() if isinstance(content, dict) else ()
+    return (*words, *(f"{_FSDP_CONFIG[0]}.{name}={plain_value(value)}" for name, value in settings))
 
 
 def _by_accelerate(content: Any, path: Path) -> LaunchText:

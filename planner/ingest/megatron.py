@@ -21,7 +21,7 @@ from planner.ingest.hybrid_pattern import (
 from planner.ingest.layer_pattern import moe_pattern
 from planner.ingest.megatron_switches import LATER, switches_of
 from planner.ingest.option_facts import batches_of, option_facts
-from planner.ingest.options import Arguments, Fault, megatron_options, read_arguments
+from planner.ingest.options import Arguments, Fault, megatron_options, read_arguments, rest_stands
 from planner.request import Framework
 from planner.rules.proposal import (
     ModelFacts,
@@ -38,7 +38,6 @@ from planner.rules.table import SPLIT_CHECK, Found, all_rules, resolve_version, 
 from planner.rules.verdict import Violation, accepted_at_launch, check
 
 _REQUIRED: Final = (
-    "--num-layers",
     "--hidden-size",
     "--num-attention-heads",
     "--max-position-embeddings",
@@ -48,6 +47,7 @@ _REQUIRED: Final = (
 _REQUIRED_OF_ANY_MODEL: Final = ("--seq-length", "--micro-batch-size")
 _ENCODER: Final = (("--num-layers", "--encoder-num-layers"), ("--seq-length", "--encoder-seq-length"))
 _VIRTUAL: Final = ("--num-virtual-stages-per-pipeline-rank", "--num-layers-per-virtual-pipeline-stage")
+_LAYOUT: Final = "--pipeline-model-parallel-layout"
 MOST_WORLD: Final = 100_000_000
 _RAMPS_BEFORE: Final = (0, 18)  # later versions take --rampup-batch-size and ignore it
 _STRATEGY_ZERO: Final = MappingProxyType({"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3})
@@ -142,18 +142,13 @@ def parse_megatron(
         if not read.has(name) and read.has(other):
             renamed = {name if option == other else option: values for option, values in read.given.items()}
             read = replace(read, given=renamed)
-    required = _REQUIRED if model is None else _REQUIRED_OF_ANY_MODEL
-    stated = {"--num-layers"} if pattern_faults else set()
-    missing = [name for name in required if not read.has(name) and name not in stated]
-    faults += [
-        Fault(rule="megatron-option-missing", argument=name, message=f"option {name} is missing") for name in missing
-    ]
+    faults += _missing(read, () if pattern_faults else ("--num-layers",), own=model is None)
     switches = switches_of(read, known, environment)
     if model is not None:
         switches = replace(switches, **_built_elsewhere(model))
     model, freq_faults = _model(read, pattern) if model is None else (model, ())
     segments = tuple(map(len, pattern.segments)) if pattern else ()
-    proposal = _proposal(read, world, model, switches, ramps=version_key(known) < _RAMPS_BEFORE, segments=segments)
+    proposal = _proposal(read, world, model, switches, version=known, segments=segments)
     if version_key(known) < LATER and proposal.vpp == 1 and any(read.has(name) for name in _VIRTUAL):
         proposal = replace(proposal, switches=replace(switches, interleaved_one=True))
     return Launch(version=known, proposal=proposal, faults=(*faults, *pattern_faults, *freq_faults), arguments=read)
@@ -165,7 +160,7 @@ def judge(launch: Launch) -> LaunchVerdict:
     Returns
     -------
     LaunchVerdict
-        Faults of single arguments come first; with such faults only they count, as the parser would not go on.
+        Faults of single arguments come first; where a value is wrong or missing only they count.
     """
     faults = tuple(
         Violation(
@@ -177,15 +172,29 @@ def judge(launch: Launch) -> LaunchVerdict:
         )
         for fault in launch.faults
     )
-    found = faults or check(launch.proposal, Framework.MEGATRON, launch.version)
+    stands = rest_stands(launch.faults)
+    found = (*faults, *(check(launch.proposal, Framework.MEGATRON, launch.version) if stands else ()))
     uncounted = {"degrees-positive", *(rule.id for rule in all_rules() if rule.check == SPLIT_CHECK)}
-    counted = not faults and not uncounted & {violation.rule for violation in found}
+    counted = stands and not uncounted & {violation.rule for violation in found}
     return LaunchVerdict(
         legal=not found,
         accepted=accepted_at_launch(found),
         violations=found,
         layers_per_stage=layers_built(launch.proposal) if counted else None,
     )
+
+
+def _missing(read: Arguments, layers: tuple[str, ...], *, own: bool) -> list[Fault]:
+    """Options that must be given and are not, with sizes where a launch builds its own model; a layout without text."""
+    found = []
+    if read.has(_LAYOUT) and not read.text(_LAYOUT).strip():
+        message = f'option {_LAYOUT} is empty; allowed: stages such as "Et*16|t*16L", or to leave it out'
+        found.append(Fault(rule="megatron-option-value", argument=_LAYOUT, message=message))
+    required = (*layers, *_REQUIRED) if own else _REQUIRED_OF_ANY_MODEL
+    missing = [name for name in required if not read.has(name)]
+    return found + [
+        Fault(rule="megatron-option-missing", argument=name, message=f"option {name} is missing") for name in missing
+    ]
 
 
 def _pattern(read: Arguments, version: str) -> tuple[HybridPattern | None, tuple[Fault, ...]]:
@@ -250,7 +259,7 @@ def _default_ffn(hidden: int, gated: bool) -> int:
 
 
 def _proposal(
-    read: Arguments, world: int, model: ModelFacts, switches: Switches, *, ramps: bool, segments: tuple[int, ...]
+    read: Arguments, world: int, model: ModelFacts, switches: Switches, *, version: str, segments: tuple[int, ...]
 ) -> Proposal:
     tp = read.number("--tensor-model-parallel-size", 1)
     pp = read.number("--pipeline-model-parallel-size", 1)
@@ -264,12 +273,12 @@ def _proposal(
         last=_stated(read, "--decoder-last-pipeline-num-layers"),
         account_embedding=read.has("--account-for-embedding-in-pipeline-split"),
         account_loss=read.has("--account-for-loss-in-pipeline-split"),
-        layout=read.text("--pipeline-model-parallel-layout"),
+        layout=read.text(_LAYOUT),
         segments=segments,
     )
     micro_batch = read.number("--micro-batch-size", 1)
     replicas = replicas_of(world, tp, pp, cp, gtp)
-    first, last = batches_of(read, micro_batch * replicas, ramps=ramps)
+    first, last = batches_of(read, micro_batch * replicas, ramps=version_key(version) < _RAMPS_BEFORE)
     return Proposal(
         world=world,
         tp=tp,
@@ -288,7 +297,7 @@ def _proposal(
         model=model,
         split=split,
         switches=replace(switches, first_batch=first if first != last else 0),
-        options=tuple({**read.given, **option_facts(read, model.layers)}.items()),
+        options=tuple({**read.given, **option_facts(read, model.layers, version)}.items()),
     )
 
 

@@ -10,8 +10,6 @@ from planner.rules.proposal import Switches
 from planner.rules.table import version_key
 
 LATER: Final = (0, 14)  # names of FSDP, recompute of shared experts, one virtual stage is none
-_MODULES: Final = ("core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe")
-_LATER_MODULES: Final = ("shared_experts", "gdn_norm_out")
 _GROUP: Final = "--microbatch-group-size-per-virtual-pipeline-stage"
 CONNECTIONS: Final = "CUDA_DEVICE_MAX_CONNECTIONS"
 _MIXED_SINCE: Final = (0, 18)
@@ -59,7 +57,7 @@ def switches_of(read: Arguments, version: str, environment: Mapping[str, str] | 
         cpu_offload_layers=read.number("--cpu-offloading-num-layers", 0),
         cuda_max_connections=_connections(environment),
     )
-    return _moe_switches(_recompute_switches(_sharding_switches(base, read, version), read, version), read, version)
+    return _moe_switches(_recompute_switches(_sharding_switches(base, read, version), read), read, version)
 
 
 def _connections(environment: Mapping[str, str] | None) -> int:
@@ -89,13 +87,12 @@ def _sharding_switches(base: Switches, read: Arguments, version: str) -> Switche
     )
 
 
-def _recompute_switches(base: Switches, read: Arguments, version: str) -> Switches:
+def _recompute_switches(base: Switches, read: Arguments) -> Switches:
     granularity = "selective" if read.has("--recompute-activations") else read.text("--recompute-granularity")
     if read.has("--moe-layer-recompute") and not granularity:
         granularity = "selective"
     modules = set(read.texts("--recompute-modules")) or {"core_attn"}
     modules |= {"moe"} if read.has("--moe-layer-recompute") else set()
-    allowed = {*_MODULES, *(_LATER_MODULES if version_key(version) >= LATER else ())}
     return replace(
         base,
         recompute_full=granularity == "full",
@@ -108,7 +105,6 @@ def _recompute_switches(base: Switches, read: Arguments, version: str) -> Switch
         recompute_layernorm="layernorm" in modules,
         recompute_mla_up_proj="mla_up_proj" in modules,
         recompute_shared_experts="shared_experts" in modules,
-        recompute_unknown=len(modules - allowed),
     )
 
 

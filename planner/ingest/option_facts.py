@@ -18,10 +18,14 @@ from hardware.errors import InputError
 from planner.ingest import hybrid_pattern
 from planner.ingest.layer_pattern import moe_pattern
 from planner.ingest.options import Arguments, whole
+from planner.rules.table import version_key
 
 Given = Mapping[str, tuple[str, ...]]
 
 _MODULES: Final = frozenset({"attn", "mlp", "moe", "moe_router", "moe_preprocess", "mamba"})
+_RECOMPUTED: Final = frozenset(
+    ["core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts", "gdn_norm_out"]
+)
 _WHOLE: Final = frozenset({"full", "full_iteration", "full_iteration_inference"})
 _RAMP: Final = 3  # start, increment, samples
 _DIGITS: Final = 12  # of samples, which may be many
@@ -30,11 +34,13 @@ _UNITS: Final = MappingProxyType({"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12})
 _OFFLOADED: Final = frozenset(
     ["core_attn", "attn_proj", "expert_fc1", "fused_group_mlp", "moe_act", "attn_norm", "mlp_norm", "qkv_linear"]
 )
+_SINCE: Final = MappingProxyType({"shared_experts": (0, 14), "gdn_norm_out": (0, 19), "fused_group_mlp": (0, 19)})
+"""First version of modules that not every version knows."""
 _SPLIT_DATA: Final = ("--train-data-path", "--valid-data-path", "--test-data-path")
 _INFERENCE: Final = MappingProxyType({"local": ("layer", "block")})
 
 
-def option_facts(read: Arguments, layers: int) -> Given:
+def option_facts(read: Arguments, layers: int, version: str) -> Given:
     """Further options that follow from those which were given.
 
     Parameters
@@ -43,11 +49,13 @@ def option_facts(read: Arguments, layers: int) -> Given:
         As they were given.
     layers : int
         Layers of the model.
+    version : str
+        Core version, whose modules are known.
     """
     kind, modules = _graphs(read)
     facts: dict[str, tuple[str, ...]] = {"--graphs": (kind,)}
     facts |= {"--graphed": modules} if modules else {}
-    facts |= _evaluation(read)
+    facts |= _evaluation(read) | _unknown_modules(read, version_key(version))
     held = {**_graph_facts(read, kind, modules), **_expert_facts(read), **_layer_facts(read, layers)}
     held |= {**_ramp(read), **_data_facts(read)}
     return facts | {name: () for name, holds in held.items() if holds}
@@ -126,6 +134,25 @@ def _evaluation(read: Arguments) -> dict[str, tuple[str, ...]]:
     }
 
 
+def _unknown_modules(read: Arguments, version: tuple[int, ...]) -> dict[str, tuple[str, ...]]:
+    """Modules to recompute, to offload or to capture that a version does not know, as they were written."""
+    asked = {
+        "--recompute-unknown": (read.texts("--recompute-modules"), _RECOMPUTED),
+        "--offload-unknown": (read.texts("--offload-modules"), _OFFLOADED),
+        "--graph-unknown": (_graph_modules(read), _MODULES | _WHOLE),
+    }
+    found: dict[str, tuple[str, ...]] = {}
+    for fact, (names, known) in asked.items():
+        odd = [name for name in names if name not in known or version < _SINCE.get(name, version)]
+        found |= {fact: (", ".join(dict.fromkeys(odd)),)} if odd else {}
+    return found
+
+
+def _graph_modules(read: Arguments) -> tuple[str, ...]:
+    """What CUDA graphs are told to capture, by the new name or the old one."""
+    return read.texts("--cuda-graph-modules") or read.texts("--cuda-graph-scope")
+
+
 def _graphs(read: Arguments) -> tuple[str, tuple[str, ...]]:
     """Kind of CUDA graphs and what they capture; nothing captured by name means whole layers."""
     kind = read.text("--cuda-graph-impl", "none")
@@ -133,20 +160,18 @@ def _graphs(read: Arguments) -> tuple[str, tuple[str, ...]]:
         kind = "local"
     elif read.has("--external-cuda-graph"):
         kind = "transformer_engine"
-    modules = read.texts("--cuda-graph-modules") or read.texts("--cuda-graph-scope")
+    modules = _graph_modules(read)
     if "full_iteration" in modules:
         kind = "full_iteration"
     return kind, tuple(module for module in modules if module not in _WHOLE)
 
 
 def _graph_facts(read: Arguments, kind: str, modules: tuple[str, ...]) -> dict[str, bool]:
-    stated = read.texts("--cuda-graph-modules") or read.texts("--cuda-graph-scope")
     whole = kind == "full_iteration" or not modules
     recomputed = read.texts("--recompute-modules") or ("core_attn",)
     routed = "moe_router" in modules and read.has("--moe-shared-expert-intermediate-size")
     return {
-        "--graph-modules-known": set(stated) <= _MODULES | _WHOLE,
-        "--graph-modules-several": len(stated) > 1,
+        "--graph-modules-several": len(_graph_modules(read)) > 1,
         "--graph-inference-fits": read.text("--inference-cuda-graph-scope") in _INFERENCE.get(kind, ("none",)),
         "--nan-unchecked": read.has("--fp16") and not read.has("--loss-scale"),
         "--graphs-attention": whole or "attn" in modules,
@@ -168,7 +193,6 @@ def _expert_facts(read: Arguments) -> dict[str, bool]:
         "--preprocess-copies": capacity or read.has("--moe-router-padding-for-fp8"),
         "--balance-fits": len(kinds) < 2 or len(kinds) == len(weights),
         "--gated": read.has("--swiglu") or read.has("--quick-geglu"),
-        "--offload-modules-known": set(read.texts("--offload-modules")) <= _OFFLOADED,
     }
 
 

@@ -70,6 +70,16 @@ class Fault:
     argument: str
     message: str
 
+    @property
+    def unknown(self) -> bool:
+        """Whether the framework does not know the argument, which then takes nothing from the rest of a launch."""
+        return "unknown" in self.rule
+
+
+def rest_stands(faults: Iterable[Fault]) -> bool:
+    """Whether a launch can be judged beside its faults: all of them are arguments that are not known."""
+    return all(fault.unknown for fault in faults)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Arguments:
@@ -237,6 +247,8 @@ def _look_alike(token: str) -> str:
 def close_name(name: str, known: Iterable[str]) -> str:
     """The known name nearest to one, or an empty text; of ``section.name`` the names behind the dot must be near too.
 
+    The dashes before an option are not compared: short names would all be near by them.
+
     Parameters
     ----------
     name : str
@@ -245,9 +257,10 @@ def close_name(name: str, known: Iterable[str]) -> str:
         Names to choose from.
     """
     field = name.rpartition(".")[2]
-    for near in difflib.get_close_matches(name, known, n=10, cutoff=_NEAR):
-        if difflib.SequenceMatcher(None, near.rpartition(".")[2], field).ratio() >= _NEAR:
-            return near
+    by_body = {other.lstrip("-"): other for other in known}
+    for near in difflib.get_close_matches(name.lstrip("-"), by_body, n=10, cutoff=_NEAR):
+        if difflib.SequenceMatcher(None, near.rpartition(".")[2], field.lstrip("-")).ratio() >= _NEAR:
+            return by_body[near]
     return ""
 
 

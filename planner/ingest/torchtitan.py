@@ -15,7 +15,7 @@ from typing import Final
 from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, TITAN_SELECTIVE, Layout, Strategy
 from costmodels.pipeline.schedules import Schedule, positions
 from hardware.errors import InputError
-from planner.ingest.options import Arguments, Fault, Option, read_arguments
+from planner.ingest.options import Arguments, Fault, Option, read_arguments, rest_stands
 from planner.ingest.plain_layout import StatedLayout, UnpricedError, has_replicas, refuse_illegal, uniform_stages
 from planner.ingest.torchtitan_models import defaults_of, entry_of
 from planner.ingest.torchtitan_words import (
@@ -214,7 +214,7 @@ def stated_layout(launch: TitanLaunch, model: ModelFacts) -> StatedLayout:
         An argument is not understood, or the batch does not divide.
     """
     read = launch.arguments
-    if read.faults:
+    if not rest_stands(read.faults):
         raise InputError("; ".join(fault.message for fault in read.faults), allowed="options of torchtitan 0.3")
     strategy = _strategy(launch, model)
     pp = read.number(_P + "pipeline_parallel_degree", 1)

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 _CONFIG: Final = "deepspeed"
 _NONE: Final = ("", "null")
+_BATCH: Final = "--per-device-train-batch-size"  # of Hugging Face's TrainingArguments
 TRUE: Final = ("yes", "true", "t", "y", "1")
 FALSE: Final = ("no", "false", "f", "n", "0")
 """What a switch is told, in lower case."""
@@ -43,8 +44,26 @@ def started_trainer(words: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
 
 
 def is_settings(overrides: Sequence[str]) -> bool:
-    """Whether settings, as ``name=value``, are a trainer's: they name a JSON file as DeepSpeed's configuration."""
-    return any(word.startswith(f"{_CONFIG}=") and word.endswith(".json") for word in overrides)
+    """Whether settings, as ``name=value``, are a trainer's.
+
+    They name a JSON file as DeepSpeed's configuration, or have settings that a trainer alone has.
+    """
+    named = any(word.startswith(f"{_CONFIG}=") and word.endswith(".json") for word in overrides)
+    return named or trains("", told_options(as_options([word for word in overrides if not word.startswith("-")])))
+
+
+def trains(program: str, told: Mapping[str, str]) -> bool:
+    """Whether a launch is one of Hugging Face's Trainer, or of a trainer that is built on it.
+
+    Parameters
+    ----------
+    program : str
+        What the launch starts; empty where it does not say.
+    told : mapping of str to str
+        Of :func:`told_options`.
+    """
+    signs = {sign for facts in trainer_table().values() for sign in facts["signs"]}
+    return program in trainer_table() or _BATCH in told or not signs.isdisjoint(told)
 
 
 def as_options(overrides: Sequence[str]) -> tuple[str, ...]:

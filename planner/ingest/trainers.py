@@ -15,13 +15,21 @@ from planner.ingest.adapters import unpriced_kind
 from planner.ingest.deepspeed_sections import key_table
 from planner.ingest.launch_text import LaunchText
 from planner.ingest.options import whole
-from planner.ingest.trainer_words import switched_on, told_options, trainer_table
+from planner.ingest.trainer_words import switched_on, told_options, trainer_table, trains
 
-_MODELS: Final = ("--model-name-or-path", "--base-model", "--model")
+_MODELS: Final = ("--model-name-or-path", "--base-model", "--model", "--model-name")
 _AUTO: Final = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 _DTYPES: Final = MappingProxyType({"float16": "--fp16", "float32": ""})
 _KINDS: Final = ("--rlhf-type", "--stage", "--rl")
 _WITH_MORE_MODELS: Final = ("dpo", "kto", "ppo", "grpo", "gkd", "cpo", "orpo", "simpo", "rm", "gdpo", "ipo")
+_OPTIMIZERS: Final = ("--optim", "--optimizer")
+_ADAM_BYTES: Final = 8.0
+_EIGHT_BITS: Final = MappingProxyType({"adam": 2.0, "lion": 1.0})
+"""Bytes per parameter of both moments of Adam, of the one of Lion, in 8 bits (Dettmers et al., arXiv 2110.02861).
+
+Names of ``OptimizerNames`` in Hugging Face's ``training_args.py``: ``adamw_bnb_8bit``, ``paged_adamw_8bit``,
+``adamw_torch_8bit``, ``lion_8bit``; Axolotl's ``adamw_8bit`` is one of them.
+"""
 _CUT_PLUGIN: Final = "CutCrossEntropyPlugin"
 
 
@@ -59,6 +67,15 @@ def with_fills(text: LaunchText, world: int) -> LaunchText:
     return replace(text, arguments=(*text.arguments, *words), config=config, notes=(*text.notes, *notes))
 
 
+def optimizer_bytes(words: Sequence[str]) -> float:
+    """Bytes per parameter of the optimizer's states by a trainer's arguments: those of fp32 Adam but for 8 bits."""
+    told = told_options(words)
+    named = next((told[name].lower() for name in _OPTIMIZERS if told.get(name)), "")
+    if "8bit" not in named:
+        return _ADAM_BYTES
+    return next((size for family, size in _EIGHT_BITS.items() if family in named), _ADAM_BYTES)
+
+
 def trainer_remarks(words: Sequence[str]) -> tuple[str, ...]:
     """What a trainer, by its arguments, does besides a training step of the whole model."""
     return tuple(_remarks(words, told_options(words)))
@@ -77,7 +94,7 @@ def model_named(text: LaunchText) -> ModelSpec | None:
     """The preset that a launch's model path ends in, such as ``qwen25_7b`` of ``Qwen/Qwen2.5-7B-Instruct``."""
     told = told_options(text.arguments)
     named = [told[name] for name in _MODELS if told.get(name)]
-    if not named or (not _trainer(text, told) and _MODELS[0] not in told):
+    if not named or (not trains(text.program, told) and _MODELS[0] not in told):
         return None
     return preset_of_path(named[0])
 

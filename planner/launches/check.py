@@ -163,6 +163,9 @@ def _on_assumed_world(judged: JudgedLaunch) -> JudgedLaunch:
     InputError
         One GPU does not hold its degrees.
     """
+    if judged.unknown and not judged.accepted:  # they are wrong whatever the GPUs, and the rest depends on those
+        told = tuple(found for found in judged.violations if "unknown" in found.rule)
+        judged = replace(judged, violations=told, proposal=None, built=None)
     if any(violation.rule in _OF_WORLD for violation in judged.violations):
         raise InputError(
             "the launch does not say how many GPUs it has", allowed="--world-size N, or --cluster PRESET:NODES"

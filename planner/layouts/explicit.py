@@ -13,6 +13,7 @@ from planner.layouts.recompute_options import check_modules
 from planner.layouts.recompute_words import parse_recompute_words
 from planner.layouts.splits import even_chunks
 from planner.nearest import choice
+from planner.offloads import recompute_under
 from planner.request import PlanRequest
 
 MOST_POSITIONS: Final = 10_000
@@ -75,7 +76,7 @@ def layout_of(request: PlanRequest, wanted: ExplicitLayout) -> Layout:
     chunks = None if wanted.layers_per_stage is None else parse_layers(wanted.layers_per_stage)
     schedule, pp, vpp = _pipeline(wanted, chunks)
     strategy = _strategy(request, wanted, pp)
-    recompute, first_layers = parse_recompute_words(wanted.recompute)
+    recompute, first_layers = parse_recompute_words(recompute_under(request.job.software, wanted.recompute))
     island = request.cluster.islands[0]
     check_modules(
         recompute,

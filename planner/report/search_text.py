@@ -20,6 +20,7 @@ from planner.report.target import Target
 from planner.report.words import interval, listed, percent, ranked_text, seconds
 from planner.request import Framework, Objective
 from planner.rules import broken_rules
+from planner.search.spans import cut_in_words
 
 MOST_REASONS: Final = 3
 _LEGEND: Final = "mb: micro-batch; vpp: virtual chunks a stage; GiB: memory of the fullest GPU"
@@ -85,7 +86,8 @@ def _losses(report: PlanReport) -> Sequence[RenderableType]:
 def _proof(report: PlanReport, not_launched: str = "") -> Sequence[RenderableType]:
     rows = [("prediction", _prediction_words(ranked.evidence)) for ranked in report.layouts[:1]]
     rows.append(("search", counts_words(report.search)))
-    rows += [("time limit", f"{number:,} {what}; a longer --time-limit does") for what, number in report.search.cut]
+    cut = [cut_in_words(what, number) for what, number in report.search.cut]
+    rows += [("time limit", f"{words}; a longer --time-limit does") for words in cut]
     if report.unconstrained_s and report.layouts:
         rows.append(("constraint", _constraint_words(report)))
     rows += [("launch", not_launched)] if not_launched else []

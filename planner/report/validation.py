@@ -38,7 +38,7 @@ def predictions_to_json(predictions: Sequence[Prediction], profile: MachineProfi
             **{title: [_summary(group) for group in groups] for title, groups in _groups(predictions)},
             "memory": [_summary(group) for group in _memory_errors(predictions)],
             "verdicts": _verdicts(predictions),
-            "skipped": dict(_reasons(predictions)),
+            "skipped": {one.reason: len(one.rows) for one in _skipped(predictions)},
             "assumed": {one.reason: len(one.rows) for one in _assumed(predictions)},
             **({} if profile is None else {"profile": _profile(profile, predictions)}),
             "fitted_constants": {
@@ -98,7 +98,7 @@ def print_predictions(
 
 def _left_out(predictions: Sequence[Prediction]) -> list[RenderableType]:
     """Name rows that were not predicted or not compared, and columns that look like one that is read."""
-    skipped = left_out((found.skipped, found.run.place) for found in predictions if found.skipped)
+    skipped = _skipped(predictions)
     untimed = left_out(
         (found.run.untimed, found.run.place) for found in predictions if not found.skipped and found.run.untimed
     )
@@ -109,6 +109,11 @@ def _left_out(predictions: Sequence[Prediction]) -> list[RenderableType]:
     parts += [section("Assumed", left_out_rows(assumed))] if assumed else []
     parts += [section("Step time not compared", left_out_rows(untimed))] if untimed else []
     return [*parts, section("Not predicted", left_out_rows(skipped))] if skipped else parts
+
+
+def _skipped(predictions: Iterable[Prediction]) -> tuple[LeftOut, ...]:
+    """Name why rows are not priced, and which."""
+    return left_out((found.skipped, found.run.place) for found in predictions if found.skipped)
 
 
 def _assumed(predictions: Iterable[Prediction]) -> tuple[LeftOut, ...]:
@@ -235,11 +240,3 @@ def family(run: MeasuredRun) -> str:
 def kind(run: MeasuredRun) -> str:
     """Return ``moe`` for a run with experts, else ``dense``."""
     return "moe" if (run.number("ep") or 0) > 1 or (run.number("experts") or 0) > 0 else "dense"
-
-
-def _reasons(predictions: Iterable[Prediction]) -> list[tuple[str, int]]:
-    counts: dict[str, int] = {}
-    for prediction in predictions:
-        if prediction.skipped:
-            counts[prediction.skipped] = counts.get(prediction.skipped, 0) + 1
-    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))

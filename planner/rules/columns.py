@@ -121,9 +121,7 @@ def with_derived(given: Mapping[str, Ints]) -> Columns:
     columns["rounds"] = np.maximum(one, columns["microbatches"] // np.maximum(one, columns["pp"]))
     columns["positions"] = columns["pp"] * columns["vpp"]
     columns["layers_and_ends"] = columns["layers"] + 2 * columns["ends_alone"]
-    columns["two_cp"] = 2 * columns["cp"]
-    columns["local_seq"] = columns["seq"] // np.maximum(one, columns["cp"])
-    columns["fewer_chunks"] = np.gcd(columns["local_seq"], columns["loss_chunks"])
+    columns |= _sequence(columns)
     columns["tp_heads"] = columns["heads"] // np.maximum(one, columns["tp"])
     columns["tp_kv_heads"] = np.maximum(one, columns["kv_heads"] // np.maximum(one, columns["tp"]))
     columns["tp_state_groups"] = np.maximum(one, columns["state_groups"] // np.maximum(one, columns["tp"]))
@@ -147,6 +145,19 @@ def with_derived(given: Mapping[str, Ints]) -> Columns:
     columns["top_1_softmax"] = ((columns["top_k"] == 1) & (columns["sigmoid_router"] == 0)).astype(np.int64)
     columns["recompute"] = columns["recompute_full"] | columns["recompute_selective"]
     return columns
+
+
+def _sequence(columns: Columns) -> dict[str, Ints]:
+    """A rank's part of a sequence, what the whole is a multiple of over cp, tp and chunks, and the next such length."""
+    one = np.ones_like(columns["world"])
+    cp, tp, chunks = (np.maximum(one, columns[name]) for name in ("cp", "tp", "loss_chunks"))
+    unit = np.lcm(cp * np.where(columns["sequence_parallel"] > 0, tp, one), np.where(cp > 1, 2 * cp, one))
+    of_chunks = np.lcm(unit, cp * chunks)
+    units = {"padded_seq": unit, "padded_to_cp": cp, "padded_to_chunks": of_chunks}
+    lengths = {name: -(-columns["seq"] // size) * size for name, size in units.items()}
+    local = columns["seq"] // cp
+    pieces = {"two_cp": 2 * columns["cp"], "local_seq": local, "fewer_chunks": np.gcd(local, columns["loss_chunks"])}
+    return {**pieces, **lengths, "seq_unit": unit, "chunks_unit": of_chunks}
 
 
 def _first_step(columns: Columns) -> dict[str, Ints]:

@@ -128,7 +128,6 @@ class Switches:
     recompute_layernorm: bool = False
     recompute_mla_up_proj: bool = False
     recompute_shared_experts: bool = False
-    recompute_unknown: int = 0  # how many recompute modules the framework does not know
     grouped_gemm: bool = False
     overlap_expert_comm: bool = False
     overlap_shared_expert: bool = False

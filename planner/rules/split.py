@@ -14,7 +14,8 @@ from planner.rules.layout_string import parse_layout_string, parse_positions
 from planner.rules.proposal import Proposal, Split
 
 EMPTY_MIDDLE: Final = "ends-empty"  # middle stages without layers: later versions refuse them, earlier ones build them
-_COUNTED: Final = (EMPTY_MIDDLE, "layout-mtp")
+MTP_BEFORE_END: Final = "layout-mtp-end"  # prediction layers apart from the loss: earlier versions refuse them
+_COUNTED: Final = (EMPTY_MIDDLE, MTP_BEFORE_END, "layout-mtp")
 """Problems of some versions alone, which leave the layers of stages as stated."""
 
 Problems = dict[str, dict[str, int | str]]
@@ -269,4 +270,4 @@ def _mtp_problems(positions: tuple[str, ...], found: Mapping[str, int], pp: int)
         return {"layout-mtp-together": {}}
     if holders[0] < last_chunk:
         return {"layout-mtp-chunk": {}}
-    return {}
+    return {} if holders[0] == len(positions) - 1 else {MTP_BEFORE_END: {"position": holders[0]}}

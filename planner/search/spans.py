@@ -6,6 +6,7 @@ search, ranks stay in order. Where no phase is cut, nothing depends on time.
 
 import time
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 SEARCH_SHARE: Final = 0.9  # of the time, until all islands are searched
@@ -16,6 +17,14 @@ SPLITS_SHARE_MIXED: Final = 0.7  # until the layers of the best grids are split,
 
 SPLITS_CUT: Final = "grids kept the split of their layers"
 RANKS_CUT: Final = "layouts were not placed as well as possible"
+_SINGLE: Final = MappingProxyType(
+    {SPLITS_CUT: "grid kept the split of its layers", RANKS_CUT: "layout was not placed as well as possible"}
+)
+
+
+def cut_in_words(what: str, number: int) -> str:
+    """Say how many grids or layouts the time limit cut, such as ``1 layout was not placed as well as possible``."""
+    return f"{number:,} {_SINGLE.get(what, what) if number == 1 else what}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,64 @@
+"""Inputs of layers in host memory: what they weigh there, what is left, who can be told, and what a report measured."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from costmodels.software import software
+from hardware.errors import InputError
+from planner.choices import Framework, Offload
+from planner.cli import app
+from planner.offloads import recompute_under, said_offload, with_offload
+
+MILLION = ["--framework", "none", "--cp", "8", "--zero", "3", "--global-batch", "1", "--seq", "1048576"]
+MILLION += ["--recompute", "full", "--loss", "chunked", "--precision", "bf16-pure"]
+
+
+def memory_of(model: str, *words: str) -> dict[str, float]:
+    asked = ["estimate", model, "dgx-h100:1", *MILLION, *words, "--json", "-"]
+    answer = CliRunner().invoke(app, asked)
+    assert answer.exit_code == 0, answer.output
+    found: dict[str, float] = json.loads(answer.stdout)["layout"]["memory"]
+    return found
+
+
+def test_inputs_weigh_in_the_host_what_they_did_on_the_device():
+    kept, away = memory_of("qwen3_8b"), memory_of("qwen3_8b", "--offload", "inputs")
+    inputs_gib = 36 * (1048576 / 8) * 4096 * 2 / 2**30  # layers, tokens of a rank, width, bytes
+    assert away["host_gib"] == pytest.approx(inputs_gib, rel=1e-3)
+    assert kept["host_gib"] == 0.0
+    assert kept["total_gib"] - away["total_gib"] == pytest.approx(inputs_gib, rel=0.1)  # less one layer on its way
+
+
+def test_a_million_tokens_of_a_mixture_on_eight_cards():
+    """huggingface/trl pull request 6846: 46 GB with inputs, and from 30 billion parameters on states, in the host."""
+    found = memory_of("qwen3_30b_a3b", "--offload", "states+inputs")
+    assert found["total_gib"] * 2**30 == pytest.approx(46e9, rel=0.1)
+
+
+@pytest.mark.parametrize("offload", list(Offload))
+def test_what_is_asked_is_said_again(offload: Offload):
+    assert said_offload(with_offload(software("deepspeed-modules"), offload, Framework.DEEPSPEED)) is offload
+
+
+def test_only_full_recompute_keeps_inputs_alone():
+    tools = with_offload(software("generic"), Offload.INPUTS, Framework.NONE)
+    assert recompute_under(tools, "auto") == "full"
+    with pytest.raises(InputError, match="--offload inputs with --recompute none; allowed: --recompute full"):
+        recompute_under(tools, "none")
+    with pytest.raises(InputError, match="allowed: deepspeed, none for inputs"):
+        with_offload(software("megatron"), Offload.OPTIMIZER_INPUTS, Framework.MEGATRON)
+
+
+def test_deepspeed_is_told_so(tmp_path: Path):
+    report, folder = tmp_path / "report.json", tmp_path / "out"
+    asked = ["llama3_8b", "dgx-h100:1", "--framework", "deepspeed", "--zero", "3", "--global-batch", "8"]
+    runner = CliRunner()
+    words = ["--seq", "8192", "--recompute", "full", "--offload", "states+inputs", "--json", str(report)]
+    assert runner.invoke(app, ["estimate", *asked, *words]).exit_code == 0
+    assert runner.invoke(app, ["export", str(report), "--to", "deepspeed", "-o", str(folder)]).exit_code == 0
+    config = json.loads((folder / "ds_config.json").read_text())
+    assert config["activation_checkpointing"]["cpu_checkpointing"] is True
+    assert config["zero_optimization"]["offload_param"]["device"] == "cpu"

@@ -1,0 +1,94 @@
+"""Launches of Hugging Face's Trainer and of Axolotl without DeepSpeed: FSDP by their own options, replicas, grids."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from planner.ingest.judged import JudgedLaunch
+from planner.launches.check import check_launch, read_launch
+from planner.question import LaunchQuestion
+
+ALPACA = "torchrun --nproc_per_node=4 train.py --model_name_or_path huggyllama/llama-7b --bf16 True "
+ALPACA += "--per_device_train_batch_size 4 --gradient_accumulation_steps 8 --model_max_length 512 "
+WRAP = '--fsdp "full_shard auto_wrap" --fsdp_transformer_layer_cls_to_wrap LlamaDecoderLayer'
+AXOLOTL = """base_model: {model}
+sequence_len: 4096
+micro_batch_size: 1
+tensor_parallel_size: {tp}
+dp_shard_size: {shards}
+optimizer: {optimizer}
+fsdp_version: 2
+fsdp_config:
+  auto_wrap_policy: TRANSFORMER_BASED_WRAP
+"""
+
+
+def judged(folder: Path, text: str, name: str = "launch.sh", world: int = 0, **more: str) -> JudgedLaunch:
+    file = folder / name
+    file.write_text(text)
+    return read_launch(LaunchQuestion(framework="deepspeed", file=file, world=world or None, **more))
+
+
+def axolotl(folder: Path, model: str, *, tp: int = 2, shards: int = 4, optimizer: str = "adamw_torch") -> JudgedLaunch:
+    text = AXOLOTL.format(model=model, tp=tp, shards=shards, optimizer=optimizer)
+    return judged(folder, text, "config.yml", world=8)
+
+
+def zero_of(found: JudgedLaunch) -> int:
+    assert found.layout is not None
+    return found.layout.stages[0].strategies[0].strategy.zero
+
+
+@pytest.mark.parametrize(
+    ("options", "stage", "title"),
+    [
+        (WRAP, 3, "FSDP 2"),
+        ('--fsdp "shard_grad_op auto_wrap"', 2, "FSDP 2"),
+        ('--fsdp "full_shard auto_wrap" --fsdp_config fsdp1.json', 3, "FSDP 1"),
+        ("--fsdp fsdp2", 3, "FSDP 2"),
+        ("", 0, "DDP"),
+    ],
+)
+def test_the_trainers_own_options_shard_as_the_trainer_does(tmp_path: Path, options: str, stage: int, title: str):
+    (tmp_path / "fsdp1.json").write_text(json.dumps({"version": 1, "fsdp_activation_checkpointing": True}))
+    found = judged(tmp_path, ALPACA + options)
+    assert found.legal
+    assert (zero_of(found), title in found.title) == (stage, True)
+    assert found.layout is not None
+    recomputes = found.layout.stages[0].strategies[0].strategy.recompute.granularity.value == "full"
+    assert recomputes == ("fsdp1" in options)
+
+
+def test_alpaca_fits_four_cards_of_80_gb(tmp_path: Path):
+    file = tmp_path / "launch.sh"
+    file.write_text(ALPACA + WRAP)
+    checked = check_launch(LaunchQuestion(framework="deepspeed", file=file, cluster="dgx-a100:1"))
+    assert checked.ranked is not None  # its README trains on four A100 of 80 GB so
+    assert checked.ranked.cost.heaviest.verdict.value in ("fits", "risky")
+
+
+def test_a_configuration_that_is_named_and_not_there_is_asked_for(tmp_path: Path):
+    with pytest.raises(Exception, match=r"ds\.json is not found"):
+        judged(tmp_path, ALPACA + "--deepspeed ds.json")
+
+
+def test_axolotl_refuses_tensor_parallelism_over_tied_embeddings(tmp_path: Path):
+    tied, untied = (axolotl(tmp_path, name) for name in ("meta-llama/Llama-3.2-1B", "meta-llama/Meta-Llama-3-8B"))
+    assert [violation.rule for violation in tied.violations] == ["axolotl-tied-tp"]
+    assert untied.legal
+    assert untied.proposal is not None
+    assert (untied.proposal.tp, untied.proposal.dp) == (2, 4)
+    assert axolotl(tmp_path, "meta-llama/Llama-3.2-1B", tp=1, shards=8).legal
+
+
+def test_a_grid_that_does_not_multiply_out_is_refused(tmp_path: Path):
+    found = axolotl(tmp_path, "meta-llama/Meta-Llama-3-8B", shards=2)
+    assert not found.legal
+    assert "is 4, the launch has 8 processes" in found.violations[0].message
+
+
+def test_optimizers_in_8_bits_hold_a_quarter(tmp_path: Path):
+    names = ("adamw_torch", "adamw_8bit", "lion_8bit")
+    sizes = [axolotl(tmp_path, "meta-llama/Meta-Llama-3-8B", optimizer=name).optimizer_bytes for name in names]
+    assert sizes == [8.0, 2.0, 1.0]
