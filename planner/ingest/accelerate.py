@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from hardware.errors import InputError
-from planner.ingest.accelerate_settings import FSDP_PREFIX, accelerate_table, distribution
+from planner.ingest.accelerate_settings import FSDP_PREFIX, accelerate_table
 from planner.ingest.launch_text import LaunchText
 from planner.ingest.options import MOST_RANKS, Fault, near_key
 from planner.ingest.trainer_words import FALSE, TRUE, switched_on, told_options
@@ -114,10 +114,9 @@ def accelerated(text: LaunchText, world: int) -> Accelerated | None:
     InputError
         The kind of distribution is not known.
     """
-    if not text.accelerate:
+    if text.accelerate is None:
         return None
-    settings: Mapping[str, Any] = json.loads(text.accelerate)
-    kind = distribution(text.accelerate)
+    settings, kind = text.accelerate.values, text.accelerate.distribution
     if kind not in _ENGINES:
         allowed = ", ".join(_ENGINES)
         raise InputError(f"distributed_type {kind} has no reader here", allowed=allowed, where="accelerate")

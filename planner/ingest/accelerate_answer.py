@@ -22,7 +22,7 @@ def refuse_unread(given: LaunchInput) -> None:
     InputError
         Says which framework reads them.
     """
-    if not given.text.accelerate:
+    if given.text.accelerate is None:
         return
     reads = Framework.MEGATRON if by_plugin(given.text) else Framework.DEEPSPEED
     if given.framework is not reads:

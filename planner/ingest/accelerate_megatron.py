@@ -6,7 +6,6 @@ accelerate 1.15 ``utils/dataclasses.py`` (``MegatronLMPlugin``: what it takes wh
 parallelism of 2 and whole recompute among it), ``utils/megatron_lm.py``: a step has ``num_micro_batches`` of them.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -14,7 +13,6 @@ from typing import Any, Final
 
 from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
-from planner.ingest.accelerate_settings import distribution
 from planner.ingest.deepspeed_sections import key_table
 from planner.ingest.judged import assumed_seq
 from planner.ingest.launch_text import LaunchText
@@ -68,7 +66,7 @@ _SEQ: Final = "--seq-length"
 
 def by_plugin(text: LaunchText) -> bool:
     """Whether settings of accelerate hand the model to Megatron-LM."""
-    return distribution(text.accelerate) == _KIND
+    return text.accelerate is not None and text.accelerate.distribution == _KIND
 
 
 def of_plugin(text: LaunchText, world: int, model: ModelSpec | None) -> tuple[LaunchText, ModelSpec | None]:
@@ -88,8 +86,9 @@ def of_plugin(text: LaunchText, world: int, model: ModelSpec | None) -> tuple[La
     InputError
         The micro-batch is not stated.
     """
-    settings = json.loads(text.accelerate)
-    section = settings.get(_SECTION) if isinstance(settings.get(_SECTION), dict) else {}
+    settings = text.accelerate.values if text.accelerate else {}
+    inner = settings.get(_SECTION)
+    section: Mapping[str, Any] = inner if isinstance(inner, dict) else {}
     told: dict[str, Any] = {**_DEFAULTS, **{key.removeprefix(_PREFIX): value for key, value in section.items()}}
     own = told_options(text.arguments)
     spellings = key_table()["spellings"]

@@ -9,6 +9,7 @@ sections are options too), ``commands/config/config_args.py`` (keys of the file 
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 from itertools import pairwise
@@ -30,6 +31,34 @@ TRL_OPTION: Final = "--accelerate_config"
 """What TRL's commands call the configuration file of accelerate, or name one of their own by."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class AccelerateSettings:
+    """Settings of a launch by accelerate, read once.
+
+    Attributes
+    ----------
+    distribution : str
+        Kind of distribution, as written.
+    values : mapping
+        By the keys of the configuration file.
+    """
+
+    distribution: str
+    values: Mapping[str, Any]
+
+    @property
+    def processes(self) -> int:
+        """Processes that are started; 0 where the settings do not say, or say -1."""
+        told = str(self.values.get("num_processes", ""))
+        return int(told[:9]) if told.isdecimal() else 0
+
+    @property
+    def plugin_file(self) -> str:
+        """The file of DeepSpeed's that the settings name; empty for none."""
+        section = self.values.get("deepspeed_config")
+        return str(section.get("deepspeed_config_file") or "") if isinstance(section, dict) else ""
+
+
 @lru_cache(maxsize=1)
 def accelerate_table() -> Mapping[str, Any]:
     """Keys and options that accelerate knows."""
@@ -40,17 +69,6 @@ def accelerate_table() -> Mapping[str, Any]:
 def is_accelerate(content: object) -> bool:
     """Whether a file's content is a configuration of accelerate."""
     return isinstance(content, dict) and isinstance(content.get(_SIGN), str) and "MODEL_ARGS" not in content
-
-
-def distribution(settings: str) -> str:
-    """Kind of distribution that settings state, as written; empty without settings.
-
-    Parameters
-    ----------
-    settings : str
-        As of :func:`settings_text`.
-    """
-    return str(json.loads(settings)[_SIGN]) if settings else ""
 
 
 def launcher_words(words: Sequence[str], arguments: Sequence[str]) -> tuple[str, ...]:
@@ -78,8 +96,8 @@ def named_settings(name: str, words: Sequence[str]) -> Mapping[str, Any]:
     return settings
 
 
-def settings_text(content: Mapping[str, Any], words: Sequence[str]) -> str:
-    """The settings of a launch as JSON; empty where neither file nor options say how it is distributed.
+def settings_of(content: Mapping[str, Any], words: Sequence[str]) -> AccelerateSettings | None:
+    """The settings of a launch; None where neither file nor options say how it is distributed.
 
     Parameters
     ----------
@@ -101,7 +119,10 @@ def settings_text(content: Mapping[str, Any], words: Sequence[str]) -> str:
                 inner[name] = value
         elif name in accelerate_table()["top_level"]:
             merged[name] = value
-    return json.dumps(merged, default=str) if _SIGN in merged else ""
+    if _SIGN not in merged:
+        return None
+    values = json.loads(json.dumps(merged, default=str))  # what YAML reads as a date is a text to accelerate
+    return AccelerateSettings(distribution=str(values[_SIGN]), values=values)
 
 
 def _told(words: Sequence[str]) -> Mapping[str, Any]:

@@ -19,7 +19,7 @@ from hardware.errors import InputError
 from planner.ingest.megatron import layout_of, parse_megatron
 from planner.ingest.mixed_precision import KEY as PRECISION
 from planner.ingest.mixed_precision import overwritten, precision_flags, stated_precision
-from planner.ingest.options import Fault, close_name, whole
+from planner.ingest.options import Fault, close_name, refuse_faults, whole
 from planner.ingest.settings_files import layout_of_lists
 from planner.request import Framework
 from planner.rules.layout_string import parse_positions
@@ -106,8 +106,7 @@ def layout_of_overrides(
         An override is unknown or not ``key=value``, keys that stand for one flag differ, or the launch is refused.
     """
     read = read_overrides(overrides, framework)
-    if read.faults:
-        raise InputError("; ".join(fault.message for fault in read.faults), allowed="keys that decide on a layout")
+    refuse_faults(read.faults, "keys that decide on a layout")
     words = [word for words in _kept(model_words) for word in words] + list(read.flags)
     return layout_of(parse_megatron(words, world=world, version=CORE[framework]))
 

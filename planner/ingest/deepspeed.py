@@ -33,12 +33,13 @@ from planner.ingest.deepspeed_sections import (
 from planner.ingest.deepspeed_text import plain_json, read_config
 from planner.ingest.deepspeed_words import spelled
 from planner.ingest.megatron_model import GPT2_VOCAB
-from planner.ingest.options import MOST_RANKS, Arguments, Option, near_key, read_arguments, rest_stands
+from planner.ingest.options import MOST_RANKS, Arguments, Option, near_key, read_arguments, refuse_faults, rest_stands
 from planner.ingest.plain_layout import StatedLayout, UnpricedError, refuse_illegal, uniform_stages
 from planner.layouts.splits import leading_positions
 from planner.request import Framework
 from planner.rules.proposal import ModelFacts, Proposal, Split, replicas_of
 
+_OPTIONS: Final = "options of Megatron-DeepSpeed"
 _BATCH: Final = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 _BALANCED: Final = "type:transformer"
 _LAYERS_ALONE: Final = (_BALANCED, "type:transformer|mlp")
@@ -165,6 +166,7 @@ def layout_of(launch: DeepSpeedLaunch, model: ModelFacts) -> Layout:
         A value is wrong, the batch does not multiply out, the pipeline is cut in a way whose result is not known, or
         the launch breaks a rule.
     """
+    refuse_faults(launch.arguments.faults, _OPTIONS)
     stated = stated_layout(launch, model)
     return refuse_illegal(stated, model, world=launch.world, framework=Framework.DEEPSPEED)
 
@@ -178,8 +180,7 @@ def stated_layout(launch: DeepSpeedLaunch, model: ModelFacts) -> StatedLayout:
         A value is wrong, the batch does not multiply out, or the result of the pipeline's cut is not known.
     """
     read, config = launch.arguments, launch.config
-    if not rest_stands(read.faults):
-        raise InputError("; ".join(fault.message for fault in read.faults), allowed="options of Megatron-DeepSpeed")
+    refuse_faults(() if rest_stands(read.faults) else read.faults, _OPTIONS)
     section = _section(config, "pipeline")
     pp = read.number("--pipeline-model-parallel-size", int(section.get("stages", 1)))
     strategy = _strategy(launch, model, pp, section)

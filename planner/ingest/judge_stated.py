@@ -18,6 +18,7 @@ from planner.ingest.adapters import of_trainer
 from planner.ingest.deepspeed_sections import key_table
 from planner.ingest.deepspeed_words import of_neox
 from planner.ingest.judged import (
+    ACCELERATE,
     SOURCES,
     JudgedLaunch,
     LaunchInput,
@@ -159,6 +160,7 @@ def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
         ),
         lambda: with_groups(deepspeed.stated_layout(launch, facts), sharded),
         deepspeed.degrees_of(launch, facts),
+        ACCELERATE if sharded else "",
     )
     length = _sequence_note(judged, "--seq-length", stated=launch.arguments.has("--seq-length"))
     ignored = [f"DeepSpeed ignores the key {name} without a word" for name in launch.unread]
@@ -236,9 +238,14 @@ def _stated(
     faults: Sequence[Fault],
     read: Callable[[], StatedLayout],
     degrees: Proposal,
+    runs: str = "",
 ) -> JudgedLaunch:
-    """Judge a launch that states a layout: by each of its grids, or by its bare degrees where it states none."""
-    source = SOURCES[given.framework]
+    """Judge a launch that states a layout: by each of its grids, or by its bare degrees where it states none.
+
+    ``runs`` is who runs it, where that is not the framework whose rules judge it.
+    """
+    runs = runs or given.framework
+    source = SOURCES[runs]
     stated, told, unpriced = None, fault_violations(faults, source), ""
     found: tuple[Violation, ...] = ()
     proposal = replace(degrees, model=facts_of(model))
@@ -249,7 +256,7 @@ def _stated(
         except UnpricedError as error:
             found, unpriced = check(proposal, given.framework, given.version), str(error)
         except InputError as error:
-            found = check(proposal, given.framework, given.version) or (_unreadable(error, given.framework, source),)
+            found = check(proposal, given.framework, given.version) or (_unreadable(error, runs, source),)
     if stated is not None:
         proposals = stated.proposals(facts_of(model), given.world)
         proposal = proposals[0]
@@ -274,11 +281,11 @@ def _stated(
     )
 
 
-def _unreadable(error: InputError, framework: Framework, source: str) -> Violation:
+def _unreadable(error: InputError, runs: str, source: str) -> Violation:
     message = f"{error.where}: {error.what}" if error.where else error.what
     message += f"; allowed: {error.allowed}" if error.allowed else ""
     return Violation(
-        rule=no_layout_rule(framework),
+        rule=no_layout_rule(runs),
         message=message,
         values={"argument": error.where},
         found=Found.PARSE,

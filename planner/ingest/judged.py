@@ -1,6 +1,6 @@
 """What every reader of launches gives: the same facts, whatever the framework."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -19,7 +19,9 @@ from planner.rules.verdict import Violation
 
 ASSUMED_SEQ: Final = 4096
 """Tokens of a sequence of a launch that states none, unless its model has fewer positions."""
-SOURCES: Final = MappingProxyType(
+ACCELERATE: Final = "accelerate"
+"""Who runs a launch of PyTorch's own sharding: no framework that plans are made for, and so none of its rules."""
+SOURCES: Final[Mapping[str, str]] = MappingProxyType(
     {
         Framework.MEGATRON: "Megatron-LM arguments.py, parse_args and validate_args",
         Framework.BRIDGE: "Megatron-Bridge training/utils/omegaconf_utils.py: unknown keys are refused",
@@ -27,7 +29,7 @@ SOURCES: Final = MappingProxyType(
         Framework.TORCHTITAN: "torchtitan config/configs.py",
         Framework.DEEPSPEED: "DeepSpeed runtime/config.py",
         Framework.GALVATRON: "Galvatron core/runtime/hybrid_parallel_config.py",
-        Framework.NONE: "accelerate utils/dataclasses.py and parallelism_config.py",
+        ACCELERATE: "accelerate utils/dataclasses.py and parallelism_config.py",
     }
 )
 """Where each framework's own checks are written."""
@@ -134,9 +136,9 @@ class JudgedLaunch:
         return not self.violations
 
 
-def no_layout_rule(framework: Framework) -> str:
+def no_layout_rule(runs: str) -> str:
     """Name of the rule that a launch breaks which states no layout, such as one whose batch does not multiply out."""
-    return f"{framework}-launch"
+    return f"{runs}-launch"
 
 
 def assumed_seq(model: ModelSpec | None) -> int:

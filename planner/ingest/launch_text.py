@@ -4,7 +4,6 @@ Argument lists and shell scripts give arguments; YAML and TOML are written out a
 the same; JSON stays whole, for the frameworks that are configured by it.
 """
 
-import json
 import re
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,7 +14,14 @@ from typing import Any, Final
 
 from hardware.errors import InputError
 from hardware.text_file import is_file, read_text_file
-from planner.ingest.accelerate_settings import TRL_OPTION, is_accelerate, launcher_words, named_settings, settings_text
+from planner.ingest.accelerate_settings import (
+    TRL_OPTION,
+    AccelerateSettings,
+    is_accelerate,
+    launcher_words,
+    named_settings,
+    settings_of,
+)
 from planner.ingest.script_files import written_files
 from planner.ingest.settings_files import load_yaml, plain_value, toml_options, yaml_overrides
 from planner.ingest.shell_script import MOST_SCRIPT_BYTES, ShellCommand, ShellScript, read_script
@@ -58,8 +64,8 @@ class LaunchText:
         As behind the training program.
     config : str
         JSON text; empty when there is none.
-    accelerate : str
-        Settings of ``accelerate launch`` as JSON; empty where it is not the launcher, or states none.
+    accelerate : AccelerateSettings or None
+        Settings of ``accelerate launch``; None where it is not the launcher, or states none.
     environment : mapping of str to str, or None
         What a script sets; None where no script was given.
     world : int
@@ -76,7 +82,7 @@ class LaunchText:
 
     arguments: tuple[str, ...]
     config: str = ""
-    accelerate: str = ""
+    accelerate: AccelerateSettings | None = None
     environment: Mapping[str, str] | None = None
     world: int = 0
     recipe: str = ""
@@ -163,8 +169,8 @@ def _shell(text: str, path: Path) -> LaunchText:
     found, rivals = training_command(script, path)
     command = found.command
     launcher = launcher_words(command.words, found.arguments)
-    accelerate = settings_text(_launcher_file(launcher, path), launcher) if launcher else ""
-    arguments, settings = _with_settings(found.arguments, path, any_trainer=bool(accelerate))
+    accelerate = settings_of(_launcher_file(launcher, path), launcher) if launcher else None
+    arguments, settings = _with_settings(found.arguments, path, any_trainer=accelerate is not None)
     arguments = _with_fsdp_file(arguments, path)
     full = replace(command, words=(*command.words, *arguments))
     unresolved = [name for name in command.unresolved if any(name in word for word in command.words)]
@@ -174,11 +180,11 @@ def _shell(text: str, path: Path) -> LaunchText:
         arguments=arguments,
         unresolved=tuple(dict.fromkeys(unresolved)),
         config=_named_json(full, path, written_files(script, path.parent), settings)
-        or _json_beside(_file_of_plugin(accelerate), path),
+        or _json_beside(accelerate.plugin_file if accelerate else "", path),
         accelerate=accelerate,
         program=found.program,
         environment=command.environment,
-        world=_world(command, script) or _processes(accelerate),
+        world=_world(command, script) or (accelerate.processes if accelerate else 0),
         notes=(*rivals, *([told] if named else []), *_undecided(script)),
     )
 
@@ -280,9 +286,9 @@ def _with_fsdp_file(words: tuple[str, ...], path: Path) -> tuple[str, ...]:
 
 def _by_accelerate(content: Any, path: Path) -> LaunchText:
     """A configuration of accelerate alone: the trainer's options come behind it."""
-    told = settings_text(content, ())
-    config = _json_beside(_file_of_plugin(told), path)
-    return LaunchText(arguments=(), config=config, accelerate=told, world=_processes(told))
+    told = settings_of(content, ())
+    config = _json_beside(told.plugin_file if told else "", path)
+    return LaunchText(arguments=(), config=config, accelerate=told, world=told.processes if told else 0)
 
 
 def _launcher_file(words: Sequence[str], path: Path) -> Mapping[str, Any]:
@@ -305,18 +311,6 @@ def _launcher_file(words: Sequence[str], path: Path) -> Mapping[str, Any]:
         allowed = "a YAML file with distributed_type, beside the launch"
         raise InputError(f"{named.replace(BLANK, ' ')} {what}", allowed=allowed, where=str(path))
     return dict(content) if isinstance(content, dict) else {}
-
-
-def _file_of_plugin(settings: str) -> str:
-    """The file of DeepSpeed's that settings of accelerate name."""
-    section = json.loads(settings or "{}").get("deepspeed_config")
-    return str(section.get("deepspeed_config_file") or "") if isinstance(section, dict) else ""
-
-
-def _processes(settings: str) -> int:
-    """Processes that settings of accelerate start; 0 where they do not say, or say -1."""
-    told = str(json.loads(settings or "{}").get("num_processes", ""))
-    return int(told[:9]) if told.isdecimal() else 0
 
 
 def _with_settings(

@@ -15,6 +15,7 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import Final
 
+from hardware.errors import InputError
 from planner.rules.table import version_key
 
 MOST_INTEGER: Final = 10**12  # products of a few such numbers still fit into the columns of the rules
@@ -79,6 +80,18 @@ class Fault:
 def rest_stands(faults: Iterable[Fault]) -> bool:
     """Whether a launch can be judged beside its faults: all of them are arguments that are not known."""
     return all(fault.unknown for fault in faults)
+
+
+def refuse_faults(faults: Sequence[Fault], allowed: str) -> None:
+    """Refuse a launch with arguments that are wrong.
+
+    Raises
+    ------
+    InputError
+        Says all that is wrong, and what is allowed.
+    """
+    if faults:
+        raise InputError("; ".join(fault.message for fault in faults), allowed=allowed)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,7 +43,7 @@ def refuse_other_framework(given: LaunchInput) -> None:
         Names the framework whose words they are.
     """
     program = given.text.program
-    if program in trainer_table() and given.framework is not Framework.DEEPSPEED and not given.text.accelerate:
+    if program in trainer_table() and given.framework is not Framework.DEEPSPEED and given.text.accelerate is None:
         raise InputError(
             f"this is a launch of {program}, which trains on DeepSpeed", allowed=f"--framework {Framework.DEEPSPEED}"
         )

@@ -15,7 +15,7 @@ from typing import Final
 from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, TITAN_SELECTIVE, Layout, Strategy
 from costmodels.pipeline.schedules import Schedule, positions
 from hardware.errors import InputError
-from planner.ingest.options import Arguments, Fault, Option, read_arguments, rest_stands
+from planner.ingest.options import Arguments, Fault, Option, read_arguments, refuse_faults, rest_stands
 from planner.ingest.plain_layout import StatedLayout, UnpricedError, has_replicas, refuse_illegal, uniform_stages
 from planner.ingest.torchtitan_models import defaults_of, entry_of
 from planner.ingest.torchtitan_words import (
@@ -31,6 +31,7 @@ from planner.layouts.splits import even_chunks
 from planner.request import Framework
 from planner.rules.proposal import ModelFacts, Proposal, Split, Switches, replicas_of
 
+_OPTIONS: Final = "options of torchtitan 0.3"
 _SCHEDULES: Final = MappingProxyType(
     {
         "1f1b": Schedule.ONE_F_ONE_B,
@@ -201,6 +202,7 @@ def layout_of(launch: TitanLaunch, model: ModelFacts) -> Layout:
     InputError
         An argument is not understood, or the launch breaks a rule.
     """
+    refuse_faults(launch.arguments.faults, _OPTIONS)
     stated = stated_layout(launch, model)
     return refuse_illegal(stated, model, world=launch.world, framework=Framework.TORCHTITAN)
 
@@ -214,8 +216,7 @@ def stated_layout(launch: TitanLaunch, model: ModelFacts) -> StatedLayout:
         An argument is not understood, or the batch does not divide.
     """
     read = launch.arguments
-    if not rest_stands(read.faults):
-        raise InputError("; ".join(fault.message for fault in read.faults), allowed="options of torchtitan 0.3")
+    refuse_faults(() if rest_stands(read.faults) else read.faults, _OPTIONS)
     strategy = _strategy(launch, model)
     pp = read.number(_P + "pipeline_parallel_degree", 1)
     split = _split(read, model, pp)

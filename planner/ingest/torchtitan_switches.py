@@ -5,7 +5,6 @@ References
 torchtitan 0.3.0: ``config/configs.py`` (CompileConfig), ``trainer.py``.
 """
 
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -74,20 +73,26 @@ def switch_violations(launch: TitanLaunch, checkpoint: str, model: ModelFacts) -
 
 
 def _of_split_backward(schedule: str, *, compiled: bool, checkpoint: str) -> list[Violation]:
-    """What does not go with backward passes in two halves.
+    """What does not go with backward passes in two halves, as the rules of plans say it, with the options of a launch.
 
-    Of checkpointing the rules say it where a launch has a layout.
+    Of checkpointing the rules say it themselves where a launch has a layout.
     """
-    what = f"{schedule} splits the backward pass"
-    found = []
-    if compiled:
-        found.append(_refused(f"{what}, which a compiled model cannot", UNCOMPILED, "torchtitan-split-compiled"))
-    if checkpoint == "selective" and schedule.lower() in _UNPRICED:
-        option = f"{CHECKPOINT}none or {CHECKPOINT}full"
-        words = f"{what}, which selective checkpointing cannot"
-        found.append(_refused(words, option, "torchtitan-split-recompute"))
-    sources = {rule.id: rule.source for rule in all_rules()}
-    return [replace(one, found=Found.FORWARD, source=sources[one.rule]) for one in found]
+    selective = checkpoint == "selective" and schedule.lower() in _UNPRICED
+    broken = {
+        "torchtitan-split-compiled": UNCOMPILED if compiled else "",
+        "torchtitan-split-recompute": f"{CHECKPOINT}none or {CHECKPOINT}full" if selective else "",
+    }
+    return [
+        Violation(
+            rule=rule.id,
+            message=f"{rule.message} ({schedule}); allowed: {broken[rule.id]}",
+            values={"argument": broken[rule.id]},
+            found=rule.found,
+            source=rule.source,
+        )
+        for rule in all_rules()
+        if broken.get(rule.id)
+    ]
 
 
 def _dense_grid(launch: TitanLaunch, model: ModelFacts, ep: int) -> tuple[Violation, ...]:

@@ -10,12 +10,12 @@ Hugging Face Transformers 5.12 ``training_args.py`` (``_process_fsdp_args``, ``_
 (``check_tensor_parallel_size_update_ds_json``, tied embeddings: pull request 2999).
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
+from planner.ingest.accelerate_settings import AccelerateSettings
 from planner.ingest.launch_text import LaunchText
 from planner.ingest.options import Fault, whole
 from planner.ingest.trainer_words import told_options, trains
@@ -51,10 +51,11 @@ def with_own_sharding(text: LaunchText, world: int) -> LaunchText:
     if text.config or text.accelerate or named_config(text) or not trains(text.program, told):
         return text
     section = _section(told)
-    settings: dict[str, Any] = {"distributed_type": "MULTI_GPU" if section is None else "FSDP"}
+    kind = "MULTI_GPU" if section is None else "FSDP"
+    settings: dict[str, Any] = {"distributed_type": kind}
     if section is not None:
         settings |= {"fsdp_config": section, **_grid(told, world)}
-    return replace(text, accelerate=json.dumps(settings))
+    return replace(text, accelerate=AccelerateSettings(distribution=kind, values=settings))
 
 
 def _section(told: Mapping[str, str]) -> Mapping[str, str] | None:
