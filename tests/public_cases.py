@@ -50,6 +50,7 @@ COLUMNS = {
     "dispatcher": "moe_dispatcher",
     "overlap": "overlap",
     "routing": "token_routing",
+    "intra_node": "intra_node",
     "network_gbps": "scaleout_gbps_per_node",
     "cuda_graphs": "cuda_graphs",
     "notes": "notes",

@@ -2,6 +2,7 @@
 
 References
 ----------
+DeepSpeed pull requests 8167 and 8168: tensor parallelism of its own under ZeRO-3, since 0.19.4.
 DeepSpeed 0.19: ``runtime/config.py`` (keys that were removed, ``_do_error_check``), ``runtime/config_utils.py``
 ("auto" stands for the default), ``runtime/zero/config.py``, ``runtime/zero/offload_config.py``,
 ``runtime/precision_config.py``.
@@ -19,6 +20,7 @@ from planner.ingest.options import Fault, near_key
 
 ZERO: Final = "zero_optimization"
 MOST_STAGE: Final = 3
+_AUTOTP_SHARDED: Final = (0, 19, 4)
 _AUTO: Final = "auto"
 _STRICT: Final = "strict "
 _DEVICES: Final = ("none", "cpu", "nvme")
@@ -100,6 +102,31 @@ def config_faults(config: Mapping[str, Any]) -> tuple[Fault, ...]:
     for name in (ZERO, "bf16", "fp16"):
         found += _section_faults(config, name)
     return (*found, *_conflicts(config))
+
+
+def faults_of_version(config: Mapping[str, Any], version: str) -> tuple[Fault, ...]:
+    """What releases of DeepSpeed before the newest refuse in a configuration that the newest takes.
+
+    Parameters
+    ----------
+    config : mapping
+        The decoded JSON.
+    version : str
+        Release, whose last number may be left out: then it is the last of its kind.
+    """
+    degree = section_of(config, "tensor_parallel").get("autotp_size", 1)
+    many = isinstance(degree, int) and degree > 1
+    if not many or stage_of(config) < MOST_STAGE or _release(version) >= _AUTOTP_SHARDED:
+        return ()
+    told = f"autotp_size {degree} with ZeRO stage {MOST_STAGE} on DeepSpeed {version}"
+    since = ".".join(map(str, _AUTOTP_SHARDED))
+    allowed = f"ZeRO 0 to 2, autotp_size 1, or DeepSpeed {since} and later"
+    return (_fault("tensor_parallel.autotp_size", f"{told}; allowed: {allowed}", "autotp-zero3"),)
+
+
+def _release(version: str) -> tuple[float, ...]:
+    numbers = tuple(float(part) for part in version.split(".")[:3] if part.isdecimal())
+    return (*numbers, math.inf) if len(numbers) < 3 else numbers
 
 
 def _fault(argument: str, message: str, kind: str = "value") -> Fault:

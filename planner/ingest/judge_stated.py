@@ -15,7 +15,7 @@ from planner.ingest import deepspeed, galvatron, torchtitan, torchtitan_switches
 from planner.ingest.accelerate import Accelerated, Engine, accelerated, refused, with_accelerate
 from planner.ingest.accelerate_answer import by_accelerate, with_groups
 from planner.ingest.adapters import of_trainer
-from planner.ingest.deepspeed_sections import key_table
+from planner.ingest.deepspeed_sections import faults_of_version, key_table
 from planner.ingest.deepspeed_words import of_neox
 from planner.ingest.judged import (
     ACCELERATE,
@@ -157,6 +157,7 @@ def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
         (
             *tied_over_tensors(given.text.arguments, tied=model.tied_embeddings),
             *refused(plugin, launch.arguments.faults),
+            *faults_of_version(launch.config, given.version),
         ),
         lambda: with_groups(deepspeed.stated_layout(launch, facts), sharded),
         deepspeed.degrees_of(launch, facts),
