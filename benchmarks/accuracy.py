@@ -21,8 +21,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+from evidence import priced
 
 from planner.evidence.measured import MeasuredRun
+from planner.evidence.nearness import evidence_for
 from planner.evidence.ranking import Ranking, ranking_of
 from planner.evidence.validate import Prediction, validate
 from planner.report.validation import kind
@@ -32,6 +34,7 @@ LEAST_ROWS = 3
 LEAST_GROUP = 5
 WORST = 10
 MOST_OF_A_STUDY = 2
+OTHERS = Path(__file__).parents[1] / "tests" / "reference" / "other_stacks.csv"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,8 +259,32 @@ def worst_lines(pairs: Sequence[tuple[Prediction, float]], reasons: dict[str, st
     return [*lines, ""]
 
 
+def other_lines(predictions: Iterable[Prediction]) -> list[str]:
+    """Errors by software on stacks that the reference runs lack, and the share inside the stated interval."""
+    groups: dict[str, list[tuple[float, bool, bool]]] = defaultdict(list)
+    for prediction, ratio in timed(predictions):
+        told = evidence_for(*priced(prediction), prediction.step_time_s or 0.0, prediction.peak_mem_bytes or 0.0)
+        found = (abs(ratio - 1.0), told.low_s <= prediction.run.step_time_s <= told.high_s)
+        for name in ("all", prediction.run.text("framework")):
+            groups[name].append((*found, bool(prediction.run.text("fitted"))))
+    lines = [
+        "| software | runs | mean error | median | inside the interval | mean error where nothing was fitted |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, found in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])):
+        sizes, inside, fitted = (np.array(values) for values in zip(*found, strict=True))
+        held_out = f"{_percent(sizes[~fitted].mean())} of {(~fitted).sum()}" if not fitted.all() else ""
+        shares = " | ".join(_percent(value) for value in (sizes.mean(), np.median(sizes), inside.mean()))
+        lines.append(f"| {name} | {len(found)} | {shares} | {held_out} |")
+    return [*lines, ""]
+
+
 def page(
-    predictions: Sequence[Prediction], groups: Path | None, reasons: dict[str, str], orderings: Path | None = None
+    predictions: Sequence[Prediction],
+    groups: Path | None,
+    reasons: dict[str, str],
+    orderings: Path | None = None,
+    others: Path | None = None,
 ) -> str:
     """Return the whole page as Markdown."""
     pairs = timed(predictions)
@@ -281,6 +308,8 @@ def page(
         "",
         *worst_lines(scored, reasons),
     ]
+    if others is not None:
+        parts += ["## Software and hardware that the runs above lack", "", *other_lines(validate([others]))]
     if groups is not None:
         parts += ["## Ranking", "", *ranking_lines(rankings(predictions, groups))]
     if orderings is not None:
@@ -297,11 +326,12 @@ def main() -> None:
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--groups", type=Path)
     parser.add_argument("--orderings", type=Path)
+    parser.add_argument("--others", type=Path, default=OTHERS, help="runs of stacks that the first tables lack")
     parser.add_argument("--reasons", type=Path, default=Path(__file__).with_name("accuracy_reasons.toml"))
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     reasons = tomllib.loads(options.reasons.read_text(encoding="utf-8")) if options.reasons.is_file() else {}
-    text = page(validate(options.runs), options.groups, reasons, options.orderings)
+    text = page(validate(options.runs), options.groups, reasons, options.orderings, options.others)
     if options.out:
         options.out.write_text(text, encoding="utf-8")
     else:

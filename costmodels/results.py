@@ -115,7 +115,8 @@ class Evidence:
     Four of five runs like it take ``low_s`` to ``high_s`` [s], and their fullest GPU holds ``low_peak_bytes`` to
     ``high_peak_bytes`` [bytes], zero where a report says nothing of it. ``profile`` is the file of the machine's
     profile that the prediction was made with; empty without one. ``unmeasured`` names the accelerator when no run on it
-    was measured; empty when one was.
+    was measured; empty when one was. ``few_runs`` says how many runs of such software on such parts were measured when
+    those are too few to know its error; empty when they are not.
     """
 
     label: str
@@ -126,6 +127,7 @@ class Evidence:
     high_peak_bytes: float = 0.0
     profile: str = ""
     unmeasured: str = ""
+    few_runs: str = ""
 
 
 def heaviest(memory: Sequence[MemoryUse]) -> MemoryUse:

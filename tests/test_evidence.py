@@ -10,6 +10,7 @@ from costmodels.profile import UNCHANGED
 from hardware import catalog
 from planner.evidence.nearness import (
     COVERAGE,
+    ENOUGH,
     KIN,
     PEAK_MEMORY,
     SIMILAR,
@@ -21,6 +22,7 @@ from planner.evidence.nearness import (
     log_interval,
     shipped_runs,
     traits_of,
+    widened,
 )
 from planner.layouts.explicit import ExplicitLayout, layout_of
 from planner.planning import estimate, pricings_of
@@ -135,42 +137,70 @@ def test_intervals_scale_with_the_prediction():
     assert traits_of(pricing, layout).generation == "hopper"
 
 
-@pytest.mark.parametrize("quantity", [STEP_TIME, PEAK_MEMORY], ids=lambda quantity: quantity.column)
-def test_four_of_five_runs_of_a_study_left_out_fall_inside(quantity):
-    table = shipped_runs(quantity)
-    shares = {}
-    for study in sorted(set(table.study)):
-        rows = np.flatnonzero(table.study == study)
-        rows = rows[np.unique(np.linspace(0, len(rows) - 1, min(12, len(rows))).round().astype(int))]
-        inside = []
-        for row in rows:
-            distance = np.where(table.study == study, np.inf, distances(table, traits_of_row(row, table)))
-            low, high = log_interval(table, distance, quantity)
-            inside.append(low <= table.log_ratio[row] <= high)
-        shares[study] = np.mean(inside)
-    assert abs(np.mean(list(shares.values())) - COVERAGE) < 0.08
+def inside(table, quantity, row, column):
+    """Whether a run is inside what others say of it, and whether they hold enough runs of its kind."""
+    traits = traits_of_row(row, table)
+    left_out = table.study == table.study[row]
+    if column != "study":
+        left_out |= table.texts[column] == table.texts[column][row]
+    distance = np.where(left_out, np.inf, distances(table, traits))
+    low, high = log_interval(table, distance, widened(quantity, table, distance, traits))
+    alike = np.all([table.texts[name] == table.texts[name][row] for name in quantity.kind], axis=0)
+    return low <= table.log_ratio[row] <= high, (alike & ~left_out).sum() >= ENOUGH
 
 
-@pytest.mark.parametrize("column", ["hardware", "generation"])
-@pytest.mark.parametrize("quantity", [STEP_TIME, PEAK_MEMORY], ids=lambda quantity: quantity.column)
-def test_four_of_five_runs_on_a_part_left_out_fall_inside(quantity, column):
+def shares_of(quantity, column):
+    """Share of runs inside with each study or part left out: of kinds that others measured, and of others."""
     table = shipped_runs(quantity)
-    wide = replace(quantity, widening=quantity.widening_elsewhere)
-    narrow_shares, shares = [], []
-    for name in sorted(set(table.texts[column])):
-        rows = np.flatnonzero(table.texts[column] == name)
+    names = table.study if column == "study" else table.texts[column]
+    known, unknown = [], []
+    for name in sorted(set(names)):
+        rows = np.flatnonzero(names == name)
         rows = rows[np.unique(np.linspace(0, len(rows) - 1, min(12, len(rows))).round().astype(int))]
-        inside = []
-        for row in rows:
-            left_out = (table.texts[column] == name) | (table.study == table.study[row])
-            distance = np.where(left_out, np.inf, distances(table, traits_of_row(row, table)))
-            ends = [log_interval(table, distance, each) for each in (quantity, wide)]
-            inside.append([low <= table.log_ratio[row] <= high for low, high in ends])
-        narrow, share = np.mean(inside, axis=0)
-        narrow_shares.append(narrow)
-        shares.append(share)
-    assert abs(np.mean(shares) - COVERAGE) < 0.08
-    assert np.mean(narrow_shares) < np.mean(shares)
+        found = [inside(table, quantity, row, column) for row in rows]
+        for enough in (True, False):
+            some = [within for within, measured in found if measured == enough]
+            if some:
+                (known if enough else unknown).append(np.mean(some))
+    return known, unknown
+
+
+@pytest.mark.parametrize("column", ["study", "hardware"])
+@pytest.mark.parametrize("quantity", [STEP_TIME, PEAK_MEMORY], ids=lambda quantity: quantity.column)
+def test_four_of_five_runs_left_out_fall_inside_where_others_measured_their_kind(quantity, column):
+    known, unknown = shares_of(quantity, column)
+    assert len(known) >= 8
+    assert abs(np.mean(known) - COVERAGE) < 0.08
+    assert np.mean(unknown) > COVERAGE
+
+
+def test_a_kind_of_stack_that_nobody_measured_has_wider_ranges_the_fewer_runs_there_are_of_it():
+    request = asked()
+    layout = layout_of(request, ExplicitLayout(tp=4, pp=4))
+    traits = traits_of(pricings_of(request)[0], layout)
+    for quantity in (STEP_TIME, PEAK_MEMORY):
+        table = shipped_runs(quantity)
+        distance = distances(table, traits)
+        assert widened(quantity, table, distance, traits) == quantity
+        strange = replace(traits, framework="of-nobody")
+        assert widened(quantity, table, distance, strange).widening == quantity.widening_unlike
+        alike = np.flatnonzero(np.all([table.texts[name] == getattr(traits, name) for name in quantity.kind], axis=0))
+        on_part = alike[table.texts["hardware"][alike] == traits.hardware]
+        few = np.full(len(table), np.inf)
+        few[on_part[:4]] = 1.0
+        between = 0.4 * quantity.widening + 0.6 * quantity.widening_unlike
+        assert widened(quantity, table, few, traits).widening == pytest.approx(between)
+
+
+def test_software_that_nobody_measured_on_such_a_part_is_said_and_is_never_called_measured():
+    ranked = {}
+    for gpus in ("dgx-h100:8", "dgx-a100-80gb:8"):
+        request = asked(cluster=gpus, framework="torchtitan")
+        ranked[gpus] = estimate(request, layout_of(request, ExplicitLayout(tp=8, pp=1, zero=3))).evidence
+    many, few = ranked.values()
+    assert (many.few_runs, few.few_runs) == ("", "6 runs of torchtitan with dense models on ampere")
+    assert few.label == "near"
+    assert "measured: 6 runs of torchtitan with dense models on ampere, hence wide ranges" in nearness(few)
 
 
 def test_the_interval_of_a_profile_widens_to_that_of_published_runs_as_its_own_runs_are_less_alike():

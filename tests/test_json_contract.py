@@ -100,7 +100,7 @@ LAYOUT = {
     "traffic": TRAFFIC,
     "evidence": {
         "label": str, "nearest": str, "low_s": float, "high_s": float, "low_peak_gib": float, "high_peak_gib": float,
-        "profile": str, "unmeasured": str,
+        "profile": str, "unmeasured": str, "few_runs": str,
     },
 }  # fmt: skip
 HEADING = {"schema": int, "planner": str}

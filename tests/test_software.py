@@ -121,6 +121,8 @@ def test_unknown_frameworks_fall_back_and_say_so() -> None:
         (RunText(framework="torchtune", notes="torch.compile, packed"), "compiled", True),
         (RunText(framework="torchtitan", notes="torch.compile off"), "compiled", False),
         (RunText(framework="prime-rl", notes="FA3"), "attention_kernel", "cudnn"),
+        (RunText(framework="lit-gpt", notes="fused norms, fused SwiGLU"), "fused_norms", True),
+        (RunText(framework="lit-gpt", notes="fused norms, fused SwiGLU"), "fused_kernels", True),
         (RunText(framework="nanoGPT", notes="no FlashAttention"), "flash_attention", False),
         (RunText(framework="Megatron-LM Jan 2021 (before interleaving)"), "scatter_gather", False),
     ],

@@ -6,7 +6,8 @@ label.
 
     distance = sum of penalties for what differs + per-doubling penalties for sizes
     interval = [t / q90, t / q10] of the ratios of the nearest runs, few of each study, widened by one factor (of its
-               own for memory) so that four of five runs of a study that was left out fall inside
+               own for memory) so that four of five runs of a study that was left out fall inside; by larger ones
+               for a part that no run was measured on, and for software of which few runs on such parts were
 
 Under the profile of a machine the runs that it was fitted on decide: the half-width is the conformal 80 % bound of
 their leave-one-out errors, and it grows towards that of the published runs with the distance from the nearest of them.
@@ -28,6 +29,7 @@ from costmodels.pricing import Pricing
 from costmodels.results import Evidence
 from costmodels.table import Floats, Ints
 from costmodels.workload.counts import parameter_count
+from hardware.nouns import count
 from planner.layouts.grids import expert_count
 from planner.profile import FittedRun, MachineProfile
 from planner.traits import RunTraits, family_of
@@ -35,6 +37,7 @@ from planner.traits import RunTraits, family_of
 NEAREST: Final = 60  # runs that form the interval
 MOST_OF_A_STUDY: Final = 5  # of them
 NEAR: Final = 0.2  # distance at which a run counts half of one at no distance
+ENOUGH: Final = 10  # runs of a kind, from which on it counts as measured
 COVERAGE: Final = 0.8
 SIMILAR: Final = 0.35
 KIN: Final = 1.2
@@ -64,24 +67,45 @@ PER_DOUBLING: Final = (
 class Quantity:
     """What runs measure: its column of ``evidence.csv``, and how the interval of its errors is made.
 
-    ``widening`` is the factor on the log of both ends [1], fitted by ``benchmarks/evidence.py`` so that 80 % of the
-    runs of a left-out study fall inside their interval, every study counting alike; range: all runs of
-    ``evidence.csv``. ``widening_elsewhere`` [1] is the same for a part that no run was measured on: fitted with all
-    runs on the part left out too, every part counting alike (81 and 78 % inside; the generation left out: 81 and 81 %).
+    ``kind`` names the traits that make runs one kind of stack: what its errors have in common. The three widenings are
+    factors on the log of both ends [1]:
+
+    - ``widening``: of a kind with :data:`ENOUGH` runs. Fitted by ``benchmarks/evidence.py`` so that 80 % of the runs
+      of a left-out study whose kind others measured fall inside, every study counting alike (29 studies in time, 12 in
+      memory).
+    - ``widening_elsewhere``: the same for a part that no run was measured on (82 and 81 % of the runs of each of 12 and
+      10 left-out parts).
+    - ``widening_unlike``: of a kind that nobody measured. Presets and rates were found on the very studies of
+      ``evidence.csv``, so leaving a study out does not show what a stack errs by that none was found on: there 1.7 and
+      1.25 would do. Taken from 119 published steps of 14 stacks and 14 peaks of two of them, at their first prediction
+      (``tests/reference/other_stacks.csv``, docs/cost-models.md): range 2.5 to 3.5.
+
     ``least_log`` [1]: neither end is nearer to the middle.
     """
 
     column: str
+    kind: tuple[str, ...]
     widening: float
     widening_elsewhere: float
+    widening_unlike: float
     least_log: float
 
 
-STEP_TIME: Final = Quantity(  # least_log: what one layout varies between repeats
-    column="ratio", widening=1.25, widening_elsewhere=1.7, least_log=0.03
+STEP_TIME: Final = Quantity(
+    column="ratio",
+    kind=("framework", "generation", "moe"),
+    widening=1.15,
+    widening_elsewhere=1.4,
+    widening_unlike=3.0,
+    least_log=0.03,  # what one layout varies between repeats
 )
-PEAK_MEMORY: Final = Quantity(  # ... and between allocators
-    column="memory_ratio", widening=1.15, widening_elsewhere=1.4, least_log=0.02
+PEAK_MEMORY: Final = Quantity(
+    column="memory_ratio",
+    kind=("framework", "moe"),  # what a program keeps does not depend on the part that it runs on
+    widening=1.1,
+    widening_elsewhere=1.4,
+    widening_unlike=3.0,
+    least_log=0.02,  # what allocators differ by
 )
 
 
@@ -144,7 +168,8 @@ def evidence_for(
     Evidence
         ``measured``: runs of the same kind of machine, software and model exist; ``near``: some of these differ;
         ``extrapolated``: nothing like it was measured; ``calibrated``: the profile was fitted on runs like it. A part
-        that no run was measured on is at most ``near``, named, and has wider intervals.
+        that no run was measured on is at most ``near``, named, and has wider intervals; so is software of which fewer
+        than :data:`ENOUGH` runs on such parts with such models were measured.
     """
     traits = traits_of(pricing, layout)
     published = _published(traits, step_s, peak_bytes)
@@ -158,11 +183,13 @@ def _published(traits: RunTraits, step_s: float, peak_bytes: float) -> Evidence:
     table = shipped_runs(STEP_TIME)
     distance = distances(table, traits)
     nearest = int(distance.argmin())
-    low, high = log_interval(table, distance, _on_part(STEP_TIME, table, traits))
+    low, high = log_interval(table, distance, widened(STEP_TIME, table, distance, traits))
     held = shipped_runs(PEAK_MEMORY)
-    less, more = log_interval(held, distances(held, traits), _on_part(PEAK_MEMORY, held, traits))
-    known = _measured_on(table, traits)
-    measured = known and distance[nearest] <= SIMILAR
+    apart = distances(held, traits)
+    less, more = log_interval(held, apart, widened(PEAK_MEMORY, held, apart, traits))
+    known = bool(_alike(table, traits, ("hardware",)).any())
+    few = _few_runs(table, traits)
+    measured = known and not few and distance[nearest] <= SIMILAR
     label = "measured" if measured else "near" if distance[nearest] <= KIN else "extrapolated"
     return Evidence(
         label=label,
@@ -172,16 +199,48 @@ def _published(traits: RunTraits, step_s: float, peak_bytes: float) -> Evidence:
         low_peak_bytes=peak_bytes * float(np.exp(-more)),
         high_peak_bytes=peak_bytes * float(np.exp(-less)),
         unmeasured="" if known else traits.hardware,
+        few_runs=few,
     )
 
 
-def _measured_on(table: EvidenceTable, traits: RunTraits) -> bool:
-    return traits.hardware in table.texts["hardware"]
+def _few_runs(table: EvidenceTable, traits: RunTraits) -> str:
+    """Say how many runs of a kind of stack were measured, where they are too few to know its error; else empty."""
+    runs = int(_alike(table, traits, STEP_TIME.kind).sum())
+    if runs >= ENOUGH:
+        return ""
+    return f"{count(runs, 'run')} of {traits.framework} with {traits.moe} models on {traits.generation}"
 
 
-def _on_part(quantity: Quantity, table: EvidenceTable, traits: RunTraits) -> Quantity:
-    """Return a quantity with the widening for the part of a request."""
-    return quantity if _measured_on(table, traits) else replace(quantity, widening=quantity.widening_elsewhere)
+def _alike(table: EvidenceTable, traits: RunTraits, names: Sequence[str]) -> np.typing.NDArray[np.bool_]:
+    """Which runs have the same traits of some names as a request, shape (N,)."""
+    same: np.typing.NDArray[np.bool_] = np.all([table.texts[name] == getattr(traits, name) for name in names], axis=0)
+    return same
+
+
+def widened(quantity: Quantity, table: EvidenceTable, distance: Floats, traits: RunTraits) -> Quantity:
+    """Return a quantity with the widening of a request: by its part, and by how many runs of its kind were measured.
+
+    Parameters
+    ----------
+    quantity : Quantity
+        What the runs measured.
+    table : EvidenceTable
+        N runs.
+    distance : ndarray
+        Of each [1], shape (N,); infinite for runs that do not count.
+    traits : RunTraits
+        Of the request.
+
+    Returns
+    -------
+    Quantity
+        Between few runs and :data:`ENOUGH` the widening goes in proportion, so that one run more changes little.
+    """
+    counts = np.isfinite(distance)
+    on_part = bool((_alike(table, traits, ("hardware",)) & counts).any())
+    share = min(float((_alike(table, traits, quantity.kind) & counts).sum()) / ENOUGH, 1.0)
+    of_kind = quantity.widening if on_part else quantity.widening_elsewhere
+    return replace(quantity, widening=share * of_kind + (1.0 - share) * quantity.widening_unlike)
 
 
 def _calibrated(profile: MachineProfile, traits: RunTraits, step_s: float, published: Evidence) -> Evidence:
@@ -204,6 +263,7 @@ def _calibrated(profile: MachineProfile, traits: RunTraits, step_s: float, publi
         high_s=step_s * math.exp(half),
         profile=profile.name,
         unmeasured="" if near else published.unmeasured,
+        few_runs="" if near else published.few_runs,
     )
 
 

@@ -147,6 +147,7 @@ def _ranked(read: Fields, request: PlanRequest) -> RankedLayout:
             high_peak_bytes=evidence.number("high_peak_gib", default=0.0) * BYTES_PER_GIB,
             profile=evidence.text("profile", default=""),
             unmeasured=evidence.text("unmeasured", default=""),
+            few_runs=evidence.text("few_runs", default=""),
         ),
         why=read.text("why", default=""),
         choices=_choices(read, layout, request),

@@ -179,6 +179,7 @@ def _evidence(evidence: Evidence) -> Json:
         "high_peak_gib": gib(evidence.high_peak_bytes),
         "profile": evidence.profile,
         "unmeasured": evidence.unmeasured,
+        "few_runs": evidence.few_runs,
     }
 
 

@@ -141,6 +141,8 @@ def nearness(evidence: Evidence) -> str:
     words = _NEARNESS.get(evidence.label, evidence.label)
     if evidence.unmeasured:
         words = f"no run on {evidence.unmeasured} was measured, hence wide ranges; {words}"
+    elif evidence.few_runs:
+        words = f"measured: {evidence.few_runs}, hence wide ranges; {words}"
     name = evidence.nearest
     if name.count("(") > name.count(")"):  # a name that was cut inside its remark
         name = name[: name.rindex("(")].rstrip()
