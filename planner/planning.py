@@ -50,6 +50,7 @@ from planner.search.uniform import GRIDS_KEPT, UniformSearch
 
 MOST_STAGE_GPUS: Final = 64
 UNCONSTRAINED_LIMIT_S: Final = 5.0  # for a number that informs and decides nothing
+UNCONSTRAINED_LEAST_S: Final = 1.0  # it is not begun with less time left
 MOST_WANTED: Final = 320  # grids that a search with heat keeps
 PLACED_SHARE: Final = 0.85  # of the time until layouts are placed well; those left are placed roughly then
 LEAN_SHARE: Final = 0.2  # of the time for layouts without the nodes of slow devices
@@ -128,7 +129,7 @@ def _of_variants(request: PlanRequest, constants: Constants | None) -> PlanRepor
     report = merged(request, answers)
     if not report.layouts:
         first = request.of(request.variants[0])
-        why = explain_infeasible(first, pricings_of(first, constants), tallies[0])
+        why = explain_infeasible(first, pricings_of(first, constants), tallies[0], end_s)
         proof = _proof(tallies[0], (), time.monotonic() - started)
         return replace(report, search=proof, infeasible=why, notes=answers[0].report.notes)
     every = Tally(accepted=Verdict.FITS, wanted=request.top)
@@ -169,7 +170,7 @@ def _searched(
     if late(until_s):
         tally.cut[RANKS_CUT] += sum(layout not in placed or placed[layout].cut for layout in cool)
     ranked = _ranked(request, pricings, one_order_each(request, placed, kin))
-    infeasible = None if ranked or not before.explain else explain_infeasible(request, pricings, tally)
+    infeasible = None if ranked or not before.explain else explain_infeasible(request, pricings, tally, deadline)
     unconstrained_s = _unconstrained_s(request, pricings, ranked, deadline)
     report = PlanReport(
         request=request,
@@ -325,6 +326,8 @@ def _unconstrained_s(
     after a few seconds.
     """
     if not ranked or request.framework in PER_LAYER or len(pricings) > 1 or request.always_piped:
+        return 0.0
+    if late(deadline - UNCONSTRAINED_LEAST_S):
         return 0.0
     best = ranked[0]
     if best.layout.stages[0].gpus > MOST_STAGE_GPUS or not request.model.hidden:

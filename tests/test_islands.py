@@ -24,6 +24,7 @@ from planner.plan_report import PlanReport
 from planner.planning import pricings_of
 from planner.request import PlanRequest
 from planner.rules import legal_mask
+from planner.search.island_frontier import PRICED_FIRST, IslandFrontier, Shape
 from planner.search.island_rows import IslandRows
 from planner.search.islands import IslandSearch
 
@@ -95,8 +96,74 @@ def test_no_layout_over_the_islands_is_faster_than_its_bound(stage_gpus, model):
         cost = price_layout(pricings, layout)
         if fits(cost):
             assert bounds[order][row] <= cost.step.total_s * EXACT
+            assert rows.holds(order)[row]
 
     check()
+
+
+def frontier_on(model: str, every_nth: int) -> IslandFrontier:
+    """Strategies of some grids of each shape over the islands of the small request."""
+    request = request_on(model=model)
+    pricings = pricings_of(request)
+    shapes = []
+    for stage_gpus in (1, 2, 4):
+        stages = tuple(pricing.island.gpus // stage_gpus for pricing in pricings)
+        every = enumerate_grids(request, stage_gpus * sum(stages))
+        ok = legal_mask(request.framework, every.table, request.model, request.job).ok & (every.table.pp == sum(stages))
+        shapes.append(Shape(grids=every.take(np.flatnonzero(ok)[::every_nth]), stages=stages))
+    options = recompute_options("auto", request.framework, pricings[0])
+    return IslandFrontier(pricings, options, tuple(permutations(range(2))), shapes)
+
+
+@pytest.mark.parametrize(("model", "every_nth"), [("llama3_8b", 1), ("deepseek_v2_lite", 40)])
+def test_the_frontier_hands_out_every_strategy_that_may_fit_and_none_before_its_cheap_bound(model, every_nth):
+    """All of them with the bounds of all rows at once; what is left is never below the bound of what is left."""
+    frontier = frontier_on(model, every_nth)
+    handed, left_s = [], 0.0
+    while (entry := frontier.take(float("inf"), float("inf"))) is not None:
+        assert entry.bound_s >= left_s * (1.0 - 1e-12)
+        left_s = frontier.least_s
+        handed.append(entry.bound_s)
+    assert frontier.left == 0
+    rows = [
+        IslandRows(
+            pricings=frontier.pricings,
+            grids=expand(one.grids, frontier.options, np.ones((len(one.grids), len(frontier.options)), bool)).grids,
+            stages=one.stages,
+        )
+        for one in frontier.shapes
+    ]
+    every = np.concatenate([one.bound_s(order) for one in rows for order in frontier.orders])
+    np.testing.assert_allclose(sorted(handed), np.sort(every[np.isfinite(every)]), rtol=1e-9)
+
+
+def test_the_frontier_looks_no_further_than_the_limit_and_the_time():
+    frontier = frontier_on("llama3_8b", 1)
+    first = frontier.take(float("inf"), float("inf"))
+    assert frontier.take(0.5 * frontier.least_s, float("inf")) is None
+    assert frontier.take(float("inf"), float("-inf")) is None
+    assert frontier.take(float("inf"), float("inf")).bound_s >= min(first.bound_s, frontier.least_s)
+
+
+def test_a_first_layout_is_there_after_few_strategies(monkeypatch):
+    """Counted: the split of one is solved when the first block has been priced, not when all have."""
+    priced = []
+    whole = IslandRows.bound_s
+    monkeypatch.setattr(IslandRows, "bound_s", lambda rows, order: priced.append(len(rows.grids)) or whole(rows, order))
+    frontier = frontier_on("deepseek_v2_lite", 1)
+    assert frontier.take(float("inf"), float("inf")) is not None
+    assert sum(priced) <= 2 * PRICED_FIRST < 0.1 * frontier.left
+
+
+def test_islands_that_alone_hold_nothing_have_a_layout_however_short_the_time():
+    request = request_on()
+    small = replace(request, cluster=mixed(island_of("dgx-h100", 4, 24.0), island_of("dgx-a100", 4, 24.0)))
+    search = IslandSearch(small, pricings_of(small), [], float("-inf"))
+    (found,) = search.run()
+    assert fits(found.cost)
+    assert search.unreached > 0
+    whole = IslandSearch(small, pricings_of(small), [], float("inf"))
+    assert 0.0 < search.open_bound_s <= whole.run()[0].cost.step.total_s <= found.cost.step.total_s * EXACT
 
 
 def test_steps_of_rows_are_those_of_explicit_layouts():

@@ -172,7 +172,7 @@ def test_islands_that_are_not_searched_prove_nothing() -> None:
         inter_island_latency_s=1e-5,
     )
     request = replace(request, cluster=two)
-    search = IslandSearch(request, pricings_of(request), [], -inf)
+    search = IslandSearch(request, pricings_of(request), [1.0], -inf)
     assert search.run() == []
     assert search.open_bound_s == 0.0
     assert not plan(replace(request, time_limit_s=0.0)).search.proven_optimal

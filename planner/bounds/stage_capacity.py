@@ -109,6 +109,19 @@ def capacity_bound_s(pipelines: Pipelines, layers: Layers, known_s: Floats, limi
     return out
 
 
+def memory_holds(pipelines: Pipelines, layers: Layers) -> Bools:
+    """Whether the memory of some pipelines can hold all layers of one kind, however long that takes; shape (R,).
+
+    Parameters
+    ----------
+    pipelines : Pipelines
+        R candidates with equally many stages.
+    layers : Layers
+        All layers of one kind.
+    """
+    return _Stages.of(pipelines, layers).hold(np.full(len(pipelines.first_s), np.inf))
+
+
 def _of_one_depth(pipelines: Pipelines, layers: Layers, known_s: Floats, limit_s: float) -> Floats:
     """Bounds of candidates with equally many stages."""
     out = known_s.copy()

@@ -35,11 +35,14 @@ from planner.search.uniform import UniformSearch
 
 GIB: Final = 2.0**30
 FIRST_STEP: Final = 4  # the first step is this part of the nodes
-LOOK_LIMIT_S: Final = 20.0  # for looking for a change
+LOOK_LIMIT_S: Final = 20.0  # for looking for a change, within the time limit of the request
+LEAST_LOOK_S: Final = 0.5  # where the search has taken all of it
 STATES: Final = ("weights", "gradients", "optimizer")
 
 
-def explain_infeasible(request: PlanRequest, pricings: Sequence[Pricing], tally: Tally) -> Infeasibility:
+def explain_infeasible(
+    request: PlanRequest, pricings: Sequence[Pricing], tally: Tally, until_s: float = math.inf
+) -> Infeasibility:
     """Name what stood nearest to being feasible, and the first change after which a search finds a layout.
 
     Parameters
@@ -50,24 +53,29 @@ def explain_infeasible(request: PlanRequest, pricings: Sequence[Pricing], tally:
         One per island.
     tally : Tally
         The search's counts.
+    until_s : float, optional
+        When the time of the request ends, of ``time.monotonic``.
 
     Returns
     -------
     Infeasibility
         ``remedy`` is the changed request, when one was found.
     """
+    begun_s = time.monotonic()
     found = [entry for entry in (smallest_layout(request, pricing) for pricing in pricings) if entry is not None]
     near = min(found, key=lambda entry: entry.use.total_bytes / entry.use.usable_bytes, default=None)
     constraint = _memory(request, pricings, near) if near is not None else _rules(request, tally)
+    constraint = _cut(request, tally) + constraint
+    length_s = min(LOOK_LIMIT_S, max(LEAST_LOOK_S, until_s - begun_s))
     look = _Look(
-        deadline=time.monotonic() + LOOK_LIMIT_S,
+        deadline=begun_s + length_s,
         constants=_constants_by_part(pricings),
         states_bytes=states_bytes(request),
     )
     mended = look.nearest(request, near)
     if not mended:
         what = f"none found: {_tried(request)} did not help"
-        late = f" within {LOOK_LIMIT_S:g} s" if time.monotonic() > look.deadline else ""
+        late = f" within {length_s:.1f} s" if time.monotonic() > look.deadline else ""
         return Infeasibility(constraint=constraint, nearest_change=what + late)
     words = [f"{change.words}: {in_short(layout)} fits" for change, layout in mended]
     return Infeasibility(constraint=constraint, nearest_change="; or ".join(words), remedy=mended[0][0].request)
@@ -175,6 +183,12 @@ class _Look:
 
 def _constants_by_part(pricings: Sequence[Pricing]) -> Mapping[str, Constants]:
     return MappingProxyType({pricing.accelerator.name: pricing.constants for pricing in pricings})
+
+
+def _cut(request: PlanRequest, tally: Tally) -> str:
+    """That grids were left when the time ended, where some were; else nothing."""
+    left = sum(number for reason, number in tally.pruned.items() if "time limit" in reason)
+    return f"the time limit of {request.time_limit_s:g} s left {count(left, 'candidate')}; " if left else ""
 
 
 def _memory(request: PlanRequest, pricings: Sequence[Pricing], near: Smallest) -> str:

@@ -7,7 +7,7 @@ A stage works on all its chunks for every micro-batch, so its time is the sum ov
 With equal layers only the totals per stage matter: the problem is that of :mod:`planner.inter_op.stages`, solved
 exactly, and the totals are dealt to the chunks as evenly as their ends allow. With unlike layers the chunks' places
 matter: the split of least largest chunk (exact) is improved by moving layers between chunks, and compared with a bound
-that may put any layer on any stage.
+that may put any layer on any stage. Where it does not fit, splits that spread the memory are improved as well.
 """
 
 import math
@@ -15,10 +15,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from planner.inter_op.costs import NO_ENDS, Ends, LayerRun, Position, stage_costs_s
 from planner.inter_op.grid import Floats
-from planner.inter_op.objective import interleaved, one_f_one_b
+from planner.inter_op.objective import PipelineObjective, interleaved, one_f_one_b
 from planner.inter_op.stages import StageProblem, partition_stages
 
 Chunks = tuple[tuple[int, ...], ...]
@@ -144,22 +145,41 @@ class _Pricing:
 
     def stage_times_s(self, split: tuple[int, ...]) -> Floats | None:
         """Seconds per stage; None if a stage does not fit."""
-        ends = np.cumsum(split)
-        starts = ends - np.array(split)
-        order = np.arange(len(split))
+        return None if self.excess_bytes(split) > 0.0 else self._times_s(split)
+
+    def excess_bytes(self, split: tuple[int, ...]) -> float:
+        """What the stages hold beyond their limits, added up."""
+        starts, ends = _spans(split)
         weights = self.weights[starts, ends].reshape(self.shape).sum(axis=0)
         activations = self.activations[starts, ends].reshape(self.shape).sum(axis=0)
-        if (weights + self.in_flight * activations > self.limit).any():
-            return None
-        times: Floats = self.cost[order, starts, ends].reshape(self.shape).sum(axis=0)
+        return float(np.maximum(weights + self.in_flight * activations - self.limit, 0.0).sum())
+
+    def _times_s(self, split: tuple[int, ...]) -> Floats:
+        times: Floats = self.cost[np.arange(len(split)), *_spans(split)].reshape(self.shape).sum(axis=0)
         return times
 
     def key(self, split: tuple[int, ...]) -> tuple[float, float]:
-        """Objective of a split and, to tell apart splits with the same bottleneck, the sum of squares."""
-        times = self.stage_times_s(split)
-        if times is None:
-            return (math.inf, math.inf)
+        """Objective of a split and, to tell apart splits with the same bottleneck, the sum of squares.
+
+        Of a split that does not fit, infinity and by how much.
+        """
+        excess = self.excess_bytes(split)
+        if excess > 0.0:
+            return (math.inf, excess)
+        times = self._times_s(split)
         return (self.objective.step_s([float(t) for t in times]), float((times**2).sum()))
+
+    def by_memory(self) -> Floats:
+        """Bytes of every span on every position over its stage's limit for one chunk, shape (P, L + 1, L + 1)."""
+        held = self.weights + self.in_flight[:, None, None] * self.activations
+        share = held / np.maximum(self.limit, 1.0)[:, None, None]
+        return np.tile(share, (self.shape[0], 1, 1))
+
+
+def _spans(split: tuple[int, ...]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """First layer of each position, and the one behind its last."""
+    ends = np.cumsum(split)
+    return ends - np.array(split), ends
 
 
 def _unlike_layers(problem: ChunkProblem) -> ChunkPlan | None:
@@ -167,10 +187,16 @@ def _unlike_layers(problem: ChunkProblem) -> ChunkPlan | None:
     v = problem.chunks
     # In lockstep every slot takes the largest chunk's time: m v slots, and one fill of all chunks over v.
     lockstep = one_f_one_b(problem.micro_batches * v * v - v + 1)
-    start = partition_stages(StageProblem(cost_s=pricing.cost, objective=lockstep, min_layers=pricing.least)).best
+    start = _cheapest(pricing, pricing.cost, lockstep)
     if start is None:
         return None
-    split = _improve(pricing, start.split)
+    starts = [start]
+    if pricing.excess_bytes(start) > 0.0:  # it knows nothing of the memory
+        share = pricing.by_memory()
+        others = (_cheapest(pricing, share, lockstep), _cheapest(pricing, share**2, one_f_one_b(1)))
+        starts += [other for other in others if other is not None]
+    splits = [_improve(pricing, start) for start in starts]
+    split = min(splits, key=pricing.key)
     step_s = pricing.key(split)[0]
     times = pricing.stage_times_s(split)
     if times is None:
@@ -179,6 +205,12 @@ def _unlike_layers(problem: ChunkProblem) -> ChunkPlan | None:
     layers = tuple(tuple(split[c * pp + p] for c in range(v)) for p in range(pp))
     bound_s = min(step_s, _bound_s(problem, pricing))
     return ChunkPlan(layers=layers, step_s=step_s, stage_times_s=tuple(float(t) for t in times), bound_s=bound_s)
+
+
+def _cheapest(pricing: _Pricing, cost: Floats, objective: PipelineObjective) -> tuple[int, ...] | None:
+    """The split of least cost over the chunks; None where none has a finite one."""
+    best = partition_stages(StageProblem(cost_s=cost, objective=objective, min_layers=pricing.least)).best
+    return None if best is None else best.split
 
 
 def _neighbours(split: tuple[int, ...], least: tuple[int, ...]) -> Iterator[tuple[int, ...]]:

@@ -14,11 +14,11 @@ from costmodels.pipeline.schedules import PipelineSpec
 from costmodels.positions import Contents, part_counts
 from costmodels.pricing import Pricing
 from costmodels.results import Verdict
-from costmodels.step import price_steps
-from costmodels.table import Floats, Ints
+from costmodels.step import price_steps, stage_work, staircase_bound_s
+from costmodels.table import Bools, Floats, Ints
 from planner.bounds.memory import Flight, stage_room
-from planner.bounds.stage_capacity import Layers, Pipelines, capacity_bound_s
-from planner.bounds.step_time import part_seconds, part_work, with_jitter_s
+from planner.bounds.stage_capacity import Layers, Pipelines, capacity_bound_s, memory_holds
+from planner.bounds.step_time import Work, part_seconds, part_work, with_jitter_s
 from planner.layouts.build import schedule_of
 from planner.layouts.grids import Grids
 from planner.search.stage_table import PartSizes, part_sizes
@@ -59,8 +59,13 @@ class IslandRows:
         """Sizes of the model's parts under a row on every island."""
         return tuple(part_sizes(cost, self._memory, row) for cost in self._costs)
 
-    def step_s(self, row: int, hosts: Sequence[int], chunks: Sequence[Sequence[int]]) -> float:
-        """Step time of a row whose stages lie on islands ``hosts`` and hold ``chunks``, as a full price has it."""
+    def step_s(
+        self, row: int, hosts: Sequence[int], chunks: Sequence[Sequence[int]], limit_s: float = float("inf")
+    ) -> float:
+        """Step time of a row whose stages lie on islands ``hosts`` and hold ``chunks``, as a full price has it.
+
+        Infinite where a bound on it exceeds ``limit_s``.
+        """
         pp, vpp = len(hosts), len(chunks[0])
         spec = PipelineSpec(
             schedule=schedule_of(pp, vpp), pp=pp, vpp=vpp, num_microbatches=int(self.grids.num_microbatches[row])
@@ -72,7 +77,22 @@ class IslandRows:
             counts=part_counts(self.pricings[0].model, layers)[None, :, None, :],
             islands=tuple(hosts),
         )
-        return float(price_steps(self.pricings, self._costs, contents).total_s[0])
+        work = stage_work(self._costs, contents)
+        if staircase_bound_s(work, spec)[0] > limit_s:
+            return float("inf")
+        return float(price_steps(self.pricings, self._costs, contents, work).total_s[0])
+
+    def holds(self, order: Sequence[int]) -> Bools:
+        """Whether the memory of the islands in an order may hold the layers of every row, shape (R,)."""
+        hosts, count = np.array(self.hosts(order)), len(self.grids)
+        free = np.zeros(count)
+        model = self.pricings[0].model
+        counts = part_weights(self.pricings[0])[: len(model.kinds())].astype(int).tolist()
+        work = Work(
+            total_s=free, first_s=free, last_s=free, layer_s=np.zeros((len(counts), count)), counts=tuple(counts)
+        )
+        pipelines, kinds = self._pipelines(hosts, [work] * len(self.pricings))
+        return np.asarray(np.all([memory_holds(pipelines, layers) for layers in kinds], axis=0))
 
     def bound_s(self, order: Sequence[int]) -> Floats:
         """Least time of any layout of every row with its islands in an order; infinite where none can fit; shape (R,).
@@ -86,7 +106,7 @@ class IslandRows:
         ``T >= (m W + sum d_s / w_s) / sum 1 / w_s``.
         """
         hosts = np.array(self.hosts(order))
-        pipelines, kinds = self._pipelines(hosts)
+        pipelines, kinds = self._pipelines(hosts, self._works)
         m = self.grids.num_microbatches
         ratio = self._ratios[:, hosts]
         between = np.cumsum(pipelines.shortest_s, axis=1) - pipelines.shortest_s - pipelines.shortest_s[:, :1]
@@ -122,10 +142,15 @@ class IslandRows:
         ratios = [(part_seconds(cost) / first).min(axis=0, where=first > 1e-12, initial=np.inf) for cost in self._costs]
         return np.stack(ratios, axis=1)
 
-    def _pipelines(self, hosts: Ints) -> tuple[Pipelines, tuple[Layers, ...]]:
-        """Rows as pipelines whose stages lie on islands ``hosts``, and the layers of every kind."""
+    @cached_property
+    def _works(self) -> tuple[Work, ...]:
+        """Work of every row on every island."""
         names, weights = part_names(self.pricings[0]), part_weights(self.pricings[0])
-        works = [part_work(names, part_seconds(cost), weights) for cost in self._costs]
+        return tuple(part_work(names, part_seconds(cost), weights) for cost in self._costs)
+
+    def _pipelines(self, hosts: Ints, works: Sequence[Work]) -> tuple[Pipelines, tuple[Layers, ...]]:
+        """Rows as pipelines whose stages lie on islands ``hosts``, and the layers of every kind."""
+        names = part_names(self.pricings[0])
         flight = Flight(np.full(len(self.grids), len(hosts)), self.grids.num_microbatches, chunked=False)
         in_flight = np.minimum(self.grids.num_microbatches, len(hosts))
         rooms = [stage_room(pricing, self._memory, names, Verdict.FITS, in_flight) for pricing in self.pricings]

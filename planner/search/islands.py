@@ -1,12 +1,14 @@
 """Layouts over islands of unlike machines: each stage on one island, the layers split by the islands' speeds.
 
 All stages have the same number of GPUs and the same strategy (what Megatron-like frameworks can launch); an island
-takes as many stages as its GPUs allow. Every grid is bounded for every order of the islands; in the order of these
-bounds the split of the layers is solved, with one chunk per stage and with several, until the next bound is too slow.
+takes as many stages as its GPUs allow. In the order of bounds on every strategy with the islands in every order
+(:mod:`planner.search.island_frontier`) the split of the layers is solved, with one chunk per stage and with several,
+until the next bound is too slow.
 """
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, permutations
 from typing import Final
 
@@ -24,17 +26,18 @@ from planner.inter_op.costs import Position
 from planner.inter_op.objective import one_f_one_b
 from planner.inter_op.stages import StageProblem, partition_stages
 from planner.layouts.build import schedule_of, uniform_stages, with_strategies
-from planner.layouts.expand import expand, pinned_virtual
+from planner.layouts.expand import pinned_virtual
 from planner.layouts.grids import Grids, divisors, enumerate_grids
 from planner.layouts.recompute_options import recompute_options
 from planner.layouts.shard_groups import group_sizes
 from planner.request import PlanRequest
 from planner.rules import broken_rules, request_mask
-from planner.search.island_rows import IslandRows
+from planner.search.island_frontier import IslandFrontier, Open, Shape
 from planner.search.spans import late
 from planner.search.stage_table import PartSizes, StagePlace, chunk_ends, layer_runs, span_costs_s
 
 FULLEST_SHARE: Final = 0.9  # of the usable memory that parts may take in the table; prices judge the rest
+GRACE_S: Final = 1.0  # for a first layout where none is known
 MOST_ORDERS: Final = 24  # of the islands that are looked at
 VIRTUAL: Final = (1, 2, 3, 4, 6, 8)  # chunks per stage that are tried
 LARGEST_IDLE_SHARE: Final = 0.25  # of an island's GPUs that a stage size may leave idle
@@ -48,23 +51,6 @@ class IslandPlan:
 
     layout: Layout
     cost: LayoutCost
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class _Open:
-    """One row with its islands in an order: no layout of it is faster than ``bound_s``."""
-
-    bound_s: float
-    rows: IslandRows
-    row: int
-    order: tuple[int, ...]
-
-    @property
-    def key(self) -> tuple[int, ...]:
-        """What makes two layouts differ for a user: the grid."""
-        table, row = self.rows.grids.table, self.row
-        degrees = (table.tp, table.cp, table.dp, table.ep, table.etp)
-        return (*(int(degree[row]) for degree in degrees), self.rows.pp)
 
 
 def island_orders(count: int) -> tuple[tuple[int, ...], ...]:
@@ -94,6 +80,7 @@ class IslandSearch:
         self.pricings = tuple(pricings)
         self.known_s = list(known_s)
         self.deadline = deadline
+        self.begun_s = time.monotonic()
         self.enumerated = 0
         self.solved = 0
         self.pruned = 0
@@ -101,51 +88,55 @@ class IslandSearch:
         self.open_bound_s = float("inf")  # least time of any layout over the islands, as far as is proven
 
     def run(self) -> list[IslandPlan]:
-        """Best layouts over all islands, best first, one for each grid."""
+        """Best layouts over all islands, best first, one for each grid.
+
+        Where nothing is known yet the search goes on for :data:`GRACE_S` after its end, until it has found something.
+        """
         best: dict[tuple[int, ...], IslandPlan] = {}
-        ahead = sorted(self._open(), key=lambda entry: (entry.bound_s, entry.order, entry.row))
-        if ahead:
-            self.open_bound_s = min(self.open_bound_s, ahead[0].bound_s)
-        for number, entry in enumerate(ahead):
-            if entry.bound_s > self._limit_s(best):
-                self.pruned += len(ahead) - number
+        frontier = self._frontier()
+        while frontier is not None:
+            entry = frontier.take(self._limit_s(best), self._until_s(best))
+            if entry is None:
                 break
-            if late(self.deadline):
-                self.unreached += len(ahead) - number
-                break
+            self.open_bound_s = min(self.open_bound_s, entry.bound_s)
             held = best.get(entry.key)
             limit_s = min(self._limit_s(best), held.cost.step.total_s if held else float("inf"))
             if entry.bound_s <= limit_s:
-                found = [plan for plan in self._solve(entry, limit_s) if plan.cost.step.total_s <= limit_s]
-                fastest = min(found, key=lambda plan: plan.cost.step.total_s, default=None)
-                best |= {entry.key: fastest} if fastest is not None else {}
+                fastest = min(self._solve(entry, limit_s), key=lambda plan: plan.cost.step.total_s, default=None)
+                if fastest is not None and fastest.cost.step.total_s < limit_s:
+                    best[entry.key] = fastest
+        if frontier is not None:
+            self.open_bound_s = min(self.open_bound_s, frontier.least_s)
+            ended = late(self._until_s(best)) and frontier.least_s <= self._limit_s(best)
+            self.pruned, self.unreached = (0, frontier.left) if ended else (frontier.left, 0)
         ranked = sorted(best.values(), key=lambda plan: plan.cost.step.total_s)[: self.request.top]
         if late(self.deadline):
             return ranked
         return sorted(map(self._with_best_group, ranked), key=lambda plan: plan.cost.step.total_s)
+
+    def _until_s(self, best: Mapping[tuple[int, ...], IslandPlan]) -> float:
+        """When the search ends, of ``time.monotonic``."""
+        return self.deadline if self.known_s or best else max(self.deadline, self.begun_s + GRACE_S)
 
     def _limit_s(self, best: Mapping[tuple[int, ...], IslandPlan]) -> float:
         """Time beyond which nothing can enter the ranking any more."""
         times = sorted([*self.known_s, *(plan.cost.step.total_s for plan in best.values())])
         return times[self.request.top - 1] if len(times) >= self.request.top else float("inf")
 
-    def _open(self) -> Iterator[_Open]:
-        """Every row in every order of the islands, with its bound; rows that cannot fit are left out."""
+    def _frontier(self) -> IslandFrontier | None:
+        """Every strategy in every order of the islands; None where there is none, or no time to look."""
         pinned = self.request.fixed_degree("pp")
-        orders = island_orders(len(self.pricings))
+        shapes = []
         for stage_gpus in self._stage_sizes():
-            if late(self.deadline):
+            if late(self._until_s({})):
                 self.open_bound_s = 0.0  # nothing is known of sizes that were not looked at
-                return
+                return None
             stages = tuple(pricing.island.gpus // stage_gpus for pricing in self.pricings)
-            grids = self._grids(stage_gpus, sum(stages)) if pinned in (None, sum(stages)) else None
-            if grids is None or not len(grids):
-                continue
-            rows = IslandRows(pricings=self.pricings, grids=self._with_recompute(grids), stages=stages)
-            for order in orders:
-                bound = rows.bound_s(order)
-                for row in np.flatnonzero(np.isfinite(bound)).tolist():
-                    yield _Open(bound_s=float(bound[row]), rows=rows, row=row, order=order)
+            if pinned in (None, sum(stages)):
+                shapes.append(Shape(grids=self._grids(stage_gpus, sum(stages)), stages=stages))
+        shapes = [shape for shape in shapes if len(shape.grids)]
+        options = recompute_options(self.request.recompute, self.request.framework, self.pricings[0])
+        return IslandFrontier(self.pricings, options, island_orders(len(self.pricings)), shapes) if shapes else None
 
     def _stage_sizes(self) -> tuple[int, ...]:
         """GPUs of a stage such that every island holds stages and leaves few GPUs idle."""
@@ -160,24 +151,20 @@ class IslandSearch:
         )
 
     def _grids(self, stage_gpus: int, pp: int) -> Grids:
-        every = enumerate_grids(self.request, stage_gpus * pp)
-        grids = every.take(np.flatnonzero(every.table.pp == pp))
+        pinned = replace(self.request, fixed=tuple((dict(self.request.fixed) | {"pp": pp}).items()))
+        grids = enumerate_grids(pinned, stage_gpus * pp)
         self.enumerated += len(grids)
         legal = request_mask(self.request, grids.table).ok
         return grids.take(np.flatnonzero(legal))
 
-    def _with_recompute(self, grids: Grids) -> Grids:
-        options = recompute_options(self.request.recompute, self.request.framework, self.pricings[0])
-        return expand(grids, options, np.ones((len(grids), len(options)), dtype=np.bool_)).grids
-
-    def _solve(self, entry: _Open, limit_s: float) -> Iterator[IslandPlan]:
+    def _solve(self, entry: Open, limit_s: float) -> Iterator[IslandPlan]:
         """Splits of one row for every number of chunks; those too slow, not legal or not safe are left out."""
         sizes = entry.rows.sizes(entry.row)
         for vpp in self._virtual_degrees(entry):
             chunks = self._split(entry, sizes, vpp)
             self.solved += 1
             hosts = entry.rows.hosts(entry.order)
-            if chunks is None or entry.rows.step_s(entry.row, hosts, chunks) > limit_s:
+            if chunks is None or entry.rows.step_s(entry.row, hosts, chunks, limit_s) > limit_s:
                 continue
             plan = self._priced(self._layout(entry, chunks))
             if plan is not None:
@@ -199,17 +186,17 @@ class IslandSearch:
         grouped = (self._priced(with_strategies(plan.layout, shard_group=size)) for size in sizes)
         return min([plan, *filter(None, grouped)], key=lambda one: one.cost.step.total_s)
 
-    def _virtual_degrees(self, entry: _Open) -> tuple[int, ...]:
+    def _virtual_degrees(self, entry: Open) -> tuple[int, ...]:
         pinned = pinned_virtual(self.request)
         if pinned is not None:
             return (pinned,) if pinned == 1 or self._interleaves(entry) else ()
         most = self.request.model.layers // entry.rows.pp
         return tuple(v for v in VIRTUAL if v == 1 or (v <= most and self._interleaves(entry)))
 
-    def _interleaves(self, entry: _Open) -> bool:
+    def _interleaves(self, entry: Open) -> bool:
         return entry.rows.pp > 1 and int(entry.rows.grids.num_microbatches[entry.row]) % entry.rows.pp == 0
 
-    def _split(self, entry: _Open, sizes: Sequence[PartSizes], vpp: int) -> Chunks | None:
+    def _split(self, entry: Open, sizes: Sequence[PartSizes], vpp: int) -> Chunks | None:
         """Layers of every chunk of every stage as the partitioner sees them."""
         model, hosts = self.request.model, entry.rows.hosts(entry.order)
         m = int(entry.rows.grids.num_microbatches[entry.row])
@@ -241,7 +228,7 @@ class IslandSearch:
         )
         return None if plan is None else plan.layers
 
-    def _layout(self, entry: _Open, chunks: Chunks) -> Layout:
+    def _layout(self, entry: Open, chunks: Chunks) -> Layout:
         grids, hosts = entry.rows.grids, entry.rows.hosts(entry.order)
         return Layout(
             stages=uniform_stages(entry.rows.strategy(entry.row), chunks, islands=hosts),

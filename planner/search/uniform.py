@@ -33,7 +33,8 @@ from planner.search.tally import Tally
 
 FIRST_BLOCK: Final = 128
 BLOCK: Final = 512
-LATE_BLOCK: Final = 16  # when the time has ended before anything fits
+LATE_BLOCK: Final = 16  # near the end of the time, and after it while nothing fits
+HURRY_S: Final = 0.5  # what a larger block may take
 GRIDS_KEPT: Final = 10  # at least: which of them is best is decided when their splits are refined
 
 
@@ -156,7 +157,7 @@ class UniformSearch:
         """Price blocks of grids in the order of their bounds, until the least bound left is too slow."""
         taken = 0
         while True:
-            size = LATE_BLOCK if late(self.deadline) else BLOCK if taken else FIRST_BLOCK
+            size = LATE_BLOCK if late(self.deadline - HURRY_S) else BLOCK if taken else FIRST_BLOCK
             grids, known = frontier.take(size, self._limit_s(), grouped=bool(self.tally.best))
             if not len(grids):
                 break
