@@ -1,12 +1,16 @@
 """Launches of Hugging Face's Trainer and of Axolotl without DeepSpeed: FSDP by their own options, replicas, grids."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from costmodels.layout import Strategy
 from planner.ingest.judged import JudgedLaunch
-from planner.launches.check import check_launch, read_launch
+from planner.ingest.sayable import EVERYTHING, TRAINER
+from planner.launches.check import check_launch, faster_layouts, read_launch
+from planner.layouts.build import uniform_layout
 from planner.question import LaunchQuestion
 
 ALPACA = "torchrun --nproc_per_node=4 train.py --model_name_or_path huggyllama/llama-7b --bf16 True "
@@ -92,3 +96,32 @@ def test_optimizers_in_8_bits_hold_a_quarter(tmp_path: Path):
     names = ("adamw_torch", "adamw_8bit", "lion_8bit")
     sizes = [axolotl(tmp_path, "meta-llama/Meta-Llama-3-8B", optimizer=name).optimizer_bytes for name in names]
     assert sizes == [8.0, 2.0, 1.0]
+
+
+def test_what_is_faster_near_a_launch_is_what_its_launcher_can_be_told(tmp_path: Path):
+    """A pipeline of two would be faster; the Trainer has none."""
+    file = tmp_path / "launch.sh"
+    words = "torchrun --nproc_per_node=8 train.py --model_name_or_path meta-llama/Llama-3.1-8B --bf16 True "
+    words += "--per_device_train_batch_size 1 --gradient_accumulation_steps 2 --model_max_length 2048 "
+    file.write_text(words + '--gradient_checkpointing True --fsdp "shard_grad_op auto_wrap"')
+    report = check_launch(LaunchQuestion(framework="deepspeed", file=file, cluster="p4d:1"))
+    assert report.faster
+    for one in report.faster:
+        kept = {run.strategy.recompute.granularity.value for run in one.ranked.layout.stages[0].strategies}
+        assert (one.ranked.layout.pp, one.ranked.layout.first.ep) == (1, 1)
+        assert kept in ({"none"}, {"full"})
+    assert report.request is not None
+    assert report.ranked is not None
+    others = faster_layouts(report.request, report.ranked, EVERYTHING)
+    assert any(one.ranked.layout.pp > 1 for one in others)  # which is named where a launcher can be told all
+
+
+@pytest.mark.parametrize(
+    ("changed", "fsdp_1", "fsdp_2"),
+    [({}, True, True), ({"tp": 2}, False, True), ({"ep": 2}, False, False), ({"zero": 1}, False, False)],
+)
+def test_grids_are_told_to_the_second_version_of_fsdp(changed: dict[str, int], fsdp_1: bool, fsdp_2: bool):
+    strategy = Strategy(**{"dp": 4, "zero": 3, **changed})
+    layout = uniform_layout(strategy, ((8,),), micro_batch=1, num_microbatches=1)
+    told = [replace(TRAINER, shards=version > 1, zero=(0, 2, 3)).says(layout) for version in (1, 2)]
+    assert told == [fsdp_1, fsdp_2]

@@ -8,10 +8,15 @@ from planner.ingest.accelerate import Accelerated, Engine
 from planner.ingest.accelerate_megatron import by_plugin
 from planner.ingest.judged import JudgedLaunch, LaunchInput
 from planner.ingest.plain_layout import StatedLayout
+from planner.ingest.sayable import TRAINER
 from planner.request import Framework
 
 _SOFTWARE: Final = "fsdp-modules"
 """Preset of PyTorch's own sharding and replicas of Hugging Face's modules, whose kernels the Trainer runs."""
+
+
+_STAGES: Final = (0, 2, 3)
+"""Stages of PyTorch's own sharding; grids beside it are FSDP 2's."""
 
 
 def refuse_unread(given: LaunchInput) -> None:
@@ -59,12 +64,13 @@ def by_accelerate(judged: JudgedLaunch, plugin: Accelerated) -> JudgedLaunch:
     names = tuple(name.partition(" ")[0] for name in plugin.ignored)
     judged = replace(judged, unknown=(*judged.unknown, *names), notes=(*judged.notes, *plugin.notes, *ignored))
     if plugin.engine is Engine.DEEPSPEED:
-        return replace(judged, title=f"{judged.title} by accelerate")
+        return replace(judged, title=f"{judged.title} by accelerate", sayable=TRAINER)
     return replace(
         judged,
         title=plugin.title,
         framework=Framework.TORCHTITAN,
         software=_SOFTWARE,
+        sayable=replace(TRAINER, shards=plugin.version > 1, zero=_STAGES),
         state_offload=plugin.in_host,
         gradient_bytes=0.0,
     )

@@ -31,16 +31,19 @@ from planner.ingest.launch_text import LaunchText, without_unresolved
 from planner.ingest.open_ends import DECIDING_IN_TITAN, refuse_gaps
 from planner.ingest.options import Fault, rest_stands
 from planner.ingest.plain_layout import StatedLayout, UnpricedError
+from planner.ingest.sayable import EVERYTHING, TRAINER
 from planner.ingest.shell_values import BLANK
 from planner.ingest.torchtitan_models import entry_of, model_of_config
 from planner.ingest.torchtitan_words import own_name
 from planner.ingest.trainer_sharding import not_read, tied_over_tensors, with_own_sharding
+from planner.ingest.trainer_words import told_options, trains
 from planner.ingest.trainers import model_named, named_config, optimizer_bytes, with_fills
 from planner.request import Framework
 from planner.rules.proposal import ModelFacts, Proposal, facts_of
 from planner.rules.table import NEWEST, Found
 from planner.rules.verdict import Violation, accepted_at_launch, check
 
+_HALVES: Final = ("fp16", "bf16")
 _OLD_VERSION: Final = "0.2"
 """Version of torchtitan with words of its own."""
 
@@ -128,6 +131,7 @@ def _with_plugin(given: LaunchInput, plugin: Accelerated | None) -> LaunchText:
 
 def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
     """Read and judge a launch of DeepSpeed, or one by accelerate; see :func:`planner.ingest.judge.judge_launch`."""
+    sayable = TRAINER if trains(given.text.program, told_options(given.text.arguments)) else EVERYTHING
     given = replace(given, text=with_own_sharding(given.text, given.world))
     plugin = accelerated(given.text, given.world)
     given = replace(given, text=_with_plugin(given, plugin))
@@ -169,15 +173,15 @@ def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
     adapters = of_trainer(given.text.arguments, separate=True)
     told = (adapters.note,) if adapters else ()
     length = length if own else (*length, f"the model is taken as {model.name}, by its path")
-    sixteen = "fp16" if deepspeed.enabled(launch, "fp16") else "bf16" if deepspeed.enabled(launch, "bf16") else "fp32"
     judged = replace(
         judged,
         title=f"DeepSpeed {given.version}",
-        precision=sixteen,
+        precision=next((half for half in _HALVES if deepspeed.enabled(launch, half)), "fp32"),
         gradient_bytes=deepspeed.gradient_bytes(launch),
         optimizer_bytes=optimizer_bytes(given.text.arguments),
         optimizer_offload=optimizer,
         state_offload=states,
+        sayable=sayable,
         loss=deepspeed.loss_of(launch),
         adapters=adapters,
         unknown=(*judged.unknown, *(name.partition(" ")[0] for name in launch.unread)),

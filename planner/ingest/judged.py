@@ -11,6 +11,7 @@ from planner.choices import Loss
 from planner.ingest.adapters import Adapters
 from planner.ingest.launch_text import LaunchText
 from planner.ingest.options import Fault
+from planner.ingest.sayable import EVERYTHING, Sayable
 from planner.request import Framework
 from planner.rules.proposal import Proposal
 from planner.rules.split import Layers
@@ -95,6 +96,8 @@ class JudgedLaunch:
         What it trains in the place of its model.
     software : str
         Preset of :mod:`costmodels.software` that the launch is priced as; empty: that of its framework.
+    sayable : Sayable
+        What the launcher can be told, where that is less than the framework's rules allow.
     wide_weights : bool
         Weights stay in 16 bits where the recipe has them in the format of products (no ``--fp8-param-gather``).
     unknown : tuple of str
@@ -125,6 +128,7 @@ class JudgedLaunch:
     loss_chunks: int = 0
     adapters: Adapters | None = None
     software: str = ""
+    sayable: Sayable = EVERYTHING
     wide_weights: bool = False
     unknown: tuple[str, ...] = ()
     unjudged: tuple[str, ...] = ()

@@ -23,6 +23,7 @@ from planner.ingest.judge import judge_launch, stated_world
 from planner.ingest.judged import JudgedLaunch, LaunchInput, no_layout_rule
 from planner.ingest.launch_text import LaunchText, read_launch_text
 from planner.ingest.other_frameworks import refuse_other_framework
+from planner.ingest.sayable import Sayable
 from planner.launches.near import near_launch
 from planner.layouts.build import uniform_layout
 from planner.losses import with_loss
@@ -107,7 +108,7 @@ def check_launch(question: LaunchQuestion) -> LaunchReport:
     priced = tuple(_priced(request, neighbour) for neighbour in near)
     ranked, why_not = _estimated(request, judged.layout)
     start = ranked if judged.legal else next((one.ranked for one in priced if one.ranked is not None), ranked)
-    faster = faster_layouts(request, start) if start is not None else ()
+    faster = faster_layouts(request, start, judged.sayable) if start is not None else ()
     return LaunchReport(judged=judged, near=priced, request=request, ranked=ranked, faster=faster, unpriced=why_not)
 
 
@@ -317,7 +318,7 @@ def _priced(request: PlanRequest, neighbour: Neighbour) -> PricedNeighbour:
     return PricedNeighbour(neighbour=neighbour, ranked=ranked)
 
 
-def faster_layouts(request: PlanRequest, start: RankedLayout) -> tuple[FasterLayout, ...]:
+def faster_layouts(request: PlanRequest, start: RankedLayout, sayable: Sayable) -> tuple[FasterLayout, ...]:
     """Faster layouts near one: the best single changes, and where the best change after the best change leads.
 
     Parameters
@@ -326,6 +327,8 @@ def faster_layouts(request: PlanRequest, start: RankedLayout) -> tuple[FasterLay
         Model, cluster, job.
     start : RankedLayout
         Priced; where it does not fit, what fits counts as better.
+    sayable : Sayable
+        What the launcher can be told; other layouts are passed over.
 
     Returns
     -------
@@ -336,7 +339,7 @@ def faster_layouts(request: PlanRequest, start: RankedLayout) -> tuple[FasterLay
     at = start
     changes: tuple[str, ...] = ()
     for step in range(MOST_STEPS):
-        better = _better(request, at)
+        better = _better(request, at, sayable)
         for remedy in better[: FASTEST if not step else 1]:
             ranked = RankedLayout(layout=remedy.layout, cost=remedy.cost, evidence=start.evidence)
             found.append(FasterLayout(changes=(*changes, remedy.change), ranked=ranked))
@@ -348,9 +351,10 @@ def faster_layouts(request: PlanRequest, start: RankedLayout) -> tuple[FasterLay
     return tuple(found[:FASTEST])
 
 
-def _better(request: PlanRequest, at: RankedLayout) -> tuple[Remedy, ...]:
+def _better(request: PlanRequest, at: RankedLayout, sayable: Sayable) -> tuple[Remedy, ...]:
     priced = remedies(request, at.layout, at.cost)
     if at.cost.heaviest.verdict is not Verdict.OOM:
-        return priced.faster
-    fitting = [remedy for remedy in priced.saving if remedy.verdict is not Verdict.OOM]
+        return tuple(remedy for remedy in priced.faster if sayable.says(remedy.layout))
+    saving = [remedy for remedy in priced.saving if sayable.says(remedy.layout)]
+    fitting = [remedy for remedy in saving if remedy.verdict is not Verdict.OOM]
     return tuple(sorted(fitting, key=lambda remedy: (remedy.cost.step.total_s, remedy.change)))

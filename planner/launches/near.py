@@ -72,7 +72,8 @@ def _legal_as_written(judged: JudgedLaunch, given: LaunchInput) -> tuple[Neighbo
     proposal = judged.proposal
     near = nearest_legal(proposal, judged.framework, version=judged.version, count=_TRIED) if proposal else ()
     for one in near:
-        written = restated(one, given) if one.changes or one.split else None  # none: what is wrong is no degree
+        stated = (one.changes or one.split) and judged.sayable.says_degrees(one.proposal)
+        written = restated(one, given) if stated else None  # none: what is wrong is no degree, or none that is told
         again = _judged(written) if written else None
         if again is not None and again.proposal is not None:
             found.append(replace(one, proposal=again.proposal, layers_per_stage=again.built or one.layers_per_stage))
