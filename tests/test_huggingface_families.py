@@ -8,6 +8,7 @@ import pytest
 from costmodels.workload.counts import parameter_count
 from costmodels.workload.huggingface import from_config
 from costmodels.workload.model import Attention, LayerKind
+from costmodels.workload.presets import model
 from hardware.errors import InputError
 from planner.export.megatron_model import model_arguments
 
@@ -26,6 +27,23 @@ def test_size_is_that_of_the_model_card(name: str) -> None:
     assert count.total / 1e9 == pytest.approx(CARDS[name]["billion"], rel=ROUNDING)
     if "active_billion" in CARDS[name]:
         assert count.active / 1e9 == pytest.approx(CARDS[name]["active_billion"], rel=ACTIVE_ROUNDING)
+
+
+@pytest.mark.parametrize(
+    ("name", "preset"),
+    [
+        ("Step-3.5-Flash", "step35_flash_197b"),
+        ("LFM2-1.2B", "lfm2_1_2b"),
+        ("LFM2-8B-A1B", "lfm2_8b_a1b"),
+        ("Ring-mini-linear-2.0", "ring_mini_linear_16b"),
+        ("Ring-flash-linear-2.0", "ring_flash_linear_104b"),
+        ("Trinity-Mini", "trinity_mini_26b"),
+        ("dots.llm1", "dots_llm1_142b"),
+        ("c4ai-command-a-03-2025", "command_a_111b"),
+    ],
+)
+def test_layers_of_a_preset_are_those_of_its_configuration(name: str, preset: str) -> None:
+    assert model(preset).runs == build(CARDS[name]["config"]).runs
 
 
 def test_gptj_and_command_r_plus_have_every_parameter() -> None:
