@@ -1,12 +1,11 @@
 """Random requests to Megatron-Bridge: its own override parser, validation and Megatron-core must agree with the rules.
 
-Usage: bridge_plans.py [--requests N]
+Usage: bridge_plans.py [--requests N] [--seed S]
 
 As megatron_requests.py, with overrides instead of arguments. Misspelt keys must be refused, and the fields by which
 ``plan check`` tells unknown keys must be those of the package.
 """
 
-import argparse
 import json
 import sys
 import tomllib
@@ -14,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import real
-from megatron_requests import compared, differing_formats, drawn_requests, request_of
+from megatron_requests import compared, differing_formats, drawn_requests, options_of, request_of
 
 from planner.export.megatron_model import model_arguments
 from planner.ingest.mixed_precision import named_configurations
@@ -49,10 +48,8 @@ def differing_names() -> int:
 
 def main() -> int:
     """Ask the real package and print what differs."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--requests", type=int, default=50)
-    options = parser.parse_args()
-    requests = drawn_requests(options.requests, partial(request_of, framework=Framework.BRIDGE))
+    options = options_of(__doc__, 50)
+    requests = drawn_requests(options, partial(request_of, framework=Framework.BRIDGE))
     cases = [
         {
             "name": request.spec.name,

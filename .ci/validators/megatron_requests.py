@@ -1,6 +1,6 @@
 """Random requests to Megatron-LM: what the rules allow must run as planned, what they refuse must be refused.
 
-Usage: megatron_requests.py [--requests N]
+Usage: megatron_requests.py [--requests N] [--seed S]
 
 Hypothesis draws models, machines, batches, precisions and degrees. A layout that the rules allow is exported, and the
 real parser must accept the arguments and build exactly the planned layers. A layout that they refuse is written as
@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 import real
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from megatron_plans import ATTEMPTS, MODELS, USER, random_job, random_plan
 
@@ -55,27 +55,28 @@ class Request:
     environment: dict[str, str]
 
 
-def drawn_requests(count: int, make: Callable[[int, str, str, bool], Request | None]) -> list[Request]:
-    """Draw requests with hypothesis, the same ones at every run; half of them legal where any is."""
+def drawn_requests(options: argparse.Namespace, make: Callable[[int, str, str, bool], Request | None]) -> list[Request]:
+    """Draw ``options.requests`` requests with hypothesis, the same ones for a seed; half of them legal where any is."""
     found: list[Request] = []
+    count: int = options.requests
 
+    @seed(options.seed)
     @settings(
         max_examples=4 * count,
         database=None,
-        derandomize=True,
         deadline=None,
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
     )
     @given(
-        seed=st.integers(0, 2**32 - 1),
+        draw_seed=st.integers(0, 2**32 - 1),
         name=st.sampled_from(MODELS),
         machine=st.sampled_from(CLUSTERS),
         legal=st.booleans(),
     )
-    def draw(seed: int, name: str, machine: str, legal: bool) -> None:
+    def draw(draw_seed: int, name: str, machine: str, legal: bool) -> None:
         if len(found) < count:
-            request = make(seed, name, machine, legal)
+            request = make(draw_seed, name, machine, legal)
             found.extend([request] if request else [])
 
     draw()
@@ -83,10 +84,10 @@ def drawn_requests(count: int, make: Callable[[int, str, str, bool], Request | N
 
 
 def request_of(
-    seed: int, name: str, machine: str, legal: bool, *, framework: Framework = Framework.MEGATRON
+    draw_seed: int, name: str, machine: str, legal: bool, *, framework: Framework = Framework.MEGATRON
 ) -> Request | None:
     """A random layout of a model on a machine; legal or not, as wanted; None when none is found."""
-    rng, spec = random.Random(seed), model(name)
+    rng, spec = random.Random(draw_seed), model(name)
     for _ in range(ATTEMPTS):
         job = random_job(rng)
         if not legal and rng.random() < 0.3:
@@ -179,12 +180,18 @@ def differing_formats(requests: Sequence[Request], answers: Sequence[Mapping[str
     return wrong
 
 
+def options_of(usage: str | None, requests: int) -> argparse.Namespace:
+    """How many requests to draw, and from which seed."""
+    parser = argparse.ArgumentParser(description=usage.splitlines()[0] if usage else "")
+    parser.add_argument("--requests", type=int, default=requests)
+    parser.add_argument("--seed", type=int, default=0)
+    return parser.parse_args()
+
+
 def main() -> int:
     """Ask the real parser and print what differs."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--requests", type=int, default=500)
-    options = parser.parse_args()
-    requests = drawn_requests(options.requests, request_of)
+    options = options_of(__doc__, 500)
+    requests = drawn_requests(options, request_of)
     cases = [
         {
             "name": request.spec.name,

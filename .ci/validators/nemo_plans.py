@@ -1,19 +1,18 @@
 """Random requests to NeMo 2: its own override parser, strategy and Megatron-core must agree with the rules.
 
-Usage: nemo_plans.py [--requests N]
+Usage: nemo_plans.py [--requests N] [--seed S]
 
 As bridge_plans.py. Models with latent attention, whose configuration NeMo has apart, are left out. The formats that are
 in force after NeMo has laid them over optimizer and ``ddp`` must be the plan's; a misspelt key of the strategy must be
 taken without a word, as ``plan check`` says, and one of another section refused.
 """
 
-import argparse
 import os
 import sys
 from typing import Any
 
 import real
-from megatron_requests import Request, compared, differing_formats, drawn_requests, request_of
+from megatron_requests import Request, compared, differing_formats, drawn_requests, options_of, request_of
 
 from costmodels.workload.model import Attention, LayerKind, ModelSpec, MoeFfn
 from planner.request import Framework
@@ -50,19 +49,17 @@ def sizes_of(spec: ModelSpec, seq: int) -> dict[str, Any]:
     }
 
 
-def nemo_request(seed: int, name: str, machine: str, legal: bool) -> Request | None:
+def nemo_request(draw_seed: int, name: str, machine: str, legal: bool) -> Request | None:
     """A random request for NeMo; None for models that its plain configuration does not build."""
-    found = request_of(seed, name, machine, legal, framework=Framework.NEMO)
+    found = request_of(draw_seed, name, machine, legal, framework=Framework.NEMO)
     return None if found is None or facts_of(found.spec).latent or found.spec.mtp_layers else found
 
 
 def main() -> int:
     """Ask the real package and print what differs."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--requests", type=int, default=50)
-    options = parser.parse_args()
+    options = options_of(__doc__, 50)
     os.environ["VALIDATOR_VENV"] = f"{real.validator_python().parents[1]}-nemo"  # an environment of its own
-    requests = drawn_requests(options.requests, nemo_request)
+    requests = drawn_requests(options, nemo_request)
     cases = [
         {
             "name": request.spec.name,
