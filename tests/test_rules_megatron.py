@@ -8,7 +8,7 @@ import pytest
 from megatron_reference import OPTION_CASES, SIZES, TABLE, launch_of, words_of
 
 from hardware.errors import InputError
-from planner.ingest import option_facts
+from planner.ingest import layers_file, option_facts
 from planner.ingest.layer_pattern import moe_pattern
 from planner.ingest.megatron import judge, layout_of, parse_megatron
 from planner.ingest.options import megatron_options
@@ -53,7 +53,8 @@ def test_every_rule_on_options_has_a_case_and_asks_for_options_that_exist():
     shown = {case["rule"] for case in OPTION_CASES["case"]}
     newest = [rule for rule in rules_for(Framework.MEGATRON, NEWEST[Framework.MEGATRON]) if rule.needs_options]
     assert {rule.id for rule in newest} == shown
-    derived = re.findall(r'"(--[a-z-]+)"', Path(option_facts.__file__).read_text(encoding="utf-8"))
+    texts = [Path(module.__file__).read_text(encoding="utf-8") for module in (option_facts, layers_file)]
+    derived = re.findall(r'"(--[a-z-]+)"', "".join(texts))
     known = {*megatron_options("0.13"), *megatron_options("0.16"), *megatron_options("0.19"), *derived}
     words = {name for rule in all_rules() for name in (*rule.conditions, *rule.fields) if name.startswith("--")}
     asked = {re.split("[=:]", name)[0] for name in words}

@@ -1,14 +1,15 @@
 """Runs the real Megatron-LM argument checks on a machine without GPUs.
 
 Standard input holds one JSON object a line, ``{"name", "world_size", "args", "environment"?, "groups"?}``; standard
-output answers with one line each, ``{"name", "accepted", "step", "error", "layers"}``. Megatron is imported once; every
-case runs in a forked child, because it keeps global state.
+output answers with one line each, ``{"name", "accepted", "step", "error", "layers", "parameters"}``. Megatron is
+imported once; every case runs in a forked child, because it keeps global state.
 
 What is real: the parser, ``validate_args``, the micro-batch calculator, the process groups (over PyTorch's fake
 backend), the transformer configuration, and the layers of every pipeline rank and virtual stage. What stands in:
 ``triton`` and Transformer Engine (absent on a CPU), the GPU's capability, and ``typing.override`` before Python 3.12.
 The two checks that the interleaved schedule makes in the first step are asked here in words, because that function
-needs a GPU; the answer names the step ``schedule``. With ``--build`` feed-forward layers are built on the meta device.
+needs a GPU; the answer names the step ``schedule``. With ``--build`` feed-forward layers are built on the meta device,
+and layers of unlike sizes wholly.
 """
 
 # ruff: noqa: PLC0415  -- Megatron and PyTorch are imported after their stand-ins are in place
@@ -119,6 +120,7 @@ def examine(arguments: Any, case: dict[str, Any], *, build: bool) -> dict[str, A
             with step("build"):
                 _build_layer(args, config)
                 _layer_specs(args, config)
+                answer["parameters"] = _unlike_layers(args, config)
             optimizer_config(args)
         answer["accepted"] = True
         answer["grid"] = _grid(args, world)
@@ -347,6 +349,41 @@ def _layer_specs(args: Any, config: Any) -> None:
 
         given = {"use_transformer_engine": False, "normalization": args.normalization, "vp_stage": 0}
         _call(get_gpt_decoder_block_spec, {"config": copy.deepcopy(config), **given})
+
+
+def _unlike_layers(args: Any, config: Any) -> list[list[int]]:
+    """Parameters of every layer of unlike sizes on each stage, from the real layers; none for layers of one size.
+
+    The layers of a stage are asked for as the training script does: without the number of a virtual chunk.
+    """
+    if not getattr(config, "per_block_parameters", None) or config.num_moe_experts:  # experts come first
+        return []
+    import torch
+    from megatron.core import parallel_state
+    from megatron.core.models.gpt.heterogeneous.heterogeneous_layer_specs import get_gpt_heterogeneous_layer_spec
+    from megatron.core.process_groups_config import ProcessGroupCollection
+    from megatron.core.transformer.spec_utils import build_module
+    from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
+
+    plain = copy.deepcopy(config)
+    plain.perform_initialization = plain.use_cpu_initialization = plain.gradient_accumulation_fusion = False
+    plain.persist_layer_norm = plain.sequence_parallel = False  # from here on what needs Transformer Engine's layers
+    plain.context_parallel_size, plain.fp8, plain.fp4, plain.recompute_granularity = 1, None, None, None
+    plain.fp8_param = plain.fp4_param = False
+    groups, table = ProcessGroupCollection.use_mpu_process_groups(), []
+    for stage in range(args.pipeline_model_parallel_size):
+        parallel_state.set_pipeline_model_parallel_rank(stage)
+        layers = get_gpt_heterogeneous_layer_spec(plain, False).layer_specs
+        first, row = get_transformer_layer_offset(plain), []
+        for index, spec in enumerate(layers, 1):
+            config.get_config_for_layer(first + index)  # as it is, which is validated anew
+            own = plain.get_config_for_layer(first + index)
+            with torch.device("meta"):
+                layer = build_module(spec, config=own, layer_number=index, pg_collection=groups)
+            row.append(sum(parameter.numel() for parameter in layer.parameters()))
+        table.append(row)
+    parallel_state.set_pipeline_model_parallel_rank(None)
+    return table
 
 
 def _tensor_group(of_expert: bool) -> Any:

@@ -18,12 +18,16 @@ from costmodels.layout import FULL_RECOMPUTE, Granularity, Layout, Recompute, St
 from costmodels.pipeline.schedules import Schedule
 from costmodels.precision import precision
 from costmodels.software import software
+from costmodels.workload.counts import owned_parameters
+from costmodels.workload.huggingface import from_config
+from costmodels.workload.layers import layer_ops
 from costmodels.workload.model import LayerKind, ModelSpec, MoeFfn
 from costmodels.workload.presets import model
 from hardware.errors import InputError
 from planner.export.hosts import Site
 from planner.export.launch import Export, Planned
 from planner.export.megatron import export_megatron
+from planner.ingest.layers_file import PATH, TEXT
 from planner.plan_report import RankPlace
 from planner.request import Framework
 from planner.rules import check_layout
@@ -55,11 +59,42 @@ MODELS = (
     "nemotronh_47b",
     "nemotron3_nano",
     "nemotron3_super",
+    "unlike layers",
 )
+UNLIKE = MODELS[-1]
 PRECISIONS = ("bf16", "bf16", "bf16", "fp8", "fp8-cs", "mxfp8", "nvfp4", "fp16")
 USER = ["--lr", "1e-4", "--train-iters", "10", "--tokenizer-type", "NullTokenizer", "--mock-data"]
 Plan = tuple[ModelSpec, TrainingJob, Layout]
 ATTEMPTS = 3000  # random layouts tried for one legal one
+
+
+def unlike_model(rng: random.Random) -> ModelSpec:
+    """A random model as an architecture search leaves one: layers of other widths, or without one or both parts."""
+    heads = rng.choice((16, 32, 64))
+    group, kept = rng.choice((2, 4, 8)), rng.choice((1.0, 0.8, 0.5))
+    blocks = []
+    for _ in range(rng.randint(12, 80)):
+        attends, width = rng.random() < kept, rng.choice((0, 0.5, 1.0, 1.3125, 2.625, 5.25))
+        attention = {"n_heads_in_group": group if attends else None, "no_op": not attends}
+        blocks.append({"attention": attention, "ffn": {"ffn_mult": width or None, "no_op": not width}})
+    blocks[0] = {"attention": {"n_heads_in_group": group}, "ffn": {"ffn_mult": 2.625}}
+    config = {
+        "model_type": "nemotron-nas",
+        "hidden_size": 128 * heads,
+        "num_attention_heads": heads,
+        "num_hidden_layers": len(blocks),
+        "vocab_size": 128256,
+        "tie_word_embeddings": rng.random() < 0.2,
+        "rope_theta": 500000.0,
+        "rope_scaling": {"rope_type": "llama3", "factor": rng.choice((8.0, 16.0))},
+        "block_configs": blocks,
+    }
+    return from_config(config, name=UNLIKE, where="random")
+
+
+def model_named(name: str, rng: random.Random) -> ModelSpec:
+    """A preset, or a random model of unlike layers."""
+    return unlike_model(rng) if name == UNLIKE else model(name)
 
 
 def split_layers(rng: random.Random, layers: int, pp: int, vpp: int) -> tuple[tuple[int, ...], ...]:
@@ -151,7 +186,7 @@ def random_job(rng: random.Random) -> TrainingJob:
 
 def legal_plan(rng: random.Random, name: str, core: str) -> Plan | None:
     """A random plan that the rules allow; None when none is found, as where a version knows no such model."""
-    spec = model(name)
+    spec = model_named(name, rng)
     for _ in range(ATTEMPTS):
         job = random_job(rng)
         if spec.learned_positions and job.seq > spec.learned_positions:
@@ -185,6 +220,31 @@ def export_of(rng: random.Random, plan: Plan, core: str) -> Export | None:
         return None
 
 
+def parameters_of(spec: ModelSpec, layout: Layout) -> list[list[int]]:
+    """Parameters of every layer of unlike sizes on a rank of each stage: norms whole, the others over tp."""
+    if not spec.unlike_layers:
+        return []
+    kinds, table = iter(spec.layer_kinds()), []
+    for stage in layout.stages:
+        row = []
+        for _ in range(stage.layers):
+            kind = next(kinds)
+            whole = owned_parameters(layer_ops(kind, spec))
+            row.append((whole - kind.norm_parameters) // layout.first.tp + kind.norm_parameters)
+        table.append(row)
+    return table
+
+
+def words_of(export: Export) -> list[str]:
+    """Arguments of an export with those that its program adds: the text of a file stands in the file's place."""
+    return [*export.arguments, *file_words(export.files), *USER]
+
+
+def file_words(files: tuple[tuple[str, str], ...]) -> list[str]:
+    """Arguments that name the file of unlike layers, with its text."""
+    return [word for name, text in files for word in (PATH, name, TEXT, text)]
+
+
 def groups_of(export: Export) -> dict[str, list[list[int]]]:
     """Ranks that share all but one coordinate, by that coordinate, as the rank table states them."""
     axes = {"tp": ("pp", "dp", "cp"), "cp": ("pp", "dp", "tp"), "dp": ("pp", "cp", "tp"), "pp": ("dp", "cp", "tp")}
@@ -215,7 +275,7 @@ def main() -> int:
         {
             "name": plan[0].name,
             "world_size": plan[2].gpus,
-            "args": [*export.arguments, *USER],
+            "args": words_of(export),
             "environment": {name: value for name, value in export.environment if value},
             "groups": True,
         }
@@ -228,6 +288,8 @@ def main() -> int:
         problem = answer["error"] if not answer["accepted"] else ""
         if not problem and answer["layers"] != wanted:
             problem = f"layers {answer['layers']}, planned {wanted}"
+        if not problem and answer["parameters"] != parameters_of(spec, layout):
+            problem = f"parameters {answer['parameters']}, planned {parameters_of(spec, layout)}"
         if not problem and answer["groups"] != groups_of(export):
             problem = "process groups differ from the rank table"
         if problem:

@@ -20,18 +20,18 @@ from typing import Any
 import real
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
-from megatron_plans import ATTEMPTS, MODELS, USER, random_job, random_plan
+from megatron_plans import ATTEMPTS, MODELS, UNLIKE, USER, file_words, model_named, random_job, random_plan
 
 from costmodels.job import TrainingJob
 from costmodels.layout import Layout
 from costmodels.workload.model import ModelSpec
-from costmodels.workload.presets import model
 from hardware.catalog import cluster
 from hardware.errors import InputError
 from planner.export.bridge import export_bridge, overrides_of_arguments
 from planner.export.hosts import Site, site_of
 from planner.export.launch import Planned
 from planner.export.megatron import export_megatron, run_arguments
+from planner.export.megatron_layers import LAYERS_FILE, layers_text
 from planner.export.megatron_model import model_arguments
 from planner.export.nemo import export_nemo
 from planner.request import Framework
@@ -87,7 +87,10 @@ def request_of(
     draw_seed: int, name: str, machine: str, legal: bool, *, framework: Framework = Framework.MEGATRON
 ) -> Request | None:
     """A random layout of a model on a machine; legal or not, as wanted; None when none is found."""
-    rng, spec = random.Random(draw_seed), model(name)
+    if name == UNLIKE and framework is not Framework.MEGATRON:  # recipes build such models, no override does
+        return None
+    rng = random.Random(draw_seed)
+    spec = model_named(name, rng)
     for _ in range(ATTEMPTS):
         job = random_job(rng)
         if not legal and rng.random() < 0.3:
@@ -120,11 +123,13 @@ def megatron_words(
     """Arguments and environment: exported where the rules allow the layout, else without asking them."""
     if legal:
         export = export_megatron(Planned(model=spec, job=job, layout=layout, site=site_on(machine, layout.gpus)))
-        return export.arguments, {name: value for name, value in export.environment if value}
+        words = (*export.arguments, *file_words(export.files))
+        return words, {name: value for name, value in export.environment if value}
     built = list(model_arguments(spec, job.seq))
     if spec.max_positions:  # the exporter would stretch the model's range of positions to the sequence
         built[built.index("--max-position-embeddings") + 1] = str(spec.max_positions)
-    words = (*built, *run_arguments(spec, job, layout, NEWEST[Framework.MEGATRON]))
+    files = ((LAYERS_FILE, layers_text(spec)),) if spec.unlike_layers else ()
+    words = (*built, *run_arguments(spec, job, layout, NEWEST[Framework.MEGATRON]), *file_words(files))
     return words, {} if layout.first.zero > 1 else {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 
 

@@ -136,6 +136,28 @@ def nemotron_nas(config: Fields) -> Architecture:
     """Llama-Nemotron by architecture search: layers with fewer keys, other widths, or without one of their parts.
 
     Layers that have neither part do nothing and are left out.
+    """
+    heads, hidden = config.whole("num_attention_heads", least=1), config.whole("hidden_size", least=1)
+    blocks = tuple(block for block in searched_blocks(config) if any(block))
+    if not blocks:
+        raise config.wrong("block_configs", "no block with a part", "attention or a feed-forward part in some layer")
+    whole = {"intermediate_size": hidden, "num_key_value_heads": heads, "num_hidden_layers": len(blocks)}
+    return replace(llama(config.changed(**whole)), window=0, blocks=blocks)
+
+
+def searched_blocks(config: Fields) -> tuple[tuple[int, int], ...]:
+    """Key-value heads and feed-forward width of every entry of ``block_configs``; 0: without that part.
+
+    Parameters
+    ----------
+    config : Fields
+        With ``hidden_size`` and ``num_attention_heads``; Hugging Face's words of a part (``n_heads_in_group``,
+        ``ffn_mult``) or Megatron-core's (``num_query_groups``, ``ffn_hidden_size``), which win.
+
+    Raises
+    ------
+    InputError
+        A part is one product, its heads are no groups of equal size, or a number is missing.
 
     References
     ----------
@@ -145,21 +167,29 @@ def nemotron_nas(config: Fields) -> Architecture:
     heads, hidden = config.whole("num_attention_heads", least=1), config.whole("hidden_size", least=1)
     blocks: list[tuple[int, int]] = []
     for block in _tables(config, "block_configs"):
-        attention, ffn = (block.table(name) for name in ("attention", "ffn"))
+        attention, ffn = block.table("attention"), block.table("ffn" if block.has("ffn") else "mlp")
         for part in (attention, ffn):
             if part.flag("replace_with_linear", default=False):
                 raise part.wrong("replace_with_linear", True, "false: a part that is one product is not modelled")
-        group = 0 if attention.flag("no_op", default=False) else attention.whole("n_heads_in_group", least=1)
-        if group and heads % group:
-            raise attention.wrong("n_heads_in_group", group, f"a divisor of {heads} heads")
-        share = 0.0 if ffn.flag("no_op", default=False) else ffn.number("ffn_mult")
-        width = -(-int(2 * share * hidden / 3) // _NAS_MULTIPLE) * _NAS_MULTIPLE
-        if group or width:
-            blocks.append((heads // group if group else 0, width))
-    if not blocks:
-        raise config.wrong("block_configs", "no block with a part", "attention or a feed-forward part in some layer")
-    whole = {"intermediate_size": hidden, "num_key_value_heads": heads, "num_hidden_layers": len(blocks)}
-    return replace(llama(config.changed(**whole)), window=0, blocks=tuple(blocks))
+        groups = 0 if attention.flag("no_op", default=False) else _key_heads(attention, heads)
+        blocks.append((groups, 0 if ffn.flag("no_op", default=False) else _width(ffn, hidden)))
+    return tuple(blocks)
+
+
+def _key_heads(attention: Fields, heads: int) -> int:
+    """Key-value heads of a layer's attention."""
+    name = "num_query_groups" if attention.has("num_query_groups") else "n_heads_in_group"
+    group = attention.whole(name, least=1)
+    if heads % group:
+        raise attention.wrong(name, group, f"a divisor of {heads} heads")
+    return group if name == "num_query_groups" else heads // group
+
+
+def _width(ffn: Fields, hidden: int) -> int:
+    """Width of a layer's feed-forward part."""
+    if ffn.has("ffn_hidden_size"):
+        return ffn.whole("ffn_hidden_size", least=1)
+    return -(-int(2 * ffn.number("ffn_mult") * hidden / 3) // _NAS_MULTIPLE) * _NAS_MULTIPLE
 
 
 def hunyuan_large(config: Fields) -> Architecture:

@@ -282,6 +282,20 @@ class ModelSpec:
         return sum(run.count * run.kind.side_width for run in self.runs if isinstance(run.kind, LayerKind))
 
     @property
+    def unlike_layers(self) -> bool:
+        """Whether blocks of attention and a dense part differ in its width, or lack one of the two.
+
+        Not so for hybrid models, each of whose layers is one part.
+        """
+        kinds = self.kinds()
+        blocks = [kind for kind in kinds if isinstance(kind, LayerKind) and not kind.cross]
+        parts = [(kind.mixer, kind.ffn) for kind in blocks]
+        plain = all(isinstance(mixer, Attention | None) and isinstance(ffn, DenseFfn | None) for mixer, ffn in parts)
+        if not plain or len(blocks) < len(kinds) or all(None in pair for pair in parts):
+            return False
+        return len({ffn.hidden for _, ffn in parts if ffn is not None}) > 1 or any(None in pair for pair in parts)
+
+    @property
     def known_details(self) -> ModelDetails:
         """Details that the model states itself, or those of its preset."""
         return self.details or details_of_preset(self.name, self.family)

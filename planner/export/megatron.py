@@ -25,8 +25,10 @@ from planner.export.megatron_hybrid import (
     is_hybrid,
     pattern_arguments,
 )
+from planner.export.megatron_layers import LAYERS_FILE, LAYERS_PROGRAM, layers_text
 from planner.export.megatron_model import has_delta_rule, model_arguments, model_notes
 from planner.export.plan_checks import check_sizes, has_experts, one_grid, refuse_adapters, refuse_linear_loss
+from planner.ingest.layers_file import PATH, TEXT
 from planner.ingest.megatron import judge, parse_megatron
 from planner.ingest.options import megatron_options
 from planner.plan_report import RankPlace
@@ -75,6 +77,7 @@ def export_megatron(plan: Planned) -> Export:
     run = run_arguments(model, job, layout, known, split=split)
     sizes = model_arguments(model, job.seq)
     arguments = (*(known_words(sizes, known) if plan.recipe else sizes), *run, *_fusion_arguments(model))
+    layers = layers_text(model) if model.unlike_layers else ""
     export = Export(
         framework=Framework.MEGATRON,
         version=known,
@@ -83,9 +86,10 @@ def export_megatron(plan: Planned) -> Export:
         nodes=plan.nodes,
         ranks=plan.ranks,
         notes=(*model_notes(model), *_run_notes(job)),
-        program=hybrid_program(known) if hybrid else Program(),
+        program=hybrid_program(known) if hybrid else LAYERS_PROGRAM if layers else Program(),
+        files=((LAYERS_FILE, layers),) if layers else (),
     )
-    _prove(export, layout, job)
+    _prove(export, layout, job, [PATH, LAYERS_FILE, TEXT, layers] if layers else [])
     return export
 
 
@@ -370,8 +374,11 @@ def _run_notes(job: TrainingJob) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _prove(export: Export, layout: Layout, job: TrainingJob) -> None:
-    """Refuse an export that the framework's own checks would refuse, or that would build other layers."""
+def _prove(export: Export, layout: Layout, job: TrainingJob, file: Sequence[str]) -> None:
+    """Refuse an export that the framework's own checks would refuse, or that would build other layers.
+
+    ``file`` holds the words of the file of layers that the program names.
+    """
     known = megatron_options(export.version)
     missing = [word for word in export.arguments if word.startswith("--") and word not in known]
     if missing:
@@ -379,7 +386,9 @@ def _prove(export: Export, layout: Layout, job: TrainingJob) -> None:
             f"Megatron-LM core {export.version} has no option {', '.join(missing)}", allowed="a newer version"
         )
     environment = {name: value for name, value in export.environment if value}
-    launch = parse_megatron(export.arguments, world=layout.gpus, version=export.version, environment=environment)
+    launch = parse_megatron(
+        (*export.arguments, *file), world=layout.gpus, version=export.version, environment=environment
+    )
     verdict = judge(launch)
     if not verdict.legal:
         reasons = "; ".join(violation.message for violation in verdict.violations)

@@ -27,6 +27,7 @@ from costmodels.workload.model import (
 )
 from hardware.errors import InputError
 from planner.export.megatron_hybrid import hybrid_layer, is_hybrid, no_flag, state_arguments
+from planner.export.megatron_layers import unlike_arguments, unlike_layer
 from planner.export.plan_checks import COMPRESSED, CROSS, IDLE, STREAMS, activation_of, mixer_words, norm_of
 
 _ACTIVATION_FLAGS: Final = MappingProxyType(
@@ -48,7 +49,7 @@ def model_arguments(model: ModelSpec, seq: int) -> tuple[str, ...]:
     ----------
     model : ModelSpec
         A causal transformer with one kind of attention; layers may be dense or mixtures of experts. Or a hybrid, each
-        of whose layers is one part.
+        of whose layers is one part; or dense layers of unlike sizes, whose file the flags do not name.
     seq : int
         Tokens per sample, at least; the position range grows with it.
 
@@ -63,8 +64,9 @@ def model_arguments(model: ModelSpec, seq: int) -> tuple[str, ...]:
         The model has a part that no flag describes.
     """
     details = model.known_details
-    hybrid = is_hybrid(model)
-    kinds = [hybrid_layer(model, kind) if hybrid else _block(model, kind) for kind in model.layer_kinds()]
+    hybrid, unlike = is_hybrid(model), model.unlike_layers
+    layer = hybrid_layer if hybrid else unlike_layer if unlike else _block
+    kinds = [layer(model, kind) for kind in model.layer_kinds()]
     attention = _attention(model, kinds)
     positions = max(seq, model.max_positions, model.learned_positions)
     arguments = [
@@ -83,6 +85,7 @@ def model_arguments(model: ModelSpec, seq: int) -> tuple[str, ...]:
         *_delta_arguments(model, kinds),
         *_feed_forward(model, kinds, details),
         *state_arguments(model, kinds),
+        *(unlike_arguments(model) if unlike else ()),
     ]
     if not model.tied_embeddings:
         arguments.append("--untie-embeddings-and-output-weights")
@@ -290,14 +293,14 @@ def list_pattern(layers: list[bool]) -> str:
 def _feed_forward(model: ModelSpec, kinds: list[LayerKind], details: ModelDetails) -> list[str]:
     dense = {kind.ffn for kind in kinds if isinstance(kind.ffn, DenseFfn)}
     experts = {kind.ffn for kind in kinds if isinstance(kind.ffn, MoeFfn)}
-    if len(dense) > 1 or len(experts) > 1:
+    if (len(dense) > 1 and not model.unlike_layers) or len(experts) > 1:
         raise no_flag(model, "feed-forward parts of different widths", "one width for dense layers and one for experts")
     if any(part.idle_experts for part in experts):
         raise no_flag(model, IDLE, "experts that all compute")
     gated = {part.gated for part in dense} | {part.gated for part in experts}
     if len(gated) != 1:
         raise no_flag(model, "gated and ungated feed-forward parts together", "one form")
-    width = next(iter(dense)).hidden if dense else next(iter(experts)).hidden
+    width = max(part.hidden for part in dense) if dense else next(iter(experts)).hidden
     arguments = ["--ffn-hidden-size", str(width), *_activation(model, gated.pop())]
     if experts:
         sparse = [isinstance(kind.ffn, MoeFfn) for kind in kinds]

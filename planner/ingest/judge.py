@@ -109,9 +109,10 @@ def _megatron(given: LaunchInput) -> JudgedLaunch:
     if model is None and rest_stands(launch.faults):
         model, why = _built_model(launch.arguments)
         notes += [why] if why else list(model.notes if model else ())
-    if model is not None and rest_stands(launch.faults) and model.layers != launch.proposal.model.layers:
+    stated = launch.layers
+    if model is not None and rest_stands(launch.faults) and model.layers != stated:
         raise InputError(
-            f"the arguments build {launch.proposal.model.layers} layers, {model.name} has {model.layers}",
+            f"the arguments build {stated} layers, {model.name} has {model.layers}",
             allowed="arguments without --num-layers, or the model that they build",
         )
     judged = _judged(given, launch, judge(launch), model, tuple(notes))

@@ -22,6 +22,7 @@ from planner.ingest.accelerate_settings import (
     named_settings,
     settings_of,
 )
+from planner.ingest.layers_file import PATH, TEXT
 from planner.ingest.script_files import written_files
 from planner.ingest.settings_files import load_yaml, plain_value, toml_options, yaml_overrides
 from planner.ingest.shell_script import MOST_SCRIPT_BYTES, ShellCommand, ShellScript, read_script
@@ -51,6 +52,8 @@ _WINDOWS: Final = (
 _JSON: Final = re.compile(r"\s*\{\s*(?:[\"}#]|//|/\*)")
 """How an object begins, with or without a comment; a script may begin with a bracket too."""
 _RECIPES: Final = ("--recipe", "--factory")
+_HERE: Final = "arguments"
+"""A name in the current folder, for words that no file holds."""
 _CONFIG_KEYS: Final = ("galvatron_config_path", "deepspeed_config")
 
 
@@ -111,7 +114,7 @@ def read_launch_text(path: Path | None, words: Sequence[str]) -> LaunchText:
         The file is missing, too long, or not what its name says.
     """
     if path is None:
-        return _with_recipe(LaunchText(arguments=tuple(words)))
+        return _with_recipe(LaunchText(arguments=_with_layers(tuple(words), Path(_HERE))))
     whole = _text(path, unix=False)
     text, windows = _unix(whole), "\r\n" in whole
     if not text.strip():
@@ -129,7 +132,17 @@ def read_launch_text(path: Path | None, words: Sequence[str]) -> LaunchText:
     else:
         found = _shell(text, path)
         found = replace(found, notes=(*found.notes, _WINDOWS)) if windows and found.program else found
-    return _with_recipe(replace(found, arguments=(*found.arguments, *words)))
+    return _with_recipe(replace(found, arguments=_with_layers((*found.arguments, *words), path)))
+
+
+def _with_layers(words: tuple[str, ...], path: Path) -> tuple[str, ...]:
+    """Arguments with the text of the file of unlike layers that they name, which they may give themselves."""
+    named, text = _option(words, (PATH,)), _option(words, (TEXT,))
+    file = _beside(named, path) if named and not text else None
+    if file is None:
+        return words
+    plain = [word.replace(named, file.name) for word in words]
+    return (*plain, TEXT, _text(file))
 
 
 def _with_recipe(found: LaunchText) -> LaunchText:
@@ -172,6 +185,7 @@ def _shell(text: str, path: Path) -> LaunchText:
     accelerate = settings_of(_launcher_file(launcher, path), launcher) if launcher else None
     arguments, settings = _with_settings(found.arguments, path, any_trainer=accelerate is not None)
     arguments = _with_fsdp_file(arguments, path)
+    arguments = _with_layers(arguments, path)
     full = replace(command, words=(*command.words, *arguments))
     unresolved = [name for name in command.unresolved if any(name in word for word in command.words)]
     named = [name for name in unresolved if name not in ("$@", "$*") and any(name in word for word in arguments)]

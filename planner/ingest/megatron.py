@@ -19,6 +19,7 @@ from planner.ingest.hybrid_pattern import (
     hybrid_pattern,
 )
 from planner.ingest.layer_pattern import moe_pattern
+from planner.ingest.layers_file import PATH, common_width, without_idle
 from planner.ingest.megatron_switches import LATER, switches_of
 from planner.ingest.option_facts import batches_of, option_facts
 from planner.ingest.options import Arguments, Fault, megatron_options, read_arguments, rest_stands
@@ -73,6 +74,11 @@ class Launch:
     proposal: Proposal
     faults: tuple[Fault, ...]
     arguments: Arguments
+
+    @property
+    def layers(self) -> int:
+        """Layers of the model, without those that do nothing."""
+        return without_idle(self.arguments, ((self.proposal.model.layers,),))[0][0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,7 +230,7 @@ def _model(read: Arguments, hybrid: HybridPattern | None) -> tuple[ModelFacts, t
         hidden=hidden,
         heads=heads,
         kv_heads=read.number("--num-query-groups", 1) if grouped else heads,
-        ffn=0 if experts and all(pattern) else ffn,
+        ffn=0 if experts and all(pattern) else common_width(read, ffn),
         experts=experts,
         top_k=read.number("--moe-router-topk", 2) if experts else 0,
         expert_ffn=read.number("--moe-ffn-hidden-size", ffn) if experts else 0,
@@ -237,6 +243,7 @@ def _model(read: Arguments, hybrid: HybridPattern | None) -> tuple[ModelFacts, t
         latent=latent,
         untied=read.has("--untie-embeddings-and-output-weights"),
         linear_bias=not read.has("--disable-bias-linear"),
+        unlike_layers=read.has(PATH),
     )
     return (hybrid_facts(facts, read, hybrid, ffn) if hybrid else facts), faults
 
@@ -350,7 +357,7 @@ def layout_built(launch: Launch, built: Layers) -> Layout:
     launch : Launch
         Its arguments have no faults.
     built : tuple of tuples of int
-        Layers of each stage and virtual chunk.
+        Layers of each stage and virtual chunk; those that do nothing are left out of the layout.
     """
     proposal, read = launch.proposal, launch.arguments
     dp = proposal.world // (proposal.tp * proposal.pp * proposal.cp * proposal.gtp)
@@ -364,7 +371,10 @@ def layout_built(launch: Launch, built: Layers) -> Layout:
         zero=proposal.zero,
         shard_group=shard_group_of(proposal, dp),
     )
-    stages = tuple(Stage(layers_per_chunk=chunks, strategies=_runs(plain, chunks, read, proposal)) for chunks in built)
+    stages = tuple(
+        Stage(layers_per_chunk=chunks, strategies=_runs(plain, chunks, read, proposal))
+        for chunks in without_idle(read, built)
+    )
     return Layout(
         stages=stages,
         micro_batch=proposal.micro_batch,

@@ -19,13 +19,13 @@ from planner.ingest.hybrid_pattern import (
     state_sizes,
 )
 from planner.ingest.layer_pattern import moe_pattern
+from planner.ingest.layers_file import unlike_blocks
 from planner.ingest.options import Arguments, whole
 from planner.request import Framework
 from planner.rules.table import NEWEST
 
 _GATED: Final = ("--swiglu", "--quick-geglu")
 _UNREAD: Final = (
-    ("--heterogeneous-layers-config-path", "layers of unlike sizes"),
     ("--experimental-attention-variant", "an attention that is not modelled"),
     ("--linear-attention-freq", "linear attention"),
 )
@@ -66,9 +66,16 @@ def model_of(read: Arguments, name: str = "model of the arguments") -> ModelSpec
     vocab = read.number("--vocab-size", 0) or read.number("--padded-vocab-size", 0)
     if not vocab and (read.has("--merge-file") or read.text("--tokenizer-type", "") == "GPT2BPETokenizer"):
         vocab = GPT2_VOCAB
-    notes = () if vocab else (f"the arguments size no vocabulary: {_DEFAULT_VOCAB} tokens are assumed",)
+    notes = [] if vocab else [f"the arguments size no vocabulary: {_DEFAULT_VOCAB} tokens are assumed"]
+    blocks = unlike_blocks(read) or ()
+    kept = tuple(block for block in blocks if any(block))
+    if len(kept) < len(blocks):
+        notes.append(
+            f"{len(blocks) - len(kept)} layers have neither attention nor a feed-forward part and are left out"
+        )
     facts = Architecture(
-        layers=read.number("--num-layers", 0),
+        layers=len(kept) or read.number("--num-layers", 0),
+        blocks=kept,
         hidden=read.number("--hidden-size", 0),
         vocab=vocab or _DEFAULT_VOCAB,
         vocab_multiple=read.number("--make-vocab-size-divisible-by", 128),
@@ -81,7 +88,7 @@ def model_of(read: Arguments, name: str = "model of the arguments") -> ModelSpec
         **_delta(read),
         **{**_feed_forward(read), **_hybrid(read)},
     )
-    return facts.build(name, sources=("launch arguments",), notes=notes, where="arguments")
+    return facts.build(name, sources=("launch arguments",), notes=tuple(notes), where="arguments")
 
 
 def _attention(read: Arguments) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import Final
 from hardware.errors import InputError
 from planner.ingest import hybrid_pattern
 from planner.ingest.layer_pattern import moe_pattern
+from planner.ingest.layers_file import file_facts
 from planner.ingest.options import Arguments, whole
 from planner.rules.table import version_key
 
@@ -55,7 +56,7 @@ def option_facts(read: Arguments, layers: int, version: str) -> Given:
     kind, modules = _graphs(read)
     facts: dict[str, tuple[str, ...]] = {"--graphs": (kind,)}
     facts |= {"--graphed": modules} if modules else {}
-    facts |= _evaluation(read) | _unknown_modules(read, version_key(version))
+    facts |= {**_evaluation(read), **file_facts(read), **_unknown_modules(read, version_key(version))}
     held = {**_graph_facts(read, kind, modules), **_expert_facts(read), **_layer_facts(read, layers)}
     held |= {**_ramp(read), **_data_facts(read)}
     return facts | {name: () for name, holds in held.items() if holds}

@@ -13,6 +13,7 @@ from costmodels.pipeline.schedules import PipelineSpec, Schedule
 from costmodels.positions import Contents, part_counts
 from costmodels.table import Bools, Floats, Ints
 from costmodels.workload.model import ModelSpec
+from hardware.errors import InputError
 from planner.layouts.grids import Grids
 from planner.layouts.splits import balanced_positions, even_positions, leading_positions
 from planner.request import Framework, PlanRequest
@@ -21,7 +22,7 @@ MAX_VPP: Final = 24
 WITHOUT_VIRTUAL_STAGES: Final = (Framework.DEEPSPEED, Framework.GALVATRON)
 WITHOUT_FREE_SPLITS: Final = (Framework.DEEPSPEED,)
 WITH_ONE_RECOMPUTE: Final = (Framework.DEEPSPEED, Framework.TORCHTITAN)  # the same for every layer
-WITH_LONE_ENDS: Final = (Framework.MEGATRON, Framework.BRIDGE, Framework.NEMO)
+MEGATRON_CORE: Final = (Framework.MEGATRON, Framework.BRIDGE, Framework.NEMO)
 FEW_CHUNKS: Final = 4  # virtual degrees tried even where they do not divide
 
 
@@ -104,15 +105,28 @@ def splits_freely(request: PlanRequest) -> bool:
 
 
 def pinned_virtual(request: PlanRequest) -> int | None:
-    """Virtual chunks that a request leaves no choice about: pinned, as its schedule has, or 1 where there are none."""
+    """Virtual chunks that a request leaves no choice about: pinned, as its schedule has, or 1 where there are none.
+
+    Raises
+    ------
+    InputError
+        More are pinned where there are none.
+    """
     if request.schedule is not None and request.schedule.fixed_vpp is not None:
         return request.schedule.fixed_vpp
-    return 1 if request.framework in WITHOUT_VIRTUAL_STAGES else request.fixed_degree("vpp")
+    pinned = request.fixed_degree("vpp")
+    unlike = request.framework in MEGATRON_CORE and request.model.unlike_layers  # rule megatron-unlike-virtual
+    if not unlike and request.framework not in WITHOUT_VIRTUAL_STAGES:
+        return pinned
+    if pinned not in (None, 1):
+        what = f"{request.framework} has no virtual stages" + (" of layers of unlike sizes" if unlike else "")
+        raise InputError(f"--fix vpp={pinned}: {what}", allowed="vpp=1")
+    return 1
 
 
 def lone_ends(request: PlanRequest) -> int:
     """How many ends of the model may be alone on a pipeline position."""
-    return 2 if request.framework in WITH_LONE_ENDS else 0
+    return 2 if request.framework in MEGATRON_CORE else 0
 
 
 def pipeline_groups(

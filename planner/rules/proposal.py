@@ -56,6 +56,7 @@ class ModelFacts:
     latent: bool = False
     untied: bool = True
     linear_bias: bool = False
+    unlike_layers: bool = False  # dense layers of several widths, or without one of their parts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,6 +234,7 @@ def facts_of(model: ModelSpec) -> ModelFacts:
         ),  # both are Megatron's latent kind
         untied=not model.tied_embeddings,
         linear_bias=any(f.bias for f in dense) or any(f.bias for f in moe),
+        unlike_layers=model.unlike_layers,
     )
 
 
