@@ -86,6 +86,7 @@ class Software:
     capacity_factor: float = (
         0.0  # tokens per expert over the even share when tokens are dropped or padded; 0.0: dropless
     )
+    masked_dispatch: bool = False  # with a capacity, products with masks take tokens to experts and back
     routing_imbalance: float = 1.0  # busiest expert rank over the mean
     consecutive_routing: bool = False  # benchmarks without a router: tokens take neighbouring experts in turn
     gradient_bytes: float = 0.0  # overrides the recipe's; 0.0: as the recipe

@@ -127,15 +127,15 @@ def test_step_time_of_stacks_that_no_preset_was_made_for(other_stacks):
     """At their first prediction, with assumed rates of TPU, Ascend and MI250X: mean 19.4 %, median 14.0 %."""
     held_out = sizes(p for p in other_stacks if not p.run.text("fitted"))
     assert len(held_out) > 75
-    assert held_out.mean() < 0.131
-    assert np.median(held_out) < 0.089
-    assert np.quantile(held_out, 0.9) < 0.325
+    assert held_out.mean() < 0.124
+    assert np.median(held_out) < 0.082
+    assert np.quantile(held_out, 0.9) < 0.3
 
 
 @pytest.mark.parametrize(
     ("software", "limit"),
     [
-        ("MaxText", 0.108),
+        ("MaxText", 0.1),
         ("Megatron-DeepSpeed", 0.065),
         ("MindFormers", 0.058),
         ("Primus", 0.115),

@@ -67,6 +67,21 @@ def test_a_capacity_ranks_every_token_for_every_expert():
     assert priced(moe_op("combine"), job(capacity_factor=1.0)).forward_s == priced(moe_op("combine"), job()).forward_s
 
 
+@pytest.mark.parametrize("capacity", [1.0, 1.25])
+def test_masks_that_route_are_two_products_forward_and_three_backward(capacity):
+    """GShard, algorithm 2: every token of a sequence times every place of all experts, times the width."""
+    asked = job("bf16", capacity_factor=capacity, masked_dispatch=True)
+    found = [priced(moe_op(name), asked) for name in (DISPATCH, "combine")]
+    mixture = moe().kinds()[0].ffn
+    product_flops = 2.0 * SEQ * (SEQ * mixture.top_k * capacity) * moe().hidden
+    for seconds, products in ((found[0].forward_s, 2.0), (found[0].backward_s, 3.0)):
+        rate = products * product_flops / seconds[0] / accelerator("gb200").peak.bf16
+        assert 0.5 < rate < 1.0
+    assert found[1].forward_s[0] < 0.01 * found[0].forward_s[0]  # nothing is sorted
+    dropless = job("bf16", masked_dispatch=True)
+    assert priced(moe_op(DISPATCH), dropless).forward_s == priced(moe_op(DISPATCH), job("bf16")).forward_s
+
+
 def test_dispatchers_that_sort_less_move_less():
     moved = {
         dispatcher: priced(moe_op(DISPATCH), job(dispatcher=dispatcher)).forward_s[0]

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.compute.attention import AttentionShape, flash_attention_s, matrix_attention_s
+from costmodels.compute.capacity import capacity_s, masked
 from costmodels.compute.gemm import GemmShape, gemm_s
 from costmodels.compute.local import ROUTED, Grid, attention_shape, feature_split, gemm_shape, grid_of, rank_tokens
 from costmodels.compute.machine import ELEMENT_BYTES, LOW_PRECISION, Machine, machine_of
@@ -16,7 +17,6 @@ from costmodels.efficiency import Efficiency
 from costmodels.job import Dispatcher, TrainingJob
 from costmodels.table import Floats, StrategyTable
 from costmodels.workload.ends import LOGITS
-from costmodels.workload.feedforward import DISPATCH
 from costmodels.workload.kernels import SCORE_ELEMENTS, Softmax
 from costmodels.workload.linear_loss import LinearLoss
 from costmodels.workload.op import Op, OpKind, Split
@@ -270,30 +270,20 @@ def _separate_softmax(shape: AttentionShape, job: TrainingJob) -> Floats:
 def _memory(op: Op, grid: Grid, job: TrainingJob, machine: Machine) -> _Priced:
     traffic_bytes = _traffic_bytes(op, grid, job)
     if op.split is Split.EXPERT_TOKENS:
-        traffic_bytes = traffic_bytes * _PERMUTATION.get(job.software.dispatcher, 1.0)
+        passes = 0.0 if masked(job.software) else _PERMUTATION.get(job.software.dispatcher, 1.0)
+        traffic_bytes = traffic_bytes * passes
     kernels = 1.0 if job.software.fused_kernels or job.software.compiled else _UNFUSED_KERNELS
     started = _DISPATCH_KERNELS if op.split is Split.EXPERT_TOKENS else kernels
     if job.software.compiled:
         traffic_bytes = traffic_bytes * machine.shared.compiled_traffic
     backward = op.backward_traffic or machine.shared.backward_traffic
+    capacity_forward_s, capacity_backward_s = capacity_s(op, grid, job, machine)
     return _Priced(
-        forward_s=traffic_s(traffic_bytes, machine, kernels=kernels) + _capacity_s(op, grid, job, machine),
-        backward_s=traffic_s(backward * traffic_bytes, machine, kernels=kernels),
+        forward_s=traffic_s(traffic_bytes, machine, kernels=kernels) + capacity_forward_s,
+        backward_s=traffic_s(backward * traffic_bytes, machine, kernels=kernels) + capacity_backward_s,
         forward_kernels=started,
         backward_kernels=started,
     )
-
-
-def _capacity_s(op: Op, grid: Grid, job: TrainingJob, machine: Machine) -> Floats | float:
-    """Time to pick each expert's tokens up to its capacity: every token is ranked for every expert, twice.
-
-    Megatron-core ``moe_utils.py``: a top-k over all tokens per expert drops those beyond the capacity, and a stable
-    sort of the routing map pads the others to it.
-    """
-    if not job.software.capacity_factor or op.name != DISPATCH:
-        return 0.0
-    ranked: Floats = rank_tokens(op, grid, job) / op.top_k * op.experts
-    return ranked / machine.shared.ranked_tokens_per_s
 
 
 def _scan(op: Op, grid: Grid, job: TrainingJob, machine: Machine) -> _Priced:

@@ -126,9 +126,9 @@ def moe_ops(ffn: MoeFfn, hidden: int, kernels: Kernels, *, input_is_kept: bool =
     return (
         _router(ffn, hidden, input_is_kept=input_is_kept),
         *_latent(ffn, hidden, into=True),
-        _routed(DISPATCH, _DISPATCH_TRAFFIC * width, kept_bytes=_ROUTE_BYTES_PER_COPY, ffn=ffn),
+        _routed(DISPATCH, _DISPATCH_TRAFFIC, width, kept_bytes=_ROUTE_BYTES_PER_COPY, ffn=ffn),
         *_expert_ops(ffn, width, kernels),
-        _routed("combine", _COMBINE_TRAFFIC * width + width / ffn.top_k, kept_bytes=0.0, ffn=ffn),
+        _routed("combine", _COMBINE_TRAFFIC + 1.0 / ffn.top_k, width, kept_bytes=0.0, ffn=ffn),
         *_latent(ffn, hidden, into=False),
         *_shared_ops(ffn, hidden, kernels),
     )
@@ -173,7 +173,7 @@ def _latent(ffn: MoeFfn, hidden: int, *, into: bool) -> tuple[Op, ...]:
     )
 
 
-def _routed(name: str, traffic: float, *, kept_bytes: float, ffn: MoeFfn) -> Op:
+def _routed(name: str, passes: float, width: int, *, kept_bytes: float, ffn: MoeFfn) -> Op:
     return Op(
         name=name,
         module="moe",
@@ -181,7 +181,8 @@ def _routed(name: str, traffic: float, *, kept_bytes: float, ffn: MoeFfn) -> Op:
         split=Split.EXPERT_TOKENS,
         experts=ffn.experts,
         top_k=ffn.top_k,
-        traffic_elements_per_token=traffic,
+        k=width,
+        traffic_elements_per_token=passes * width,
         saved_bytes_per_token=kept_bytes,
     )
 

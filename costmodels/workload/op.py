@@ -60,7 +60,7 @@ class Op:
         ``mla_up_proj``, ``mamba``, ``gdn``, ``gdn_norm_out``, ``mhc``, ``residual``, ``embedding``, ``head``, ``mtp``,
         ``opaque``. :data:`SUBMODULES` says which contain others.
     k, n : int
-        Weight shape of a GEMM.
+        Weight shape of a GEMM; ``k`` is the width of the tokens that routing moves.
     columns : tuple of int
         Columns of the products that code without merged weights runs in place of this one; empty: it is one product.
     heads, kv_heads, qk_dim, v_dim, window : int

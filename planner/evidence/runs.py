@@ -146,8 +146,11 @@ def software_of(run: MeasuredRun) -> SoftwareMatch:
 
 
 def _software(run: MeasuredRun) -> Software:
-    """The preset of the run with its remarks, and the layers whose activations it offloads."""
+    """The preset of the run with its remarks, its experts' capacity, and the layers whose activations it offloads."""
     found = software_of(run).software
+    capacity = re.search(r"capacity factor ([0-9]{1,2}(?:\.[0-9]{1,4})?)", run.text("token_routing").lower())
+    if capacity:
+        found = replace(found, capacity_factor=float(capacity.group(1)))
     share = re.search(r"activation offload (?:ratio )?(?:alpha=)?([01]?\.?[0-9]{1,9})", run.text("notes"))
     if share and run.grid:
         layers = float(share.group(1)) * (run.number("layers") or 0.0) / run.grid.pp
