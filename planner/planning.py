@@ -13,11 +13,9 @@ from costmodels.pricing import Constants, Pricing
 from costmodels.results import LayoutCost, Verdict
 from hardware.cluster import Island
 from hardware.segments import in_segments
-from planner.bounds.mixed_layers import mixed_bound_s
 from planner.evidence.nearness import evidence_for
 from planner.evidence.profile_use import profile_notes
 from planner.infeasible.reasons import explain_infeasible
-from planner.layouts.build import on_island
 from planner.layouts.request_notes import request_notes
 from planner.placement import (
     PlacedLayout,
@@ -37,16 +35,15 @@ from planner.placement.order import places_in_order
 from planner.placement.slow_devices import SlowDevice, slow_devices, without_slow_nodes
 from planner.plan_report import PlanReport, RankedLayout, RankPlace, SearchProof
 from planner.request import Framework, Objective, PlanRequest
-from planner.search.islands import IslandSearch
+from planner.search.every_island import Look, distinct, search_island, search_islands, shown
 from planner.search.larger_chunks import with_larger_chunks
 from planner.search.merge import Answer, is_safe, limit_s, merged
 from planner.search.objective import check_objective, objective_value, why_slower
-from planner.search.refine import best_of_grid, layout_of, with_best_split
-from planner.search.spans import RANKS_CUT, SPLITS_CUT, Span, late, spans
+from planner.search.refine import with_best_split
+from planner.search.spans import RANKS_CUT, late, spans
 from planner.search.stage_ilp import StageShape
-from planner.search.tally import Candidate, Tally
-from planner.search.two_level import PER_LAYER, candidate_shape, mixed_plans
-from planner.search.uniform import GRIDS_KEPT, UniformSearch
+from planner.search.tally import Tally
+from planner.search.two_level import PER_LAYER, mixed_plans
 
 MOST_STAGE_GPUS: Final = 64
 UNCONSTRAINED_LIMIT_S: Final = 5.0  # for a number that informs and decides nothing
@@ -55,8 +52,6 @@ MOST_WANTED: Final = 320  # grids that a search with heat keeps
 PLACED_SHARE: Final = 0.85  # of the time until layouts are placed well; those left are placed roughly then
 LEAN_SHARE: Final = 0.2  # of the time for layouts without the nodes of slow devices
 THRIFTY_AMONG: Final = 4  # times as many of the fastest grids are looked at where the ranking is not by time
-ISLANDS_CUT: Final = "time limit (islands alone)"
-MIXED_SHAPES: Final = 6  # pipeline shapes that are solved with a strategy for every layer
 
 
 def pricings_of(request: PlanRequest, constants: Constants | None = None) -> tuple[Pricing, ...]:
@@ -110,6 +105,10 @@ class _Before:
     safe: bool = False
     explain: bool = True
 
+    def look(self, until_s: float, wanted: int, *, placed: bool) -> Look:
+        """How to search with what is known."""
+        return Look(until_s=until_s, wanted=wanted, placed=placed, limit_s=self.limit_s, safe=self.safe)
+
 
 _NOTHING_BEFORE: Final = _Before()
 
@@ -127,14 +126,13 @@ def _of_variants(request: PlanRequest, constants: Constants | None) -> PlanRepor
         tallies.append(tally)
         answers.append(Answer(variant=variant, report=report))
     report = merged(request, answers)
-    if not report.layouts:
-        first = request.of(request.variants[0])
-        why = explain_infeasible(first, pricings_of(first, constants), tallies[0], end_s)
-        proof = _proof(tallies[0], (), time.monotonic() - started)
-        return replace(report, search=proof, infeasible=why, notes=answers[0].report.notes)
     every = Tally(accepted=Verdict.FITS, wanted=request.top)
     for tally in tallies:
         every.absorb(tally)
+    if not report.layouts:
+        first = request.of(request.variants[0])
+        why = explain_infeasible(first, pricings_of(first, constants), every, end_s)
+        report = replace(report, infeasible=why, notes=answers[0].report.notes)
     return replace(report, search=_proof(every, report.layouts, time.monotonic() - started))
 
 
@@ -146,7 +144,7 @@ def _searched(
     pricings = pricings_of(request, constants)
     deadline = started + request.time_limit_s
     until_s = started + PLACED_SHARE * request.time_limit_s
-    wanted = _shown(request) * (1 if request.objective is Objective.TIME else THRIFTY_AMONG)
+    wanted = shown(request) * (1 if request.objective is Objective.TIME else THRIFTY_AMONG)
     lean_until_s = started + LEAN_SHARE * request.time_limit_s
     slow = slow_devices(pricings)
     lean = _without_slow_nodes(request, constants, slow, lean_until_s, wanted)
@@ -155,8 +153,8 @@ def _searched(
     placed: dict[Layout, PlacedLayout] = {}
     kin: dict[Layout, Layout] = {}  # layouts with larger chunks, and those they were made of
     while True:
-        tally, found = _found(request, pricings, deadline, wanted, before)
-        priced = _distinct([*priced, *found])  # a later round that the time limit cuts may find fewer
+        tally, found = search_islands(request, pricings, before.look(deadline, wanted, placed=by_device(request)))
+        priced = distinct([*priced, *found])  # a later round that the time limit cuts may find fewer
         new = [pair for pair in (*priced, *lean) if pair[0] not in cool]
         new, likes = _with_larger_chunks(request, pricings, new) if slow else (new, {})
         kin |= likes
@@ -182,43 +180,6 @@ def _searched(
         notes=_notes(request, pricings),
     )
     return report, tally
-
-
-def _found(
-    request: PlanRequest, pricings: Sequence[Pricing], deadline: float, wanted: int, before: _Before
-) -> tuple[Tally, list[tuple[Layout, LayoutCost]]]:
-    """Search islands alone, and all of them together; prices know nothing of heat and of single devices."""
-    alone = _unlike(pricings)
-    count = len(alone) + (len(pricings) > 1)
-    parts = spans(time.monotonic(), deadline, count, placed=by_device(request), mixed=request.framework in PER_LAYER)
-    look = _Look(until_s=deadline, wanted=wanted, before=before)
-    tally, priced = _island_alone(request, pricings, alone[0], parts[0], look)
-    for number, (island, part) in enumerate(zip(alone[1:], parts[1:], strict=False), start=1):
-        if late(deadline):
-            tally.pruned[ISLANDS_CUT] += len(alone) - number
-            tally.open_bound_s = 0.0  # nothing is known of them
-            break
-        other, more = _island_alone(request, pricings, island, part, look)
-        tally.absorb(other)
-        priced += more
-    if len(pricings) > 1 and not request.always_piped:  # those know 1F1B and interleaving alone
-        known = [cost.step.total_s for _, cost in priced]
-        together = IslandSearch(request, pricings, known, parts[-1].end_s)
-        priced += [(plan.layout, plan.cost) for plan in together.run()]
-        tally.enumerated += together.enumerated
-        tally.solved += together.solved
-        tally.pruned["time lower bound over all islands"] += together.pruned
-        tally.pruned["time limit over all islands"] += together.unreached
-        tally.open_bound_s = min(tally.open_bound_s, together.open_bound_s)
-    return tally, priced
-
-
-def _unlike(pricings: Sequence[Pricing]) -> list[int]:
-    """Islands that are searched alone, the largest first: of those unlike in the names of nodes at most, one."""
-    first: dict[Island, int] = {}
-    for number, pricing in enumerate(pricings):
-        first.setdefault(replace(pricing.island, hosts=()), number)
-    return sorted(first.values(), key=lambda number: -pricings[number].island.gpus)
 
 
 def _covered(
@@ -253,7 +214,7 @@ def _without_slow_nodes(
     return [
         pair
         for number, part in enumerate(parts)
-        for pair in _island_alone(lean, pricings, number, part, _Look(until_s=deadline, wanted=wanted))[1]
+        for pair in search_island(lean, pricings, number, part, Look(until_s=deadline, wanted=wanted))[1]
     ]
 
 
@@ -409,58 +370,6 @@ def _places(request: PlanRequest, placed: PlacedLayout) -> tuple[RankPlace, ...]
     return rank_places(placed.placement, request.cluster, placed.layout.stages[0].island)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Look:
-    """How an island is searched: grids to keep, and a moment; of those kept one is followed to the end beyond it."""
-
-    until_s: float
-    wanted: int
-    before: _Before = _NOTHING_BEFORE
-
-
-def _island_alone(
-    request: PlanRequest, pricings: Sequence[Pricing], island: int, span: Span, look: _Look
-) -> tuple[Tally, list[tuple[Layout, LayoutCost]]]:
-    """Search one island by itself: its best grids with their best splits, and mixed strategies where allowed."""
-    before, until_s = look.before, look.until_s
-    search = UniformSearch(request, pricings[island], wanted=look.wanted, limit_s=before.limit_s, deadline=span.grids_s)
-    tally = search.run((Verdict.FITS,)) if before.safe else search.run()
-    chosen = sorted(tally.best.values(), key=lambda candidate: candidate.order)[: tally.wanted]
-    if request.objective is not Objective.TIME:
-        chosen = _thriftiest(request, pricings[island], chosen)
-    priced: list[tuple[Layout, LayoutCost]] = []
-    for number, candidate in enumerate(chosen):
-        if number and late(until_s):
-            tally.cut[SPLITS_CUT] += len(chosen) - number
-            break
-        priced.append(best_of_grid(request, pricings[island], tally, candidate.key, span.splits_s))
-    tally.open_bound_s = min(tally.open_bound_s, tally.threshold_s())  # of grids that were priced and not kept
-    if request.framework in PER_LAYER and not request.always_piped:
-        shapes = [candidate_shape(candidate) for candidate in chosen[:MIXED_SHAPES]]
-        mixed = mixed_plans(request, pricings[island], shapes, span.end_s)
-        priced = _distinct([*priced, *((plan.layout, plan.cost) for plan in mixed)])
-        tally.open_bound_s = min(tally.open_bound_s, mixed_bound_s(request, pricings[island]))
-    if island:
-        moved = [on_island(layout, island) for layout, _ in priced]
-        priced = [(layout, price_layout(pricings, layout)) for layout in moved]
-    return tally, priced
-
-
-def _shown(request: PlanRequest) -> int:
-    """Grids that are followed to the end."""
-    return max(request.top, GRIDS_KEPT)
-
-
-def _thriftiest(request: PlanRequest, pricing: Pricing, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """The best of some candidates by the objective, as they are split."""
-
-    def value(candidate: Candidate) -> float:
-        layout = layout_of(candidate)
-        return objective_value(request, layout, price_layout([pricing], layout))
-
-    return sorted(candidates, key=value)[: _shown(request)]
-
-
 def _ranked(
     request: PlanRequest, pricings: Sequence[Pricing], found: Sequence[PlacedLayout]
 ) -> tuple[RankedLayout, ...]:
@@ -470,11 +379,6 @@ def _ranked(
     for one in placed[: request.top]:
         ranked.append(as_ranked(request, pricings, one, ranked[-1].cost if ranked else None))
     return tuple(ranked)
-
-
-def _distinct(priced: Sequence[tuple[Layout, LayoutCost]]) -> list[tuple[Layout, LayoutCost]]:
-    """Each layout once."""
-    return list(dict(priced).items())
 
 
 def _proof(tally: Tally, ranked: Sequence[RankedLayout], wall_s: float) -> SearchProof:

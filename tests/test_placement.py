@@ -335,7 +335,7 @@ def test_a_search_with_heat_keeps_grids_until_none_left_can_win(monkeypatch: pyt
         seen.append(self.wanted)
 
     monkeypatch.setattr(UniformSearch, "__init__", recording)
-    monkeypatch.setattr("planner.planning.GRIDS_KEPT", 2)
+    monkeypatch.setattr("planner.search.every_island.GRIDS_KEPT", 2)
     base = replace(hot(1, 4, (44.0,)), fixed=(("cp", 1), ("vpp", 1)), recompute="none", top=1)
     report = plan(base)
     assert seen[:2] == [2, 4]

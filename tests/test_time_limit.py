@@ -18,11 +18,12 @@ from planner.devices.stragglers import stragglers
 from planner.layouts.explicit import ExplicitLayout, layout_of
 from planner.placement import PlacedLayout, place_all, place_layout, place_nodes, place_with_splits
 from planner.plan_report import PlanReport
-from planner.planning import ISLANDS_CUT, plan, pricings_of
+from planner.planning import plan, pricings_of
 from planner.report.json_reader import report_from_json
 from planner.report.json_report import report_to_json
 from planner.report.search_text import print_search, proof_words
 from planner.request import PlanRequest
+from planner.search.every_island import ISLANDS_CUT
 from planner.search.islands import IslandSearch
 from planner.search.refine import best_of_grid
 from planner.search.spans import RANKS_CUT, SPLITS_CUT, Span, cut_in_words, late, spans
