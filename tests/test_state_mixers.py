@@ -92,6 +92,26 @@ def test_products_of_ring_linear() -> None:
     assert flops_per_token(ring, SEQ) == pytest.approx(3 * (4 * lightning + 4 * ATTENTION + 8 * DENSE + HEAD))
 
 
+def test_products_of_gemma_3n() -> None:
+    """Beside a block: a low-rank product, a gated embedding of the layer's own, and matrices of the other streams."""
+    sizes = {"head_dim": 16, "num_kv_shared_layers": 0, "hidden_size_per_layer_input": 8, "laurel_rank": 4}
+    gemma = build("gemma3n_text", **sizes, vocab_size_per_layer_input=480)
+    layer = ATTENTION + DENSE + 2 * 2 * 64 * 4 + 2 * 2 * 64 * 8
+    ends = 2 * 64 * 8 * 8 + 2 * 2 * 3 * 64 * 64 + HEAD  # the layers' embeddings are products of the embedding too
+    assert flops_per_token(gemma, SEQ) == pytest.approx(3 * (8 * layer + ends))
+    assert gemma.residual == 4 * 64
+    with pytest.raises(InputError, match=r"Megatron-LM has no flag for residual streams that one of them corrects"):
+        model_arguments(gemma, SEQ)
+    with pytest.raises(InputError, match="intermediate_size"):
+        build("gemma3n_text", **sizes, intermediate_size=[96] * 7 + [64])
+
+
+def test_presets_of_gemma_3n_have_every_parameter() -> None:
+    """Gemma3nForCausalLM of Transformers 5.24.0 on the meta device, with the sizes of both models."""
+    assert parameter_count(model("gemma3n_e4b")).total == 6_835_235_568
+    assert parameter_count(model("gemma3n_e2b")).total == 4_435_182_688
+
+
 def test_windowed_layers_may_have_other_heads() -> None:
     types = ["full_attention", *["sliding_attention"] * 3] * 2
     sizes = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "share_expert_dim": 32}

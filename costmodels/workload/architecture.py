@@ -68,8 +68,11 @@ class Architecture:
     sparse_rate, heavy_rate, chosen : int
         Tokens that one compressed key stands for in layers ``c`` and ``h``, and how many of them the indexer of layers
         ``c`` chooses.
-    streams : int
-        Residual streams, where more than one run through the layers (hyper-connections); 0: one.
+    streams, alternating : int, bool
+        Residual streams, where more than one run through the layers (hyper-connections); 0: one. Whether one of them
+        passes through a layer, which predicts and corrects the others (AltUp).
+    low_rank, side_vocab : int
+        Columns of a low-rank product beside the mixer (LAuReL); rows of the layers' own embeddings, 0: the vocabulary.
     window_heads : int
         Attention heads of windowed layers, where full layers have others.
     full_heads, full_head_dim, full_shared_kv : int, int, bool
@@ -147,6 +150,9 @@ class Architecture:
     heavy_rate: int = 0
     chosen: int = 0
     streams: int = 0
+    alternating: bool = False
+    low_rank: int = 0
+    side_vocab: int = 0
     window_heads: int = 0
     full_heads: int = 0
     full_head_dim: int = 0
@@ -255,6 +261,8 @@ class Architecture:
             mtp_kind=self._mtp_kind() if self.mtp_layers else None,
             causal=self.causal,
             streams=self.streams or 1,
+            alternating=self.alternating and self.streams > 1,
+            side_vocab=self.side_vocab,
             sources=sources,
             notes=notes,
         )
@@ -312,6 +320,7 @@ class Architecture:
             norm_count=count,
             parallel=self.parallel,
             side_width=self.side_width,
+            low_rank=self.low_rank,
             cross=cross,
         )
         inner = sum(map(inner_norm_parameters, kind.mixers))

@@ -195,7 +195,7 @@ def flops_per_token(
     ``megatron/training/training.py`` (causal).
     """
     vocab = padded_vocab(model, padded_vocab_tp) if padded_vocab_tp else model.vocab
-    parts = [(head_ops(model, vocab=vocab), 1)]
+    parts = [(embedding_ops(model, vocab=vocab), 1), (head_ops(model, vocab=vocab), 1)]
     parts += [(layer_ops(run.kind, model), run.count) for run in model.runs]
     parts.append((mtp_ops(model, vocab=vocab), model.mtp_layers))
     counted = [(op, count) for ops, count in parts for op in ops if router or op.name != "router"]

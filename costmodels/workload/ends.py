@@ -109,7 +109,7 @@ def _side_embedding_ops(model: ModelSpec, vocab: int, kernels: Kernels) -> tuple
         split=Split.COLUMN,
         traffic_elements_per_token=2.0 * width,
         saved_split=Split.REPLICATED,
-        parameters=vocab * width,
+        parameters=(model.side_vocab or vocab) * width,
     )
     return (
         table,
@@ -278,7 +278,7 @@ def mtp_entry_ops(model: ModelSpec, *, fused_kernels: bool = True) -> tuple[Op, 
         dropped_by=("layernorm",),
         parameters=2 * hidden * hidden,
     )
-    return (*norms, projection) if model.streams == 1 else (*norms, *_joined_streams(projection, model))
+    return (*norms, *_joined_streams(projection, model)) if model.mixed else (*norms, projection)
 
 
 def _joined_streams(projection: Op, model: ModelSpec) -> tuple[Op, Op]:

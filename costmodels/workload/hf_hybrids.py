@@ -21,10 +21,9 @@ def gemma4(config: Fields) -> Architecture:
     window, pattern = window_of_types(config, layers)
     if not pattern:  # five windowed layers before each full one, and a full last one
         window, pattern = config.whole("sliding_window", default=512), ("wwwwwf" * layers)[: layers - 1] + "f"
-    borrowed = config.whole("num_kv_shared_layers", default=0, most=layers)
-    if borrowed and config.flag("use_double_wide_mlp", default=False):
+    mixers = borrowed_from(config, pattern)
+    if mixers != pattern and config.flag("use_double_wide_mlp", default=False):
         raise config.wrong("use_double_wide_mlp", True, "false: feed-forward parts of two widths are not modelled")
-    own = layers - borrowed
     same = config.flag("attention_k_eq_v", default=False)
     experts = config.flag("enable_moe_block", default=False)
     base = llama(config)
@@ -36,7 +35,7 @@ def gemma4(config: Fields) -> Architecture:
         norms_per_layer=8 if experts else 4,
         qk_norm=True,
         window=window,
-        mixer_pattern=pattern[:own] + pattern[own:].translate(_BORROWING),
+        mixer_pattern=mixers,
         full_heads=full,
         full_head_dim=config.whole("global_head_dim", default=512),
         full_shared_kv=same,
@@ -47,6 +46,12 @@ def gemma4(config: Fields) -> Architecture:
         shared_ffn=base.ffn if experts else 0,
         router_bias=experts,
     )
+
+
+def borrowed_from(config: Fields, pattern: str) -> str:
+    """Letters of layers whose last ``num_kv_shared_layers`` have the keys and values of earlier ones."""
+    own = len(pattern) - config.whole("num_kv_shared_layers", default=0, most=len(pattern))
+    return pattern[:own] + pattern[own:].translate(_BORROWING)
 
 
 def _with_mamba(config: Fields, base: Architecture, letters: str) -> Architecture:

@@ -6,7 +6,7 @@ from typing import Final
 from costmodels.workload.architecture import Architecture
 from costmodels.workload.fields import Fields
 from costmodels.workload.hf_dense import layer_letters, llama, window_of_types
-from costmodels.workload.hf_hybrids import gemma4
+from costmodels.workload.hf_hybrids import borrowed_from, gemma4
 from costmodels.workload.hf_moe import FFN_WORDS, olmoe, routed_and_shared
 from costmodels.workload.hf_variants import cohere2
 
@@ -126,6 +126,38 @@ def vaultgemma(config: Fields) -> Architecture:
         window=window or config.whole("sliding_window", default=4096),
         mixer_pattern=pattern or "wf",
     )
+
+
+def gemma3n(config: Fields) -> Architecture:
+    """Gemma 3n: alternating updates of four streams, a low-rank product beside attention, embeddings of every layer.
+
+    The last ``num_kv_shared_layers`` layers borrow keys and values, as in Gemma 4. That some activations are sparse
+    changes no product.
+    """
+    layers = config.whole("num_hidden_layers", least=1)
+    window, pattern = window_of_types(config, layers)
+    if not pattern:
+        window, pattern = config.whole("sliding_window", default=512), ("wwwwf" * layers)[:layers]
+    return replace(
+        gemma4(config.changed(intermediate_size=_one_width(config), attention_k_eq_v=False, enable_moe_block=False)),
+        full_head_dim=0,
+        window=window,
+        mixer_pattern=borrowed_from(config, pattern),
+        streams=config.whole("altup_num_inputs", default=4, least=2),
+        alternating=True,
+        low_rank=config.whole("laurel_rank", default=64, least=1),
+        side_vocab=config.whole("vocab_size_per_layer_input", default=0),
+    )
+
+
+def _one_width(config: Fields) -> int:
+    """Feed-forward width, of a list that repeats one for every layer."""
+    if not isinstance(config.values.get("intermediate_size"), list | tuple):
+        return config.whole("intermediate_size", least=1)
+    widths = config.wholes("intermediate_size")
+    if len(set(widths)) != 1:
+        raise config.wrong("intermediate_size", list(widths), "one value for all layers")
+    return widths[0]
 
 
 def gemma4_unified(config: Fields) -> Architecture:

@@ -69,6 +69,7 @@ FAMILIES: Final[Mapping[str, Callable[[Fields], Architecture]]] = MappingProxyTy
         "gemma": hf_dense.gemma,
         "gemma2": hf_dense.gemma2,
         "gemma3_text": hf_dense.gemma3,
+        "gemma3n_text": hf_newer.gemma3n,
         "gemma4_text": hf_hybrids.gemma4,
         "gemma4_unified_text": hf_newer.gemma4_unified,
         "glm": hf_variants.glm,
@@ -180,6 +181,7 @@ FAMILIES: Final[Mapping[str, Callable[[Fields], Architecture]]] = MappingProxyTy
 _WRAPPERS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "gemma3": "gemma3_text",
+        "gemma3n": "gemma3n_text",
         "gemma4": "gemma4_text",
         "gemma4_unified": "gemma4_unified_text",
         "llama4": "llama4_text",
@@ -202,7 +204,6 @@ _NOT_MODELLED: Final[Mapping[str, str]] = MappingProxyType(
         "bitnet": "norms inside both parts of a layer, and weights of three values",
         "deci": _UNLIKE_LAYERS,
         "diffllama": "differences of two softmaxes",
-        "gemma3n_text": "four residual streams and layers of unlike activations",
         "jetmoe": "experts of attention",
         "mllama_text_model": "layers that attend to images alone",
         "recurrent_gemma": "gated linear recurrences",

@@ -6,6 +6,7 @@ The kept tensors are documented op by op in ``docs/models.md``.
 from collections.abc import Iterator
 from dataclasses import replace
 
+from costmodels.workload.alternating import added_ops, correct_ops, low_rank_ops, predict_ops
 from costmodels.workload.attention import attention_ops, cross_ops
 from costmodels.workload.block import encoder_end_ops, norm_op, norm_width, repeated_norm_parameters, residual_op
 from costmodels.workload.ends import embedding_ops, head_ops, mtp_entry_ops, padded_vocab, side_ops
@@ -125,7 +126,7 @@ def _block_ops(kind: LayerKind, model: ModelSpec, kernels: Kernels) -> tuple[Op,
     before = min(kind.norm_count, parts)
     after = kind.norm_count - before
     shares_norm = before < parts  # one norm feeds both parts of a parallel block
-    ops: list[Op] = []
+    ops: list[Op] = [*predict_ops(model, kernels)]
     if kind.mixer is not None:
         mixer_norm = norm_op("mixer_norm", hidden, width, kernels)
         ops.extend(read_ops("mixer", model))
@@ -133,6 +134,7 @@ def _block_ops(kind: LayerKind, model: ModelSpec, kernels: Kernels) -> tuple[Op,
         ops.extend(_mixer_ops(kind, model, kernels))
         if after:
             ops.append(norm_op("mixer_post_norm", hidden, width, kernels))
+        ops.extend(low_rank_ops(kind.low_rank, hidden, width, kernels))
         if not kind.parallel:
             ops.append(_residual("mixer", kind, model, kernels))
     if kind.cross is not None:
@@ -149,20 +151,21 @@ def _block_ops(kind: LayerKind, model: ModelSpec, kernels: Kernels) -> tuple[Op,
         further = after - (kind.mixer is not None) - 1  # of parts inside the feed-forward part (Gemma 4)
         ops.extend(norm_op(f"ffn_norm_{number}", hidden, width, kernels) for number in range(further))
         ops.append(_residual("ffn", kind, model, kernels))
-    return (*ops, *side_ops(kind, hidden, width, kernels), *encoder_end_ops(kind, hidden, kernels))
+    ends = (*side_ops(kind, hidden, width, kernels), *added_ops(model), *encoder_end_ops(kind, hidden, kernels))
+    return (*ops, *correct_ops(model, kernels), *ends)
 
 
 def _first_norm(norm: Op, model: ModelSpec) -> Op:
     """The norm before a part; its input is made of the streams, where there are several, and can be made again."""
-    return norm if model.streams == 1 else replace(norm, dropped_by=("mhc",))
+    return replace(norm, dropped_by=("mhc",)) if model.mixed else norm
 
 
 def _residual(part: str, kind: LayerKind, model: ModelSpec, kernels: Kernels) -> Op:
     """What adds the output of a part to the residual, of a parallel block both outputs, or writes it to the streams."""
-    if model.streams > 1:
+    if model.mixed:
         return write_op(part, model, kernels)
     if part == "mixer":
-        return residual_op("mixer_residual", model.hidden, len(kind.mixers), kernels)
+        return residual_op("mixer_residual", model.hidden, len(kind.mixers) + (kind.low_rank > 0), kernels)
     return residual_op("residual" if kind.parallel else "ffn_residual", model.hidden, 1 + kind.parallel, kernels)
 
 

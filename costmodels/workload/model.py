@@ -186,6 +186,7 @@ class LayerKind:
     ``parallel``: the feed-forward part reads the same residual as the mixer; with one norm it reads the same input.
     ``side_width``: width of an embedding of the layer's own, which is gated into the residual at its end (Gemma 4).
     ``cross``: attention to the output of an encoder, between mixer and feed-forward part, behind a norm of its own.
+    ``low_rank``: columns of a low-rank product beside the mixer, behind a norm of its own (Gemma 3n).
     ``ends_encoder``: the last layer of an encoder, whose output is kept for all that attend to it, behind a norm of
     ``encoder_norm_parameters``.
     """
@@ -197,6 +198,7 @@ class LayerKind:
     norm_count: int = 2
     parallel: bool = False
     side_width: int = 0
+    low_rank: int = 0
     cross: Attention | None = None
     ends_encoder: bool = False
     encoder_norm_parameters: int = 0
@@ -241,7 +243,7 @@ class ModelSpec:
 
     ``vocab`` is the tokenizer's size; training frameworks pad it to a multiple of ``vocab_multiple * tp``.
     A model of opaque layers has ``hidden`` 0 and ``vocab`` 0 and no embedding or head. ``streams`` residual streams run
-    through the layers beside one another (hyper-connections).
+    through the layers beside one another (hyper-connections); ``alternating``: one of them passes through a layer.
     """
 
     name: str
@@ -256,11 +258,13 @@ class ModelSpec:
     embedding_norm_parameters: int = 0
     final_norm_parameters: int = 0
     head_bias: bool = False
+    side_vocab: int = 0  # rows of the layers' own embeddings; 0: as many as the vocabulary
     side_norm_parameters: int = 0  # norm of the layers' own embeddings
     mtp_layers: int = 0
     mtp_kind: LayerKind | None = None
     causal: bool = True
     streams: int = 1
+    alternating: bool = False
     fixed_seq: int = 0  # opaque models: a sample has this many tokens (0: sequences have no meaning)
     details: ModelDetails | None = None  # None: the table of presets, see :mod:`costmodels.workload.details`
     sources: tuple[str, ...] = ()
@@ -270,6 +274,11 @@ class ModelSpec:
     def layers(self) -> int:
         """Number of layers, without multi-token-prediction layers."""
         return sum(run.count for run in self.runs)
+
+    @property
+    def mixed(self) -> bool:
+        """Whether parts of a layer read from and write to several residual streams (hyper-connections)."""
+        return self.streams > 1 and not self.alternating
 
     @property
     def residual(self) -> int:

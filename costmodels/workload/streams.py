@@ -8,6 +8,7 @@ weighted part of the output. The weights come from a projection of all streams o
 from dataclasses import replace
 from typing import Final
 
+from costmodels.workload.alternating import first_op, last_op
 from costmodels.workload.kernels import FP32_BYTES, Kernels
 from costmodels.workload.model import ModelSpec
 from costmodels.workload.op import Op, OpKind, Split
@@ -38,7 +39,7 @@ def read_ops(part: str, model: ModelSpec) -> tuple[Op, ...]:
     Megatron-core ``transformer/hyper_connection.py`` (``HyperConnectionModule``): mappings are not recomputed.
     """
     streams, hidden = model.streams, model.hidden
-    if streams == 1:
+    if not model.mixed:
         return ()
     weights = streams * (streams + 2)
     mapped = _map(f"{part}_streams_map", model, weights, weights + _SCALES)
@@ -73,7 +74,9 @@ def write_op(part: str, model: ModelSpec, kernels: Kernels) -> Op:
 
 
 def spread_op(model: ModelSpec) -> tuple[Op, ...]:
-    """Return the op that copies the embedding into every stream; none of a model with one stream."""
+    """Return the op that copies the embedding into every stream, or makes streams of it; none with one stream."""
+    if model.alternating:
+        return (first_op(model),)
     if model.streams == 1:
         return ()
     return (
@@ -90,6 +93,8 @@ def spread_op(model: ModelSpec) -> tuple[Op, ...]:
 def end_ops(model: ModelSpec) -> tuple[Op, ...]:
     """Return the ops that make one stream of all behind the last layer; none of a model with one stream."""
     streams = model.streams
+    if model.alternating:
+        return (last_op(model),)
     if streams == 1:
         return ()
     mapped = _map("end_streams_map", model, streams, streams + 1)

@@ -28,7 +28,16 @@ from costmodels.workload.model import (
 from hardware.errors import InputError
 from planner.export.megatron_hybrid import hybrid_layer, is_hybrid, no_flag, state_arguments
 from planner.export.megatron_layers import unlike_arguments, unlike_layer
-from planner.export.plan_checks import COMPRESSED, CROSS, IDLE, STREAMS, activation_of, mixer_words, norm_of
+from planner.export.plan_checks import (
+    ALTERNATING,
+    COMPRESSED,
+    CROSS,
+    IDLE,
+    STREAMS,
+    activation_of,
+    mixer_words,
+    norm_of,
+)
 
 _ACTIVATION_FLAGS: Final = MappingProxyType(
     {
@@ -129,7 +138,7 @@ def _block(model: ModelSpec, kind: object) -> LayerKind:
     if not isinstance(kind.mixer, Attention | DeltaNet) or kind.ffn is None:
         raise no_flag(model, f"a layer of kind {kind.name} among blocks", plain)
     if model.streams > 1:
-        raise no_flag(model, STREAMS, _ONE_STREAM)
+        raise no_flag(model, ALTERNATING, plain) if model.alternating else no_flag(model, STREAMS, _ONE_STREAM)
     if kind.parallel:
         raise no_flag(model, "attention and feed-forward parts in parallel", plain)
     if kind.side_width:

@@ -158,6 +158,7 @@ def has_experts(model: ModelSpec) -> bool:
 CROSS: Final = "a decoder that attends to an encoder"
 IDLE: Final = "experts that compute nothing"
 STREAMS: Final = "several residual streams (hyper-connections)"
+ALTERNATING: Final = "residual streams that one of them corrects (alternating updates)"
 COMPRESSED: Final = "compressed keys beside a window of attention"
 _MIXERS: Final[Mapping[type, str]] = MappingProxyType(
     {
@@ -185,7 +186,11 @@ def other_mixers(model: ModelSpec) -> tuple[str, ...]:
     unlike = (mixer for mixer in mixers if mixer is not None and not isinstance(mixer, Attention))
     crossing = (CROSS,) if any(kind.cross for kind in kinds) else ()
     compressed = any(isinstance(mixer, Attention) and mixer.compress for mixer in mixers)
-    further = (*crossing, *((COMPRESSED,) if compressed else ()), *((STREAMS,) if model.streams > 1 else ()))
+    further = (
+        *crossing,
+        *((COMPRESSED,) if compressed else ()),
+        *((ALTERNATING if model.alternating else STREAMS,) if model.streams > 1 else ()),
+    )
     return tuple(dict.fromkeys((*map(mixer_words, unlike), *further)))
 
 
