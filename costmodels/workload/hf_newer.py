@@ -1,15 +1,17 @@
 """Hugging Face configurations of later decoders whose layers differ in heads, windows or experts, one function each."""
 
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Final
 
 from costmodels.workload.architecture import Architecture
 from costmodels.workload.fields import Fields
 from costmodels.workload.hf_dense import layer_letters, llama, window_of_types
-from costmodels.workload.hf_hybrids import borrowed_from, gemma4
-from costmodels.workload.hf_moe import FFN_WORDS, olmoe, routed_and_shared
+from costmodels.workload.hf_hybrids import borrowed_from, gemma4, with_delta
+from costmodels.workload.hf_moe import FFN_WORDS, olmoe, qwen3_moe, routed_and_shared
 from costmodels.workload.hf_variants import cohere2
 
+_LFM_WORDS: Final = MappingProxyType({"full_attention": "f", "sliding_attention": "w", "conv": "C"})
 _FIRST_DENSE: Final = 3  # Step-3.5: layers before the first with experts, where nothing says so
 
 
@@ -57,6 +59,38 @@ def laguna(config: Fields) -> Architecture:
         output_gate=gating == "per-element",
         shared_ffn=config.whole("shared_expert_intermediate_size", default=0),
     )
+
+
+def kolibri(config: Fields) -> Architecture:
+    """Kolibri 1: norms before and after both parts, experts with a shared one in every layer."""
+    shared = config.whole("shared_expert_intermediate_size", default=0)
+    return replace(_with_windows(config, _experts_as_listed(config), "wwwwf"), norms_per_layer=4, shared_ffn=shared)
+
+
+def _with_windows(config: Fields, base: Architecture, usual: str) -> Architecture:
+    """Windows in the layers that a list names, or in the usual ones without it."""
+    window, pattern = window_of_types(config, base.layers)
+    usual = (usual * base.layers)[: base.layers]
+    if not pattern and "w" in usual:
+        window = config.whole("sliding_window", least=1)
+    return replace(base, window=window, mixer_pattern=pattern or usual)
+
+
+def flint(config: Fields) -> Architecture:
+    """Flint: as Qwen3 with experts, a shared one, sinks in every layer and windows in some."""
+    dense = config.values.get("mlp_only_layers")
+    base = qwen3_moe(config.changed(layer_types=None, mlp_only_layers=[0, 1] if dense is None else dense))
+    full = (index < 2 or index % 4 == 1 or index == base.layers - 1 for index in range(base.layers))
+    shared = config.whole("shared_expert_intermediate_size", default=0)
+    usual = "".join("f" if there else "w" for there in full)
+    return replace(_with_windows(config, base, usual), sinks=True, shared_ffn=shared)
+
+
+def lara(config: Fields) -> Architecture:
+    """Lara Mini: a gated delta rule, windows or full attention, each before experts with a shared one."""
+    plain = config.changed(layer_types=None, intermediate_size=config.values.get("moe_intermediate_size"))
+    base = _with_windows(config, with_delta(plain, qwen3_moe(plain)), "lwlfw")
+    return replace(base, output_gate=False, shared_ffn=config.whole("shared_expert_intermediate_size", default=0))
 
 
 def _heads_by_kind(config: Fields, base: Architecture) -> tuple[int, int]:
@@ -249,13 +283,27 @@ def _lfm_width(config: Fields) -> int:
 
 def _lfm_pattern(config: Fields, layers: int) -> str:
     """Letters of ``layer_types``, or of the numbers of layers with attention; all of them without either."""
-    pattern = layer_letters(config, "layer_types", {"full_attention": "f", "conv": "C"}, layers)
+    pattern = layer_letters(config, "layer_types", _LFM_WORDS, layers)
     if pattern or not config.has("full_attn_idxs"):
         return pattern or "f" * layers
     full = config.wholes("full_attn_idxs")
     if wrong := [index for index in full if not 0 <= index < layers]:
         raise config.wrong("full_attn_idxs", wrong[0], f"0 to {layers - 1}")
     return "".join("f" if index in full else "C" for index in range(layers))
+
+
+def lfm3(config: Fields) -> Architecture:
+    """LFM3: as LFM2 with norms after both parts, a gate for every head, and windows in some layers."""
+    base = lfm2(config.changed(block_auto_adjust_ff_dim=False))
+    if not config.has("layer_types"):
+        usual = ("f" if index % 4 == 2 else "w" if index and not index % 4 else "C" for index in range(base.layers))
+        base = replace(base, mixer_pattern="".join(usual))
+    return replace(
+        base,
+        norms_per_layer=4 if config.flag("use_sandwich_norm", default=True) else 0,
+        head_gate=config.flag("use_attention_gate", default=True),
+        window=config.whole("sliding_window", default=256) if "w" in base.mixer_pattern else 0,
+    )
 
 
 def lfm2_moe(config: Fields) -> Architecture:
