@@ -6,7 +6,7 @@ from functools import cache
 from itertools import combinations, pairwise
 
 from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Layout, Recompute, Strategy
-from costmodels.pipeline.schedules import Schedule
+from costmodels.pipeline.schedules import runs
 from costmodels.pricing import Pricing
 from costmodels.results import LayoutCost, Verdict
 from costmodels.workload.model import ModelSpec
@@ -133,10 +133,12 @@ def layouts_of(
     pp, size, number = shape
     layers, schedule = request.model.layers, request.schedule
     degrees = (1, 2) if pp > 1 and number % pp == 0 else (1,)
-    for vpp in degrees if schedule is None else (schedule.fixed_vpp or 1,):
+    if schedule is not None:
+        degrees = tuple(vpp for vpp in (1, 2) if runs(schedule, pp, vpp, number))
+    for vpp in degrees:
         for flat in compositions(layers, pp * vpp, ends_may_be_empty=vpp > 1 and schedule is None):
             chunks = tuple(flat[stage::pp] for stage in range(pp))
-            if schedule is Schedule.ZBV:
+            if schedule is not None and schedule.is_v:
                 chunks = tuple((flat[stage], flat[2 * pp - 1 - stage]) for stage in range(pp))
             if min(sum(sizes) for sizes in chunks) == 0:
                 continue

@@ -39,12 +39,12 @@ from planner.search.shard_groups import legal_groups
 
 QUICK = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 EXACT = 1.0 + 1e-9
-OTHERS = (Schedule.GPIPE, Schedule.ZB_H1, Schedule.ZB_2P, Schedule.ZBV)
+OTHERS = tuple(one for one in Schedule if one not in (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED))
 
 
 def piped(schedule: Schedule) -> PlanRequest:
     """A request for pipelines of one schedule, short of memory."""
-    memory_gib = 20.0 if schedule is Schedule.GPIPE else 12.0
+    memory_gib = 20.0 if schedule.holds_all else 12.0
     request = small(layers=(6,), gpus=4, memory_gib=memory_gib, seq=4096, framework="none")
     return replace(request, schedule=schedule)
 
@@ -184,7 +184,10 @@ def test_no_layout_is_faster_than_the_bound_of_its_grid(name):
     @given(st.data())
     def check(data):
         row = data.draw(st.integers(0, len(found.grids) - 1))
-        layout = data.draw(st.sampled_from(found.layouts(row)))
+        layouts = found.layouts(row)
+        if not layouts:  # a schedule that cannot run with its micro-batches
+            return
+        layout = data.draw(st.sampled_from(layouts))
         if not legal(found.request, layout):
             return
         cost = price_layout([found.pricing], layout)
@@ -294,8 +297,9 @@ def test_the_pipeline_bound_is_below_the_closed_form_of_equal_stages(pp, m, n):
 )
 def test_every_layer_is_in_flight_as_often_as_the_memory_bound_says(pp, vpp, groups, sizes):
     usual = ((vpp, Schedule.INTERLEAVED, groups * pp), (1, Schedule.ONE_F_ONE_B, groups))
-    others = ((schedule.fixed_vpp or 1, schedule, groups * vpp) for schedule in OTHERS)
-    for chunks, schedule, m in (*usual, *others):
+    others = ((one.fixed_vpp or vpp, one, groups * (vpp if one.fixed_vpp else pp)) for one in OTHERS)
+    for chunks, schedule, number in (*usual, *others):
+        m = max(number, 2 * pp) if schedule is Schedule.DUALPIPEV else number
         spec = PipelineSpec(schedule=schedule, pp=pp, vpp=chunks, num_microbatches=m)
         asked = schedule if schedule in OTHERS else None
         least = Flight(np.array([pp]), np.array([m]), chunks > 1, asked).least(np.arange(pp))[0]

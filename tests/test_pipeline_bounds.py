@@ -54,7 +54,7 @@ def test_lower_bound_is_tight_for_uneven_1f1b():
 @settings(max_examples=60, deadline=None)
 def test_paths_of_many_microbatches_are_those_of_few_continued(spec, blocking):
     transfers = BLOCKING if blocking and spec.schedule in (Schedule.GPIPE, Schedule.ONE_F_ONE_B) else OVERLAPPED
-    group = spec.group if spec.schedule is Schedule.INTERLEAVED else 1
+    group = spec.round
     many = replace(spec, num_microbatches=spec.num_microbatches + 4 * spec.pp // group * group + 2 * group)
     assert np.array_equal(paths_of(many, transfers), counted_paths(many, transfers))
 
@@ -63,17 +63,17 @@ def test_paths_of_many_microbatches_are_those_of_few_continued(spec, blocking):
 @settings(max_examples=200, deadline=None)
 def test_equal_stages_have_a_closed_form(schedule, pp, vpp, extra, seed):
     """Where :func:`equal_stages` says that it is exact, in sizes and in times."""
-    pp = max(pp, 2) if schedule is Schedule.INTERLEAVED else pp
-    least = {Schedule.GPIPE: 1, Schedule.ONE_F_ONE_B: 1, Schedule.INTERLEAVED: pp, Schedule.ZB_H1: pp}
-    m = least.get(schedule, 2 * pp - 1) + extra
+    pp = max(pp, 2) if schedule.loops else pp
+    least = {Schedule.GPIPE: 1, Schedule.ONE_F_ONE_B: 1, Schedule.ZB_H1: pp, Schedule.DUALPIPEV: 2 * pp}
+    m = (pp if schedule.loops else least.get(schedule, 2 * pp - 1)) + extra
     group = 0
-    if schedule is Schedule.INTERLEAVED and m % pp:
+    if schedule in (Schedule.INTERLEAVED, Schedule.INTERLEAVED_ZB) and m % pp:
         group = m  # one group takes all
     spec = PipelineSpec(schedule=schedule, pp=pp, num_microbatches=m, vpp=schedule.fixed_vpp or vpp, group_size=group)
     rng = np.random.default_rng(seed)
     forward, backward = rng.integers(1, 9, 2).astype(float)
     weight = float(rng.integers(0, min(forward, backward) + 1))
-    if schedule is Schedule.ZBV:
+    if schedule.is_v:
         backward = weight = forward
     exact = makespan(spec, forward, backward, 0.0, weight, OVERLAPPED).makespan_s[0]
     assert equal_stages(spec, forward, backward, weight) == exact

@@ -60,13 +60,18 @@ def test_counts_by_counting(spec):
 def test_closed_forms(spec):
     pp, m, stage = spec.pp, spec.num_microbatches, np.arange(spec.pp)
     total = in_flight_total(spec)
-    if spec.schedule is Schedule.GPIPE:
-        assert (total == m).all()
+    if spec.schedule.holds_all:
+        assert (total == m * spec.vpp).all()
     elif spec.schedule is Schedule.ONE_F_ONE_B:
         assert total.tolist() == np.minimum(m, pp - stage).tolist()
     elif spec.schedule is Schedule.INTERLEAVED:
         warmup = 2 * (pp - stage - 1) + (spec.vpp - 1) * spec.group
         assert total.tolist() == np.minimum(m * spec.vpp, warmup + 1).tolist()
+    elif spec.schedule is Schedule.INTERLEAVED_ZB:
+        most = (spec.vpp - 1) * spec.group + pp
+        assert total.tolist() == np.minimum(m * spec.vpp, most + 0 * stage).tolist()
+    elif spec.schedule is Schedule.DUALPIPEV:
+        assert (total == 2 * pp + 1).all()  # DeepSeek-AI, DualPipe README: as many as positions, and one
     else:
         most = {Schedule.ZB_H1: pp, Schedule.ZB_2P: 2 * pp - 1, Schedule.ZBV: 2 * pp}[spec.schedule]
         assert (total <= most).all()

@@ -1,12 +1,15 @@
 """Orders of operations: what the frameworks issue, complete, legal and free of deadlocks."""
 
+import tomllib
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pipeline_specs import specs_of
 
-from costmodels.pipeline.schedules import Kind, PipelineSpec, Schedule, operations, order, positions
+from costmodels.pipeline.schedules import Kind, PipelineSpec, Schedule, leaving, operations, order, positions
 from hardware.errors import InputError
 
 LETTERS = "FBW"
@@ -21,16 +24,8 @@ def text(ops, chunks=False):
     return " ".join(f"{LETTERS[op.kind]}{op.microbatch}" + (f".{op.chunk}" if chunks else "") for op in ops)
 
 
-@st.composite
-def specs(draw, max_pp=5, max_m=18):
-    schedule = draw(st.sampled_from(Schedule))
-    if schedule is not Schedule.INTERLEAVED:
-        pp, m = draw(st.integers(1, max_pp)), draw(st.integers(1, max_m))
-        return PipelineSpec(schedule=schedule, pp=pp, num_microbatches=m, vpp=schedule.fixed_vpp)
-    pp, vpp = draw(st.integers(2, max_pp)), draw(st.integers(2, 4))
-    group = draw(st.integers(pp, 2 * pp))
-    m = group * draw(st.integers(1, max(1, max_m // group))) + draw(st.sampled_from([0, *range(pp, group)]))
-    return PipelineSpec(schedule=schedule, pp=pp, num_microbatches=m, vpp=vpp, group_size=group)
+def specs():
+    return specs_of(st.sampled_from(Schedule), most_pp=5, most_groups=3)
 
 
 def run_order(spec):
@@ -68,6 +63,46 @@ def test_every_order_is_complete_and_never_deadlocks(spec):
     assert len(done) == spec.kinds * spec.pp * spec.vpp * spec.num_microbatches
     for ops in operations(spec):
         assert set(Counter(ops).values()) == {1}
+
+
+ORDERS = tomllib.loads((Path(__file__).parent / "reference" / "pipeline_orders.toml").read_text())["order"]
+
+
+def words_of(spec, stage):
+    """Calls of a stage in the words of PyTorch, where a split backward that is one call is a whole one."""
+    calls, ends = [[]], leaving(spec)[stage]
+    for number, op in enumerate(operations(spec)[stage]):
+        name = f"{op.chunk}.{op.microbatch}"
+        if op.kind is Kind.WEIGHT and f"I{name}" in calls[-1]:
+            calls[-1][calls[-1].index(f"I{name}")] = f"B{name}"
+        else:
+            backward = "I" if spec.schedule.splits_backward else "B"
+            calls[-1].append(
+                f"{'F' if op.kind is Kind.FORWARD else backward if op.kind is Kind.BACKWARD else 'W'}{name}"
+            )
+        if ends[number] == number:
+            calls.append([])
+    return " ".join("+".join(call) for call in calls if call)
+
+
+@pytest.mark.parametrize("given_order", ORDERS, ids=lambda row: f"{row['schedule']}-{row['pp']}-{row['vpp']}")
+def test_orders_are_those_of_pytorch(given_order):
+    row = dict(given_order)
+    stages = row.pop("stages")
+    spec = PipelineSpec(**(row | {"schedule": Schedule(row["schedule"])}))
+    assert [words_of(spec, stage) for stage in range(spec.pp)] == stages
+
+
+def test_sizes_that_the_schedules_of_pytorch_refuse_are_refused():
+    for name, pp, m, vpp, allowed in (
+        ("dualpipev", 4, 7, 2, "8 or more"),
+        ("interleavedzerobubble", 4, 6, 2, "a multiple of 4"),
+        ("interleavedzerobubble", 4, 8, 1, "vpp 2 or more"),
+        ("loopedbfs", 4, 8, 1, "vpp 2 or more"),
+        ("dualpipev", 4, 8, 1, "vpp 2"),
+    ):
+        with pytest.raises(InputError, match=allowed):
+            spec(name, pp, m, vpp)
 
 
 @given(specs())

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pipeline_specs import specs_of
 
 from costmodels.pipeline import maxplus, simulate
 from costmodels.pipeline.graph import Transfers
 from costmodels.pipeline.program import program
-from costmodels.pipeline.schedules import Kind, PipelineSpec, Schedule, operations, positions
+from costmodels.pipeline.schedules import Kind, PipelineSpec, Schedule, leaving, operations, positions
 from costmodels.pipeline.simulate import makespan, timeline
 from hardware.errors import InputError
 
@@ -23,18 +24,9 @@ def spec(name, pp, m, vpp=1, group_size=0):
     return PipelineSpec(schedule=Schedule(name), pp=pp, num_microbatches=m, vpp=vpp, group_size=group_size)
 
 
-@st.composite
-def specs(draw, max_pp=5, max_groups=4):
+def specs(max_pp=5, max_groups=4):
     """Any schedule; micro-batches in groups of ``pp`` so that many of them have a steady state."""
-    schedule = draw(st.sampled_from(Schedule))
-    if schedule is not Schedule.INTERLEAVED:
-        pp = draw(st.integers(1, max_pp))
-        m = draw(st.integers(1, pp * max_groups + 3))
-        return PipelineSpec(schedule=schedule, pp=pp, num_microbatches=m, vpp=schedule.fixed_vpp)
-    pp, vpp = draw(st.integers(2, max_pp)), draw(st.integers(2, 3))
-    group = draw(st.integers(pp, pp + 3))
-    m = group * draw(st.integers(1, max_groups)) + draw(st.sampled_from([0, *range(pp, group)]))
-    return PipelineSpec(schedule=schedule, pp=pp, num_microbatches=m, vpp=vpp, group_size=group)
+    return specs_of(st.sampled_from(Schedule), most_pp=max_pp, most_groups=max_groups)
 
 
 def random_times(spec, seed, batch=3, high=9):
@@ -57,9 +49,9 @@ def source_of(kind, v, i, last):
 def crossing(spec, v, u, p2p):
     """Time from position ``u`` to ``v``: stages are numbered round and round, or in a V."""
     low = min(v, u)
-    if v == u or (spec.schedule is Schedule.ZBV and low == spec.pp - 1):
+    if v == u or (spec.schedule.is_v and low == spec.pp - 1):
         return 0.0
-    if spec.schedule is Schedule.ZBV and low >= spec.pp:
+    if spec.schedule.is_v and low >= spec.pp:
         return p2p[2 * spec.pp - 2 - low]
     return p2p[low % spec.pp]
 
@@ -70,19 +62,26 @@ def play(spec, forward, backward, weight, p2p):
     last = spec.pp * spec.vpp - 1
     cost = {Kind.FORWARD: forward, Kind.BACKWARD: backward, Kind.WEIGHT: weight}
     todo = [list(ops) for ops in operations(spec)]
-    free, end, start = [0.0] * spec.pp, {}, {}
+    with_last = leaving(spec)
+    free, end, start, left = [0.0] * spec.pp, {}, {}, {}
     while any(todo):
         for stage, ops in enumerate(todo):
             while ops:
                 kind, chunk, i = ops[0]
                 v = int(place[stage, chunk])
                 source = source_of(kind, v, i, last)
-                if source is not None and source not in end:
+                inside = source is not None and source[1] in place[stage]
+                sent = end if inside else left
+                if source is not None and source not in sent:
                     break
-                ready = 0.0 if source is None else end[source] + crossing(spec, v, source[1], p2p)
+                ready = 0.0 if source is None else sent[source] + crossing(spec, v, source[1], p2p)
                 start[kind, v, i] = max(free[stage], ready)
                 free[stage] = end[kind, v, i] = start[kind, v, i] + cost[kind][stage, chunk]
                 ops.pop(0)
+                number = with_last.shape[1] - len(ops) - 1
+                for earlier in np.flatnonzero(with_last[stage, : number + 1] == number):  # a call ends here
+                    own, there, batch = operations(spec)[stage][earlier]
+                    left[own, int(place[stage, there]), batch] = free[stage]
     return start, end
 
 

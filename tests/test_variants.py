@@ -32,7 +32,10 @@ from planner.variants import combinations, offers
 
 RUN = CliRunner()
 SAME = 1.0 + 1e-9
-ALL_SCHEDULES = ("1f1b+interleaved", "gpipe", "zb-h1", "zb-2p", "zbv")
+ALL_SCHEDULES = (
+    *("1f1b+interleaved", "gpipe", "loopedbfs", "zb-h1", "zb-2p"),
+    *("interleavedzerobubble", "zbv", "dualpipev"),
+)
 
 
 def made(*tries: str, framework: str = "none", vpp: int | None = None) -> list[dict[str, str]]:
@@ -45,7 +48,10 @@ def test_all_stands_for_what_a_framework_offers_and_interleaving_is_one_search_w
     assert made("schedule=all", framework="torchtitan") == [
         {"schedule": "1f1b+interleaved"},
         {"schedule": "gpipe"},
+        {"schedule": "loopedbfs"},
+        {"schedule": "interleavedzerobubble", "compiled": "off"},
         {"schedule": "zbv", "compiled": "off"},
+        {"schedule": "dualpipev", "compiled": "off"},
     ]
     assert [choices["cp_comm"] for choices in made("cp-comm=ALL", framework="nemo")] == ["p2p", "a2a", "allgather"]
 
@@ -57,7 +63,8 @@ def test_every_combination_is_tried_but_those_that_a_value_rules_out():
         {"schedule": "1f1b", "compiled": "off"},
         {"schedule": "zbv", "compiled": "off"},
     ]
-    assert made("schedule=all", vpp=2) == [{"schedule": "interleaved"}, {"schedule": "zbv"}]
+    several = ("interleaved", "loopedbfs", "interleavedzerobubble", "zbv", "dualpipev")
+    assert made("schedule=all", vpp=2) == [{"schedule": schedule} for schedule in several]
     assert made("schedule=1f1b,zb-h1", vpp=1) == [{"schedule": "1f1b"}, {"schedule": "zb-h1"}]
 
 
@@ -67,7 +74,7 @@ def test_every_combination_is_tried_but_those_that_a_value_rules_out():
         (("speed=9",), "none", None, r"NAME=V1,V2 with NAME of schedule, .*cp_comm"),
         (("schedule=",), "none", None, "not understood"),
         (("schedule=zbv",), "megatron", None, "schedule zbv is not of megatron; allowed: 1f1b, interleaved or all"),
-        (("schedule=DualPipeV",), "torchtitan", None, "no price here; allowed: 1f1b, interleaved, gpipe, zbv"),
+        (("schedule=zb-h1",), "torchtitan", None, "allowed: 1f1b, interleaved, gpipe, loopedbfs, interleavedzero"),
         (("cp_comm=a2a+p2p",), "megatron", None, r"no price here; allowed: p2p, a2a, allgather"),
         (("cp_comm=a2a",), "torchtitan", None, "torchtitan has no option for cp_comm"),
         (("schedule=zbv", "compiled=on"), "torchtitan", None, "schedule zbv with compiled=off"),

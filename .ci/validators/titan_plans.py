@@ -79,8 +79,10 @@ def random_layout(rng: random.Random, spec: ModelSpec, batch: int) -> Layout:
         recompute=rng.choice((NO_RECOMPUTE, FULL_RECOMPUTE)),
     )
     vpp = vpp if pp > 1 else 1
-    schedule = Schedule.INTERLEAVED if vpp > 1 else rng.choice((Schedule.ONE_F_ONE_B, Schedule.GPIPE))
-    schedule = Schedule.ZBV if vpp == 2 and rng.random() < 0.4 else schedule if pp > 1 else Schedule.ONE_F_ONE_B
+    one = (Schedule.ONE_F_ONE_B, Schedule.GPIPE) if pp > 1 else (Schedule.ONE_F_ONE_B,)
+    loops = (Schedule.INTERLEAVED, Schedule.LOOPED_BFS, Schedule.INTERLEAVED_ZB)
+    vs = (Schedule.ZBV, Schedule.DUALPIPEV) if vpp == 2 else ()
+    schedule = rng.choice((*loops, *vs) if vpp > 1 else one)
     micro = rng.choice((1, 1, 2, 4))
     return Layout(
         stages=uniform_stages(split_layers(rng, spec.layers, pp, vpp), grid),

@@ -89,6 +89,9 @@ _BUBBLE: Final = MappingProxyType[Schedule, Bubble](
         Schedule.ZB_H1: lambda f, b, w: np.maximum(f, f + b - w),
         Schedule.ZB_2P: lambda f, b, w: np.maximum(f, f + b - 2.0 * w),
         Schedule.ZBV: lambda f, _b, _w: f,
+        Schedule.LOOPED_BFS: lambda f, b, w: f + b + w,
+        Schedule.INTERLEAVED_ZB: lambda f, b, w: np.maximum(f, f + b - w),
+        Schedule.DUALPIPEV: lambda f, _b, _w: 2.0 * f,
     }
 )
 
@@ -99,9 +102,10 @@ def equal_stages(
     """Makespan when all stages and chunks are equal and transfers cost nothing: work plus ``pp - 1`` bubbles.
 
     ``m vpp (f + b + w) + (pp - 1) bubble`` with times per chunk, so that interleaving divides the bubble by ``vpp``.
-    Exact for GPipe and 1F1B with any sizes and for interleaved with all sizes that Megatron-LM accepts; for ZB-H1 with
-    ``m >= pp`` and ZB-H2 with ``m >= 2 pp - 1`` when ``w <= min(f, b)``; for ZB-V with ``m >= 2 pp - 1`` when
-    ``f = b = w``. The makespan of a zero-bubble schedule keeps the stagger of the stages' starts, ``(pp - 1) f``;
+    Exact for GPipe and 1F1B with any sizes, for interleaved with all sizes that Megatron-LM accepts and for looped BFS
+    with ``m >= pp``; for ZB-H1 with ``m >= pp``, interleaved ZB-1P, and ZB-H2 with ``m >= 2 pp - 1`` when
+    ``w <= min(f, b)``; for ZB-V with ``m >= 2 pp - 1`` and DualPipeV when ``f = b = w``. The makespan of a zero-bubble
+    schedule keeps the stagger of the stages' starts, ``(pp - 1) f``;
     :attr:`~costmodels.pipeline.simulate.PipelineTime.span_s` is free of it.
 
     Parameters
@@ -174,7 +178,7 @@ def paths_of(spec: PipelineSpec, transfers: Transfers) -> Floats:
     ndarray
         Counts, shape (paths, rows); those of :func:`counted_paths`.
     """
-    group = spec.group if spec.schedule is Schedule.INTERLEAVED else 1
+    group = spec.round
     extra = (spec.num_microbatches - AFFINE_DEPTH * spec.pp) // group - 1
     if extra <= 0:
         return counted_paths(spec, transfers)

@@ -2,7 +2,7 @@
 
 A node starts when its (at most two) predecessors have ended, a latency later where a tensor crosses stages. Boundary
 ``s`` lies between stages ``s`` and ``s + 1``; boundary ``pp - 1`` leads from the last stage back to the first, which
-only interleaved schedules use.
+only schedules that loop use.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.pipeline.schedules import Kind, PipelineSpec, Schedule, order, positions
+from costmodels.pipeline.schedules import Kind, PipelineSpec, Schedule, leaving, order, positions
 from hardware.errors import InputError
 
 Ints = NDArray[np.int64]
@@ -70,7 +70,7 @@ def hops(spec: PipelineSpec) -> Ints:
     stage = np.empty(spec.pp * spec.vpp, dtype=np.int64)
     stage[table.ravel()] = np.repeat(np.arange(spec.pp), spec.vpp)
     here, there = stage[:-1], stage[1:]
-    boundary = here if spec.schedule is Schedule.INTERLEAVED else np.minimum(here, there)
+    boundary = here if spec.schedule.loops else np.minimum(here, there)
     return np.where(here == there, NONE, boundary)
 
 
@@ -91,7 +91,7 @@ def _overlapped(spec: PipelineSpec) -> Graph:
 
 
 def _producers(spec: PipelineSpec) -> tuple[Ints, Ints]:
-    """Node that makes the tensor of each node on another stage, and the boundary it crosses; -1 when there is none.
+    """Node whose end sends the tensor of each node from another stage, and the boundary it crosses; -1: there is none.
 
     Tensors made on the same stage need no edge: the order of a stage runs their producer first, which is checked here.
     """
@@ -119,7 +119,8 @@ def _producers(spec: PipelineSpec) -> tuple[Ints, Ints]:
     if np.any(producer[local] >= node[local]):
         raise ValueError(f"{spec}: an operation runs before its producer")
     producer[local] = NONE
-    return producer, boundary
+    leaves = leaving(spec) + np.arange(spec.pp)[:, None] * table.shape[1]
+    return np.where(producer == NONE, NONE, leaves.ravel()[producer]), boundary
 
 
 def _blocking(spec: PipelineSpec) -> Graph:

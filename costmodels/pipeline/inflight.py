@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from costmodels.pipeline.schedules import Kind, PipelineSpec, Schedule, order
+from costmodels.pipeline.schedules import Kind, PipelineSpec, order
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -106,9 +106,9 @@ def _holdings(spec: PipelineSpec) -> Ints:
         Shape (pp, moments, 2 vpp), read-only: micro-batches before their backward by chunk, then those that wait for
         their weight gradient by chunk. A moment that holds no more of anything than another one is left out.
     """
-    group = spec.group if spec.schedule is Schedule.INTERLEAVED else 1
+    group = spec.round
     extra = (spec.num_microbatches - STEADY_DEPTH * spec.pp) // group - 1
-    if extra > 0 and spec.schedule is not Schedule.GPIPE:  # the steady state repeats the same holdings
+    if extra > 0 and not spec.schedule.holds_all:  # the steady state repeats the same holdings
         return _holdings(replace(spec, num_microbatches=spec.num_microbatches - extra * group))
     worst = [_worst(_moments(ops, spec)) for ops in order(spec)]
     size = max(len(moments) for moments in worst)

@@ -21,7 +21,7 @@ _UNKNOWN: Final = -2  # a depth not found yet
 SEGMENT_ROWS: Final = 128  # nodes per segment: with a batch of candidates they stay in a core's cache
 
 # Micro-batches over the pipeline degree from which a steady block shows: with fewer, warm-up and cool-down overlap.
-# GPipe has no single steady phase.
+# GPipe and looped BFS have no single steady phase.
 _DEPTH: Final = MappingProxyType(
     {
         Schedule.ONE_F_ONE_B: 2,
@@ -29,6 +29,8 @@ _DEPTH: Final = MappingProxyType(
         Schedule.ZB_H1: 2,
         Schedule.ZB_2P: 3,
         Schedule.ZBV: 2,
+        Schedule.INTERLEAVED_ZB: 3,
+        Schedule.DUALPIPEV: 3,
     }
 )
 
@@ -216,9 +218,9 @@ def program(spec: PipelineSpec, transfers: Transfers) -> tuple[Program, int]:
 
     Programs of few micro-batches are tried until one more group of micro-batches adds one more steady block and nothing
     else; the block then runs once more for each further group. When no such program is smaller than the whole one (few
-    micro-batches, or GPipe with its two steady phases), the whole one is returned.
+    micro-batches, or GPipe and looped BFS with their steady phases), the whole one is returned.
     """
-    group = spec.group if spec.schedule is Schedule.INTERLEAVED else 1
+    group = spec.round
     whole, rest = divmod(spec.num_microbatches, group)
     depth = _DEPTH.get(spec.schedule, spec.num_microbatches) * spec.pp
     for groups in range(1, whole - 1):

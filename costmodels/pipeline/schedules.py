@@ -9,7 +9,9 @@ References
 1F1B and interleaved: Megatron-LM, ``megatron/core/pipeline_parallel/schedules.py`` (warm-up counts and the
 schedule table of ``get_pp_rank_microbatches`` and ``get_schedule_table``), and Narayanan et al., arXiv 2104.04473.
 GPipe: Huang et al., arXiv 1811.06965. ZB-H1, ZB-H2 and ZB-V: Qi et al., arXiv 2401.10241, sections 2.2 and 6; ZB-V in
-the handcrafted order of ``ScheduleZBVZeroBubble`` of ``torch.distributed.pipelining``.
+the handcrafted order of ``ScheduleZBVZeroBubble`` of ``torch.distributed.pipelining``. Looped BFS: Lamy-Poirier, arXiv
+2211.05953. Interleaved ZB-1P and DualPipeV as ``torch.distributed.pipelining.schedules`` issues them, the latter after
+DeepSeek-AI's ``dualpipev.py`` (DualPipe: arXiv 2412.19437).
 """
 
 import itertools
@@ -35,18 +37,41 @@ class Schedule(StrEnum):
     ZB_H1 = "zb-h1"
     ZB_2P = "zb-2p"
     ZBV = "zbv"
+    LOOPED_BFS = "loopedbfs"
+    INTERLEAVED_ZB = "interleavedzerobubble"
+    DUALPIPEV = "dualpipev"
 
     @property
     def splits_backward(self) -> bool:
         """Whether the weight gradient is an operation of its own."""
-        return self in (Schedule.ZB_H1, Schedule.ZB_2P, Schedule.ZBV)
+        return self in _SPLIT
+
+    @property
+    def loops(self) -> bool:
+        """Whether a stage holds several chunks, each ``pp`` positions behind the one before."""
+        return self in _LOOPS
+
+    @property
+    def is_v(self) -> bool:
+        """Whether a stage holds two chunks, so that the first stage has both ends of the model."""
+        return self in (Schedule.ZBV, Schedule.DUALPIPEV)
+
+    @property
+    def holds_all(self) -> bool:
+        """Whether all forward passes come before the first backward pass."""
+        return self in (Schedule.GPIPE, Schedule.LOOPED_BFS)
 
     @property
     def fixed_vpp(self) -> int | None:
         """Chunks per stage that the schedule needs; None when it is free (2 or more)."""
-        if self is Schedule.INTERLEAVED:
+        if self.loops:
             return None
-        return 2 if self is Schedule.ZBV else 1
+        return 2 if self.is_v else 1
+
+
+_SPLIT: Final = frozenset({Schedule.ZB_H1, Schedule.ZB_2P, Schedule.ZBV, Schedule.INTERLEAVED_ZB, Schedule.DUALPIPEV})
+_LOOPS: Final = frozenset({Schedule.INTERLEAVED, Schedule.LOOPED_BFS, Schedule.INTERLEAVED_ZB})
+_GROUPED: Final = frozenset({Schedule.INTERLEAVED, Schedule.INTERLEAVED_ZB})
 
 
 class Kind(IntEnum):
@@ -81,10 +106,10 @@ class PipelineSpec:
     num_microbatches : int
         Micro-batches of one step.
     vpp : int
-        Virtual chunks per stage: 1, but 2 for ZB-V and 2 or more when interleaved.
+        Virtual chunks per stage: 1, but 2 for ZB-V and DualPipeV and 2 or more for schedules that loop.
     group_size : int
         Micro-batches that pass one chunk before the next chunk takes over (Megatron-LM's
-        ``microbatch_group_size_per_vp_stage``); 0 means ``pp``. Interleaved only.
+        ``microbatch_group_size_per_vp_stage``); 0 means ``pp``. Interleaved schedules only.
 
     Raises
     ------
@@ -106,10 +131,20 @@ class PipelineSpec:
         fixed = self.schedule.fixed_vpp
         if fixed is not None and self.vpp != fixed:
             raise InputError(f"vpp {self.vpp} with schedule {self.schedule}", allowed=f"vpp {fixed}")
-        if self.schedule is Schedule.INTERLEAVED:
-            _check_interleaved(self)
+        if self.schedule.loops and (self.pp < 2 or self.vpp < 2):
+            raise InputError(
+                f"pp {self.pp} and vpp {self.vpp} with schedule {self.schedule}",
+                allowed="pp 2 or more and vpp 2 or more",
+            )
+        if self.schedule in _GROUPED:
+            _check_groups(self)
         elif self.group_size:
             raise InputError(f"group_size {self.group_size} with schedule {self.schedule}", allowed="0")
+        if self.schedule is Schedule.DUALPIPEV and self.num_microbatches < 2 * self.pp:
+            raise InputError(
+                f"num_microbatches {self.num_microbatches} with schedule dualpipev, pp {self.pp}",
+                allowed=f"{2 * self.pp} or more",
+            )
 
     @property
     def group(self) -> int:
@@ -117,21 +152,39 @@ class PipelineSpec:
         return self.group_size or self.pp
 
     @property
+    def round(self) -> int:
+        """Micro-batches by which the steady state repeats itself."""
+        return self.group if self.schedule in _GROUPED else 1
+
+    @property
     def kinds(self) -> int:
         """Kinds of operation per micro-batch and chunk: 3 when the backward is split, else 2."""
         return 3 if self.schedule.splits_backward else 2
 
 
-def _check_interleaved(spec: PipelineSpec) -> None:
-    """Raise unless Megatron-LM would accept the sizes of an interleaved schedule."""
-    if spec.pp < 2 or spec.vpp < 2:
-        raise InputError(
-            f"pp {spec.pp} and vpp {spec.vpp} with schedule interleaved",
-            allowed="pp 2 or more and vpp 2 or more",
-        )
+def runs(schedule: Schedule, pp: int, vpp: int, num_microbatches: int) -> bool:
+    """Whether a schedule can run with some sizes, in groups of ``pp`` micro-batches where it has groups.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Which schedule.
+    pp, vpp, num_microbatches : int
+        As in :class:`PipelineSpec`.
+    """
+    try:
+        PipelineSpec(schedule=schedule, pp=pp, vpp=vpp, num_microbatches=num_microbatches)
+    except InputError:
+        return False
+    return True
+
+
+def _check_groups(spec: PipelineSpec) -> None:
+    """Raise unless Megatron-LM, or PyTorch where the backward is split, would accept the groups of micro-batches."""
     if spec.pp <= spec.group and spec.group > spec.num_microbatches:
         raise InputError(
-            f"num_microbatches {spec.num_microbatches} with schedule interleaved, pp {spec.pp}, groups of {spec.group}",
+            f"num_microbatches {spec.num_microbatches} with schedule {spec.schedule}, pp {spec.pp}, "
+            f"groups of {spec.group}",
             allowed=f"{spec.group} micro-batches or more",
         )
     if spec.pp > spec.group:
@@ -140,6 +193,11 @@ def _check_interleaved(spec: PipelineSpec) -> None:
             allowed=f"{spec.pp} or more",
         )
     rest = spec.num_microbatches % spec.group
+    if rest and spec.schedule is Schedule.INTERLEAVED_ZB:
+        raise InputError(
+            f"num_microbatches {spec.num_microbatches} with schedule {spec.schedule}, groups of {spec.group}",
+            allowed=f"a multiple of {spec.group}",
+        )
     if 0 < rest < spec.pp:
         raise InputError(
             f"num_microbatches {spec.num_microbatches} leaves a last group of {rest} with pp {spec.pp}",
@@ -149,7 +207,7 @@ def _check_interleaved(spec: PipelineSpec) -> None:
 
 @lru_cache(maxsize=256)
 def positions(schedule: Schedule, pp: int, vpp: int) -> NDArray[np.int64]:
-    """Position in the model of every (stage, chunk): ``chunk * pp + stage``, or a V for ZB-V.
+    """Position in the model of every (stage, chunk): ``chunk * pp + stage``, or a V.
 
     Returns
     -------
@@ -158,7 +216,7 @@ def positions(schedule: Schedule, pp: int, vpp: int) -> NDArray[np.int64]:
     """
     stage, chunk = np.meshgrid(np.arange(pp), np.arange(vpp), indexing="ij")
     table = chunk * pp + stage
-    if schedule is Schedule.ZBV:
+    if schedule.is_v:
         table = np.where(chunk == 0, stage, 2 * pp - 1 - stage)
     table.flags.writeable = False
     return table
@@ -198,19 +256,36 @@ def _one_f_one_b(spec: PipelineSpec, stage: int) -> Ints:
 
 def _interleaved(spec: PipelineSpec, stage: int) -> Ints:
     """Megatron-LM's interleaved 1F1B: groups of micro-batches pass chunk after chunk."""
+    return _alternate(*_in_groups(spec), (spec.pp - stage - 1) * 2 + (spec.vpp - 1) * spec.group)
+
+
+def _in_groups(spec: PipelineSpec) -> tuple[Ints, Ints]:
+    """Forwards and backwards of a stage, group of micro-batches by group, each chunk by chunk."""
     vpp, group = spec.vpp, spec.group
     chunk, number = np.indices((vpp, spec.num_microbatches)).reshape(2, -1)
     by_group = np.lexsort((number, chunk, number // group))
     chunk, number = chunk[by_group], number[by_group]
+    return _operations(Kind.FORWARD, chunk, number), _operations(Kind.BACKWARD, vpp - 1 - chunk, number)
+
+
+def _interleaved_zb(spec: PipelineSpec, stage: int) -> Ints:
+    """Interleaved with half the warm-up and a split backward, whose weight gradients wait for ``stage`` others."""
+    return _delay_weights(_alternate(*_in_groups(spec), spec.pp - stage - 1 + (spec.vpp - 1) * spec.group), stage)
+
+
+def _looped_bfs(spec: PipelineSpec, stage: int) -> Ints:
+    """All micro-batches through one chunk after the other; backwards from the last of both."""
+    del stage  # every stage runs the same order
+    chunk, number = np.indices((spec.vpp, spec.num_microbatches)).reshape(2, -1)
     forwards = _operations(Kind.FORWARD, chunk, number)
-    backwards = _operations(Kind.BACKWARD, vpp - 1 - chunk, number)
-    return _alternate(forwards, backwards, (spec.pp - stage - 1) * 2 + (vpp - 1) * group)
+    return np.concatenate([forwards, _operations(Kind.BACKWARD, chunk[::-1], number[::-1])])
 
 
 def _delay_weights(ops: Ints, delay: int) -> Ints:
-    """Put each weight gradient after the backward that comes ``delay`` micro-batches later, the rest at the end."""
-    after = np.flatnonzero((ops[:, 0] == Kind.BACKWARD) & (ops[:, 2] >= delay)) + 1
-    weights = _plain(Kind.WEIGHT, len(ops) // 2)
+    """Put each weight gradient after the backward that comes ``delay`` backwards later, the rest at the end."""
+    backwards = np.flatnonzero(ops[:, 0] == Kind.BACKWARD)
+    weights = _operations(Kind.WEIGHT, *ops[backwards, 1:].T)
+    after = backwards[delay:] + 1
     return np.concatenate([np.insert(ops, after, weights[: len(after)], axis=0), weights[len(after) :]])
 
 
@@ -243,6 +318,68 @@ def _zbv(spec: PipelineSpec, stage: int) -> Ints:
     return np.array([op for op in ops if op[2] < spec.num_microbatches])
 
 
+def _dualpipev(spec: PipelineSpec, stage: int) -> Ints:
+    """DualPipeV: a V in which forwards of one chunk run with whole backwards of the other."""
+    return np.array([op for call in _DualPipeV(spec, stage).calls for op in call])
+
+
+class _DualPipeV:
+    """Calls of a stage of DualPipeV, each with its operations; tensors leave when a call ends.
+
+    The steps are those of PyTorch and DeepSeek: forwards of chunk 0, then of both in turn; input gradients of chunk 1,
+    each with the oldest weight gradient that waits and a forward; forwards with whole backwards of the other chunk;
+    backwards of both in turn, split from the middle on; weight gradients between the last backwards.
+    """
+
+    def __init__(self, spec: PipelineSpec, stage: int) -> None:
+        self.calls: list[list[Operation]] = []
+        self._numbers = {(kind, chunk): itertools.count() for kind in Kind for chunk in (0, 1)}
+        self._waiting: list[Operation] = []  # weight gradients
+        behind, ahead = spec.pp - stage - 1, stage + 1  # stages behind this one; those up to it
+        self.calls += [self._forward(0) for _ in range(2 * behind)]
+        self.calls += [self._forward(chunk) for _ in range(ahead) for chunk in (0, 1)]
+        for _ in range(behind):
+            self._half(1)
+            self._weight()
+            self.calls.append(self._forward(1))
+        self._steady(spec.num_microbatches - 2 * spec.pp + ahead, together=behind > 0)
+        for _ in range(behind):
+            self.calls += [self._whole(1), self._forward(1) + self._whole(0)]
+        for number in range(2 * ahead):
+            if number < ahead:  # the middle
+                self.calls.append(self._whole(1 - number % 2))
+            else:
+                self._half(1 - number % 2)
+        for _ in range(behind):
+            self._weight()
+            self._half(0)
+        for _ in range(ahead):
+            self._weight()
+
+    def _steady(self, rounds: int, *, together: bool) -> None:
+        """Forwards with backwards of the other chunk; the first two of the last stage stay apart."""
+        for number in range(rounds):
+            first = (self._forward(0), self._whole(1))
+            self.calls += [first[0] + first[1]] if together or number else first
+            self.calls.append(self._forward(1) + self._whole(0))
+
+    def _forward(self, chunk: int) -> list[Operation]:
+        return [Operation(Kind.FORWARD, chunk, next(self._numbers[Kind.FORWARD, chunk]))]
+
+    def _whole(self, chunk: int) -> list[Operation]:
+        number = next(self._numbers[Kind.BACKWARD, chunk])
+        return [Operation(Kind.BACKWARD, chunk, number), Operation(Kind.WEIGHT, chunk, number)]
+
+    def _half(self, chunk: int) -> None:
+        gradient, weight = self._whole(chunk)
+        self._waiting.append(weight)
+        self.calls.append([gradient])
+
+    def _weight(self) -> None:
+        if self._waiting:
+            self.calls.append([self._waiting.pop(0)])
+
+
 _STAGE_ORDER: Final = MappingProxyType[Schedule, Callable[[PipelineSpec, int], Ints]](
     {
         Schedule.GPIPE: _gpipe,
@@ -251,6 +388,9 @@ _STAGE_ORDER: Final = MappingProxyType[Schedule, Callable[[PipelineSpec, int], I
         Schedule.ZB_H1: _zb_h1,
         Schedule.ZB_2P: _zb_2p,
         Schedule.ZBV: _zbv,
+        Schedule.LOOPED_BFS: _looped_bfs,
+        Schedule.INTERLEAVED_ZB: _interleaved_zb,
+        Schedule.DUALPIPEV: _dualpipev,
     }
 )
 
@@ -267,6 +407,22 @@ def order(spec: PipelineSpec) -> NDArray[np.int32]:
     stage_order = _STAGE_ORDER[spec.schedule]
     table = np.stack([stage_order(spec, stage) for stage in range(spec.pp)]).astype(np.int32)
     table.flags.writeable = False
+    return table
+
+
+def leaving(spec: PipelineSpec) -> NDArray[np.int64]:
+    """Operation of the same stage with which the tensor of each operation leaves: itself, or the last of its call.
+
+    Returns
+    -------
+    ndarray
+        Shape (pp, operations per stage), counted along the order of a stage.
+    """
+    table = np.tile(np.arange(order(spec).shape[1]), (spec.pp, 1))
+    if spec.schedule is Schedule.DUALPIPEV:
+        for stage in range(spec.pp):
+            sizes = [len(call) for call in _DualPipeV(spec, stage).calls]
+            table[stage] = np.repeat(np.cumsum(sizes) - 1, sizes)
     return table
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from costmodels.layout import Layout
-from costmodels.pipeline.schedules import Schedule
+from costmodels.pipeline.schedules import runs
 from costmodels.power.heat import heat_problem, identity_maps, once
 from costmodels.power.state import power_state
 from costmodels.pricing import Constants
@@ -80,7 +80,7 @@ def _with_micro_batch(layout: Layout, factor: float) -> Layout | None:
     micro_batch, count = layout.micro_batch * factor, layout.num_microbatches / factor
     if micro_batch != int(micro_batch) or count != int(count) or not micro_batch:
         return None
-    if layout.schedule is Schedule.INTERLEAVED and count % layout.pp:
+    if layout.pp > 1 and not runs(layout.schedule, layout.pp, layout.vpp, int(count)):
         return None
     return replace(layout, micro_batch=int(micro_batch), num_microbatches=int(count), microbatch_group=0)
 

@@ -14,7 +14,7 @@ from costmodels.layout import (
     Stage,
     Strategy,
 )
-from costmodels.pipeline.schedules import Schedule
+from costmodels.pipeline.schedules import Schedule, runs
 from costmodels.results import LayoutCost
 from hardware.errors import InputError
 from hardware.tiers import island_tiers
@@ -154,15 +154,10 @@ def _resized(stage: Stage, by: int) -> Stage:
 def _batches(request: PlanRequest, layout: Layout) -> Iterator[tuple[str, Layout]]:
     per_replica = layout.micro_batch * layout.num_microbatches
     for size in (layout.micro_batch // 2, layout.micro_batch * 2):
-        if size and per_replica % size == 0 and _runs(layout.schedule, layout.pp, per_replica // size):
+        if size and per_replica % size == 0 and runs(layout.schedule, layout.pp, layout.vpp, per_replica // size):
             changed = replace(layout, micro_batch=size, num_microbatches=per_replica // size, microbatch_group=0)
             yield f"micro-batch {size}", changed
     del request
-
-
-def _runs(schedule: Schedule, pp: int, num_microbatches: int) -> bool:
-    """Whether an interleaved schedule accepts the micro-batches; the others take any."""
-    return schedule is not Schedule.INTERLEAVED or num_microbatches % pp == 0
 
 
 def _zero_stages(request: PlanRequest, layout: Layout) -> Iterator[tuple[str, Layout]]:

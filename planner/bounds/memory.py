@@ -51,15 +51,17 @@ class Flight:
         """Micro-batches in flight on every layer of some stages at the peak, at least; shape (R, stages).
 
         ``min(m, pp - i)`` with 1F1B. Interleaved, a stage has seen ``(v - 1) pp + 2 (pp - i) - 1`` forwards before its
-        first backward: ``pp`` of every chunk but the last, and ``min(pp, 2 (pp - i) - 1)`` of that one. GPipe holds
-        all; ZB-H1 as many as 1F1B when its first backward begins, ZB-H2 ``2 (pp - i) - 1``; of the chunks of ZB-V the
-        second holds fewer then, ``i + 1``.
+        first backward: ``pp`` of every chunk but the last, and ``min(pp, 2 (pp - i) - 1)`` of that one; with a split
+        backward pass ``(v - 1) pp + pp - i``. GPipe and looped BFS hold all; ZB-H1 as many as 1F1B when its first
+        backward begins, ZB-H2 ``2 (pp - i) - 1``; of the chunks of a V the second holds fewer then, ``i + 1``.
         """
         pp, m = self.pp[:, None], self.num_microbatches[:, None]
-        if self.schedule is Schedule.GPIPE:
+        if self.schedule is not None and self.schedule.holds_all:
             return np.asarray(np.broadcast_to(m, (len(m), len(stages))))
-        if self.schedule is Schedule.ZBV:
+        if self.schedule is not None and self.schedule.is_v:
             return np.asarray(np.minimum(m, stages + 1))
+        if self.schedule is Schedule.INTERLEAVED_ZB:
+            return np.asarray(np.minimum(m, pp - stages))
         if self.schedule is Schedule.ZB_2P:
             return np.asarray(np.minimum(m, 2 * (pp - stages) - 1))
         return np.asarray(np.minimum(pp, 2 * (pp - stages) - 1) if self.chunked else np.minimum(m, pp - stages))

@@ -55,7 +55,7 @@ class Held:
         """The grids as pipelines, with what the ends of the model take of them."""
         room, work = self.room, on_stages(work, self.schedule)
         first, last = room.first_bytes, room.last_bytes
-        if self.schedule is Schedule.ZBV:  # both ends of a V are on the first stage
+        if self.schedule is not None and self.schedule.is_v:  # both ends of a V are on the first stage
             first, last = first + last, np.zeros_like(last)
         return Pipelines(
             flight=self.flight,

@@ -131,9 +131,11 @@ class SplitBounds:
 def one_chunk_only(request: PlanRequest, pp: Ints, num_microbatches: Ints) -> Bools:
     """Whether pipelines cannot interleave: pinned, without a pipeline, in a V, or with micro-batches left over."""
     alone = pinned_virtual(request) == 1 or not _loops(request)
+    if request.schedule is Schedule.LOOPED_BFS:  # with several chunks whatever the micro-batches
+        return np.asarray(pp == 1)
     return np.asarray((pp == 1) | (num_microbatches % pp != 0) | alone)
 
 
 def _loops(request: PlanRequest) -> bool:
     """Whether several chunks of a stage mean that micro-batches pass the stages in a loop, not in a V."""
-    return request.schedule is not Schedule.ZBV
+    return request.schedule is None or not request.schedule.is_v

@@ -86,7 +86,7 @@ def part_work(names: Sequence[str], part_s: Floats, weights: Floats) -> Work:
 
 def on_stages(work: Work, schedule: Schedule | None) -> Work:
     """Return work with its ends on the stages where a schedule has them: in a V both are on the first."""
-    if schedule is not Schedule.ZBV:
+    if schedule is None or not schedule.is_v:
         return work
     return replace(work, first_s=work.first_s + work.last_s, last_s=np.zeros_like(work.last_s))
 

@@ -145,7 +145,13 @@ LayersPerStage = Annotated[
 SequenceParallel = Annotated[
     bool | None, typer.Option("--sequence-parallel/--no-sequence-parallel", help="Default: on when tp > 1.")
 ]
-ScheduleName = Annotated[str | None, typer.Option("--schedule", help="1f1b, interleaved, gpipe, zb-h1, zb-2p, zbv.")]
+ScheduleName = Annotated[
+    str | None,
+    typer.Option(
+        "--schedule",
+        help="1f1b, interleaved, gpipe, loopedbfs, zb-h1, zb-2p, interleavedzerobubble, zbv, dualpipev.",
+    ),
+]
 ZeroStage = Annotated[int, typer.Option("--zero", min=0, max=3, help="ZeRO stage; 3 is FSDP.")]
 ShardGroup = Annotated[
     int | None,

@@ -42,6 +42,9 @@ _SCHEDULES: Final = MappingProxyType(
         Schedule.INTERLEAVED: "Interleaved1F1B",
         Schedule.GPIPE: "GPipe",
         Schedule.ZBV: "ZBVZeroBubble",
+        Schedule.LOOPED_BFS: "LoopedBFS",
+        Schedule.INTERLEAVED_ZB: "InterleavedZeroBubble",
+        Schedule.DUALPIPEV: "DualPipeV",
     }
 )
 _RESHARD: Final = MappingProxyType({0: "default", 2: "never", 3: "always"})
@@ -224,11 +227,11 @@ def _split_arguments(layout: Layout) -> list[str]:
 def _schedule_of(layout: Layout) -> str:
     """Name of the schedule of a layout; of one without a pipeline nothing is written."""
     schedule = _SCHEDULES.get(layout.schedule)
-    looped = layout.schedule in (Schedule.INTERLEAVED, Schedule.ZBV)
+    looped = layout.schedule.loops or layout.schedule.is_v
     if layout.pp > 1 and (schedule is None or looped != (layout.vpp > 1)):
         raise InputError(
             f"schedule {layout.schedule} with {layout.vpp} virtual stages",
-            allowed="1f1b or gpipe; with virtual stages interleaved or zbv in torchtitan",
+            allowed="1f1b, gpipe; with virtual stages interleaved, loopedbfs, interleavedzerobubble, zbv, dualpipev",
         )
     return schedule or ""
 

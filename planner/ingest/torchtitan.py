@@ -38,13 +38,20 @@ _SCHEDULES: Final = MappingProxyType(
         "gpipe": Schedule.GPIPE,
         "interleaved1f1b": Schedule.INTERLEAVED,
         "zbvzerobubble": Schedule.ZBV,
+        "loopedbfs": Schedule.LOOPED_BFS,
+        "interleavedzerobubble": Schedule.INTERLEAVED_ZB,
+        "dualpipev": Schedule.DUALPIPEV,
     }
 )
-_PRICED: Final = "1F1B, GPipe, Interleaved1F1B, ZBVZeroBubble"
-_OTHERS: Final = ("LoopedBFS", "InterleavedZeroBubble", "DualPipeV")
-"""Other schedules of PyTorch; none is simulated here."""
-_UNPRICED: Final = tuple(name.lower() for name in _OTHERS)
-_TWO_A_STAGE: Final = ("zbvzerobubble", "dualpipev")
+_NAMED: Final = "1F1B, GPipe, Interleaved1F1B, LoopedBFS, InterleavedZeroBubble, ZBVZeroBubble, DualPipeV"
+_OF_ONE_CHUNK: Final = MappingProxyType(
+    {
+        Schedule.INTERLEAVED: Schedule.ONE_F_ONE_B,
+        Schedule.INTERLEAVED_ZB: Schedule.ZB_H1,
+        Schedule.LOOPED_BFS: Schedule.GPIPE,
+    }
+)
+"""What schedules that loop are with one position a stage."""
 _WHOLE_ROUNDS: Final = ("interleaved1f1b", "interleavedzerobubble")
 _FILLED: Final = ("1f1b", "dualpipev")
 """Schedules with as many micro-batches as positions at least."""
@@ -227,8 +234,8 @@ def stated_layout(launch: TitanLaunch, model: ModelFacts) -> StatedLayout:
     _check_filled(read, local // max(1, micro), sum(map(len, split)))
     _check_batch(batch, local, strategy.dp, micro, pp)
     schedule = _schedule(read) if pp > 1 else Schedule.ONE_F_ONE_B
-    if schedule is Schedule.INTERLEAVED and len(split[0]) == 1:
-        schedule = Schedule.ONE_F_ONE_B  # which interleaving is with one position a stage
+    if len(split[0]) == 1:
+        schedule = _OF_ONE_CHUNK.get(schedule, schedule)
     layout = Layout(
         stages=uniform_stages(split, strategy),
         micro_batch=micro,
@@ -245,9 +252,10 @@ def round_group(schedule: Schedule, pp: int, microbatches: int) -> int:
 
     References
     ----------
-    PyTorch ``ScheduleInterleaved1F1B``: as many rounds as the stages go into the micro-batches, all of one size.
+    PyTorch ``ScheduleInterleaved1F1B`` and ``ScheduleInterleavedZeroBubble``: as many rounds as the stages go into the
+    micro-batches, all of one size.
     """
-    if schedule is not Schedule.INTERLEAVED:
+    if schedule not in (Schedule.INTERLEAVED, Schedule.INTERLEAVED_ZB):
         return 0
     group = microbatches // max(1, microbatches // pp)
     return group if group > pp else 0
@@ -284,7 +292,8 @@ def degrees_of(launch: TitanLaunch, model: ModelFacts) -> Proposal:
     micro = read.number(_P + "pipeline_parallel_microbatch_size", 1) if pp > 1 else local
     dp = max(1, replicas) * shard if shard > 0 else replicas_of(launch.world, tp, cp, pp)
     name = _schedule_name(read)
-    vpp = 2 if pp > 1 and (name in _UNPRICED or _SCHEDULES.get(name) in (Schedule.INTERLEAVED, Schedule.ZBV)) else 1
+    schedule = _SCHEDULES.get(name, Schedule.ONE_F_ONE_B)
+    vpp = 2 if pp > 1 and (schedule.loops or schedule.is_v) else 1
     return Proposal(
         world=launch.world,
         tp=tp,
@@ -359,9 +368,6 @@ def _schedule(read: Arguments) -> Schedule:
     written = read.text(_P + "pipeline_parallel_schedule_csv")
     if written not in ("", "None"):
         raise UnpricedError(f"the schedule of {written} has no price here", allowed="a schedule by its name")
-    if name in _UNPRICED:
-        told = read.text(_P + "pipeline_parallel_schedule")
-        raise UnpricedError(f"schedule {told} has no price here", allowed=_PRICED)
     return _SCHEDULES[name]
 
 
@@ -376,15 +382,15 @@ def _split(read: Arguments, model: ModelFacts, pp: int) -> list[tuple[int, ...]]
     if pp == 1:
         return [(model.layers,)]
     name = _schedule_name(read)
-    if name not in _SCHEDULES and name not in _UNPRICED:
+    if name not in _SCHEDULES:
         told = read.text(_P + "pipeline_parallel_schedule")
-        raise InputError(f"schedule {told} is unknown", allowed=f"{_PRICED}; without a price: {', '.join(_OTHERS)}")
-    schedule = _SCHEDULES.get(name, Schedule.INTERLEAVED)
-    counts = _positions(read, model, pp, looped=schedule in (Schedule.INTERLEAVED, Schedule.ZBV))
+        raise InputError(f"schedule {told} is unknown", allowed=_NAMED)
+    schedule = _SCHEDULES[name]
+    counts = _positions(read, model, pp, looped=schedule.loops or schedule.is_v)
     vpp = len(counts) // pp
-    if schedule is Schedule.INTERLEAVED and vpp == 1:
-        schedule = Schedule.ONE_F_ONE_B
-    if name in _TWO_A_STAGE and vpp != 2:
+    if vpp == 1:
+        schedule = _OF_ONE_CHUNK.get(schedule, schedule)
+    if schedule.is_v and vpp != 2:
         raise InputError(f"{vpp} pipeline positions a stage with schedule {name}", allowed="two a stage")
     places = positions(schedule, pp, vpp)
     return [tuple(counts[int(places[stage, chunk])] for chunk in range(vpp)) for stage in range(pp)]

@@ -21,8 +21,7 @@ UNCAPTURED: Final = "--training.disable_cuda_graphs"
 MENDING: Final = MappingProxyType({COMPILED: "compile", UNCAPTURED: "disable_cuda_graphs"})
 """Switches that mend a launch, and their short names."""
 _P: Final = "--parallelism."
-_UNPRICED: Final = ("interleavedzerobubble", "dualpipev")
-_SPLITTING: Final = ("zbvzerobubble", *_UNPRICED)
+_SPLITTING: Final = ("zbvzerobubble", "interleavedzerobubble", "dualpipev")
 """Schedules that compute gradients of inputs and of weights apart."""
 
 
@@ -64,7 +63,7 @@ def switch_violations(launch: TitanLaunch, checkpoint: str, model: ModelFacts) -
     pp, ep = read.number(_P + "pipeline_parallel_degree", 1), read.number(_P + "expert_parallel_degree", 1)
     schedule = read.text(_P + "pipeline_parallel_schedule", "")
     if pp > 1 and schedule.lower() in _SPLITTING:
-        found += _of_split_backward(schedule, compiled=compiles(launch), checkpoint=checkpoint)
+        found += _of_split_backward(schedule, compiled=compiles(launch))
     told = f"pp {pp}" if pp > 1 else f"experts over ep {ep}" if model.experts and ep > 1 else ""
     if told and not launch.old and not read.has(UNCAPTURED):
         what = f"CUDA graphs, which are on, do not capture {told}"
@@ -72,16 +71,12 @@ def switch_violations(launch: TitanLaunch, checkpoint: str, model: ModelFacts) -
     return (*found, *_dense_grid(launch, model, ep))
 
 
-def _of_split_backward(schedule: str, *, compiled: bool, checkpoint: str) -> list[Violation]:
+def _of_split_backward(schedule: str, *, compiled: bool) -> list[Violation]:
     """What does not go with backward passes in two halves, as the rules of plans say it, with the options of a launch.
 
-    Of checkpointing the rules say it themselves where a launch has a layout.
+    Of checkpointing the rules say it themselves.
     """
-    selective = checkpoint == "selective" and schedule.lower() in _UNPRICED
-    broken = {
-        "torchtitan-split-compiled": UNCOMPILED if compiled else "",
-        "torchtitan-split-recompute": f"{CHECKPOINT}none or {CHECKPOINT}full" if selective else "",
-    }
+    broken = {"torchtitan-split-compiled": UNCOMPILED if compiled else ""}
     return [
         Violation(
             rule=rule.id,

@@ -9,7 +9,7 @@ import numpy as np
 from costmodels.layer_costs import PartCosts
 from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Recompute
 from costmodels.part_ops import EMBEDDING, HEAD, MTP
-from costmodels.pipeline.schedules import PipelineSpec, Schedule
+from costmodels.pipeline.schedules import PipelineSpec, Schedule, runs
 from costmodels.positions import Contents, part_counts
 from costmodels.table import Bools, Floats, Ints
 from costmodels.workload.model import ModelSpec
@@ -140,13 +140,14 @@ def pipeline_groups(
     distinct, inverse = np.unique(shapes, axis=0, return_inverse=True)
     for number, (pp, m) in enumerate(distinct.tolist()):
         rows = np.flatnonzero(inverse == number)
-        if schedule is Schedule.ZBV:  # any number of micro-batches; a layer on every position
+        if schedule is not None and schedule.is_v:  # a layer on every position
             degrees: tuple[int, ...] = (2,) if 1 < pp <= layers // 2 else ()
         else:
-            degrees = virtual_degrees(layers, pp, m, pinned_vpp, ends)
+            whole = pp if schedule is Schedule.LOOPED_BFS else m  # which takes any number of micro-batches
+            degrees = virtual_degrees(layers, pp, whole, pinned_vpp, ends)
         for vpp in degrees:
             used = schedule or (Schedule.INTERLEAVED if vpp > 1 else Schedule.ONE_F_ONE_B)
-            if used is not Schedule.INTERLEAVED or vpp > 1:
+            if runs(used, pp, vpp, m):
                 yield Group(spec=PipelineSpec(schedule=used, pp=pp, vpp=vpp, num_microbatches=m), rows=rows)
 
 

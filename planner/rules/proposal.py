@@ -308,7 +308,7 @@ def schedule_switches(schedule: Schedule | None) -> dict[str, Any]:
     """Switches of the schedule of a pipeline; None: 1F1B, or interleaved."""
     return {
         "gpipe": schedule is Schedule.GPIPE,
-        "any_rounds": schedule is Schedule.ZBV,
+        "any_rounds": schedule is not None and (schedule.is_v or schedule is Schedule.LOOPED_BFS),
         "splits_backward": schedule is not None and schedule.splits_backward,
     }
 

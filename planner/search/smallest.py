@@ -7,6 +7,7 @@ import numpy as np
 
 from costmodels.layout import Layout, Recompute
 from costmodels.memory import stage_memory
+from costmodels.pipeline.schedules import runs
 from costmodels.pricing import Pricing
 from costmodels.results import MemoryUse, Verdict
 from costmodels.table import Floats
@@ -97,7 +98,7 @@ def _weighed(request: PlanRequest, pricing: Pricing, grids: Grids, chosen: tuple
         num_microbatches=int(grids.num_microbatches[row]),
         schedule=schedule,
     )
-    if broken_rules(layout, request):
+    if broken_rules(layout, request) or not runs(layout.schedule, pp, vpp, layout.num_microbatches):
         return None
     uses = stage_memory(layout, request.model, request.job, pricing.accelerator, pricing.constants.memory)
     return Smallest(layout=layout, use=max(uses, key=lambda use: (use.total_bytes, -use.stage)))

@@ -8,7 +8,6 @@ from costmodels.known_parts import known_parts
 from costmodels.layout import Layout
 from costmodels.memory import model_memory, stage_memory, usable_memory
 from costmodels.pipeline.inflight import in_flight_total
-from costmodels.pipeline.schedules import Schedule
 from costmodels.positions import contents_of, pipeline_spec
 from costmodels.pricing import Pricing
 from costmodels.table import table_of
@@ -45,7 +44,7 @@ def uneven_layouts(pricing: Pricing, layout: Layout, paces: Sequence[Sequence[fl
     used = {run.strategy for stage in layout.stages for run in stage.strategies}
     if layout.pp == 1 or len(used) > 1:
         return
-    if layout.schedule is Schedule.ZBV:
+    if layout.schedule.is_v:
         yield from _splits_of_a_v(layout)
         return
     sizes = _sizes(pricing, layout)
