@@ -127,126 +127,12 @@ def test_aliases_do_not_expand_without_end(text, said):
         list(yaml_overrides(text, "x"))
 
 
-def test_bridge_yaml_with_a_layout_of_lists(tmp_path):
-    stages = [["embedding", *["decoder"] * 9], ["decoder"] * 11, ["decoder"] * 10, [*["decoder"] * 2, "loss"]]
-    text = f"model:\n  pipeline_model_parallel_size: 4\n  pipeline_model_parallel_layout: {json.dumps(stages)}\n"
-    file = tmp_path / "over.yaml"
-    file.write_text(text + "train:\n  micro_batch_size: 1\n  global_batch_size: 64\n")
-    judged = read_launch(LaunchQuestion(framework="bridge", file=file, world=16, model="llama3_8b"))
-    assert judged.legal, judged.violations
-    assert judged.built == ((9,), (11,), (10,), (2,))
-
-
-def test_bridge_names_unknown_keys_and_what_it_does_not_judge():
-    judged = read_launch(
-        told(
-            "bridge",
-            "--recipe",
-            "llama3_8b_pretrain_config",
-            "model.tensor_model_paralel_size=2",
-            "optimizer.lr=1e-4",
-            "checkpoint.save_interval=100",
-            world=8,
-        )
-    )
-    assert judged.unknown == ("model.tensor_model_paralel_size",)
-    assert "did you mean model.tensor_model_parallel_size" in judged.violations[0].message
-    assert judged.unjudged == ("optimizer.lr", "checkpoint.save_interval")
-
-
-def test_degrees_are_judged_beside_keys_that_are_not_known():
-    words = ("--recipe", "llama3_8b_pretrain_config", "model.tensor_model_parallel_size=3", "model.foo=3")
-    judged = read_launch(told("bridge", *words, world=6))
-    assert judged.violations[0].values == {"argument": "model.foo"}
-    assert {"heads-tp", "ffn-tp", "kv-heads-tp"} <= rules(judged)
-    assert judged.proposal.tp == 3
-
-
 def test_without_a_number_of_gpus_only_what_is_not_known_is_told():
     """What else is wrong depends on the GPUs; the user mends the words first."""
     words = "--num-layers 8 --hidden-size 1024 --num-attention-heads 16 --seq-length 2048 --micro-batch-size 1 --bf16"
     more = "--max-position-embeddings 2048 --tensor-model-parallel-size 8 --global-batch-size 63 --foo"
     judged = read_launch(told("megatron", *words.split(), *more.split()))
     assert (judged.unknown, rules(judged)) == (("--foo",), {"megatron-unknown-option"})
-
-
-@pytest.mark.parametrize(
-    ("framework", "name", "meant"),
-    [
-        ("nemo", "train.global_batch_size", "data.global_batch_size"),
-        ("nemo", "train.micro_batch_size", "data.micro_batch_size"),
-        ("bridge", "data.global_batch_size", "train.global_batch_size"),
-    ],
-)
-def test_a_key_of_another_framework_is_told_the_key_of_this_one(framework: str, name: str, meant: str):
-    judged = read_launch(told(framework, f"{name}=8", world=8))
-    said = next(fault.message for fault in judged.violations if fault.rule == f"{framework}-override-unknown")
-    assert said == f"override {name} is not known; did you mean {meant}?"
-
-
-def test_bridge_counts_both_grids():
-    words = ("model.pipeline_model_parallel_size=8", "model.expert_model_parallel_size=32")
-    words += ("model.expert_tensor_parallel_size=1", "model.tensor_model_parallel_size=1")
-    bad = read_launch(told("bridge", *words, world=64, model="qwen3_235b_a22b"))
-    assert not bad.legal
-    assert any("256" in violation.message for violation in bad.violations)
-
-
-@pytest.mark.parametrize(
-    ("framework", "section", "data"),
-    [("bridge", "model", "train"), ("nemo", "trainer.strategy", "data")],
-)
-def test_groups_of_micro_batches_are_read(framework, section, data):
-    words = [f"{section}.pipeline_model_parallel_size=4", f"{section}.virtual_pipeline_model_parallel_size=2"]
-    words += [f"{data}.micro_batch_size=1", f"{data}.global_batch_size=18"]
-    bad = read_launch(told(framework, *words, world=4, model="llama3_8b"))
-    assert ["micro-batches leave" in violation.message for violation in bad.violations] == [True]
-    words.append(f"{section}.microbatch_group_size_per_vp_stage=6")
-    assert read_launch(told(framework, *words, world=4, model="llama3_8b")).legal
-
-
-def test_nemo_names_keys_that_it_would_drop_silently():
-    judged = read_launch(
-        told("nemo", "trainer.strategy.context_paralel_size=2", "trainer.num_nodes=1", "trainer.devices=8",
-             model="llama3_8b")
-    )  # fmt: skip
-    assert judged.unknown == ("trainer.strategy.context_paralel_size",)
-    assert "without a word" in judged.violations[0].message
-    assert judged.accepted
-    assert judged.world == 8
-
-
-def test_nemo_degrees_in_the_models_configuration_are_overwritten_by_the_strategy():
-    judged = read_launch(
-        told(
-            "nemo",
-            "--recipe",
-            "llama3_8b",
-            "model.config.pipeline_model_parallel_size=2",
-            world=8,
-        )
-    )
-    assert [violation.rule for violation in judged.violations] == ["nemo-override-overwritten"]
-    assert "trainer.strategy.pipeline_model_parallel_size=2" in judged.violations[0].message
-
-
-@pytest.mark.parametrize(
-    ("words", "decides"),
-    [
-        (["mixed_precision=bf16_mixed", "ddp.grad_reduce_in_fp32=false"], "mixed_precision.grad_reduce_in_fp32"),
-        (["mixed_precision=bf16_mixed", "model.fp8=hybrid"], "mixed_precision.fp8"),
-        (["mixed_precision=bf16-with-mxfp8-mixed", "model.fp8_recipe=tensorwise"], "mixed_precision.fp8_recipe"),
-        (["mixed_precision=fp16_mixed", "ddp.grad_reduce_in_fp32=true"], "mixed_precision.grad_reduce_in_fp32"),
-    ],
-)
-def test_bridge_lays_mixed_precision_over_other_sections(words, decides):
-    base = ("train.global_batch_size=8", "train.micro_batch_size=1")
-    judged = read_launch(told("bridge", *base, *words, world=8, model="llama3_8b"))
-    assert not judged.legal
-    assert judged.accepted
-    assert f"is overwritten by {decides} without a word" in judged.violations[0].message
-    assert read_launch(told("bridge", *base, words[0], world=8, model="llama3_8b")).legal
-    assert read_launch(told("bridge", *base, words[1], world=8, model="llama3_8b")).legal  # the recipe's own decides
 
 
 @pytest.mark.parametrize(("graphs", "refused"), [("transformer_engine", True), ("full_iteration", False)])
@@ -261,26 +147,6 @@ def test_sharded_gradients_and_overlapped_experts_take_no_graphs_of_layers(graph
     assert ("megatron-fsdp-expert-overlap-graphs" in rules(judged)) == refused
     assert judged.proposal.zero == 2
     assert judged.legal != refused, judged.violations
-
-
-def test_gradients_of_nemo_are_those_of_its_plugin():
-    base = ("data.global_batch_size=8", "data.micro_batch_size=1")
-    words = (*base, "trainer.strategy.ddp.grad_reduce_in_fp32=false")
-    judged = read_launch(told("nemo", *words, world=8, model="llama3_8b"))
-    assert "is overwritten by trainer.plugins.grad_reduce_in_fp32" in judged.violations[0].message
-
-
-def test_an_optimizer_that_shards_whole_tensors_is_sharded():
-    off = ("ddp.use_distributed_optimizer=false", "optimizer.use_distributed_optimizer=false")
-    base = ("train.global_batch_size=8", "train.micro_batch_size=1", *off)
-    assert read_launch(told("bridge", *base, world=8, model="llama3_8b")).layout.first.zero == 0
-    muon = read_launch(told("bridge", *base, "optimizer.optimizer=dist_muon", world=8, model="llama3_8b"))
-    assert muon.layout.first.zero == 1
-
-
-def test_an_unknown_mixed_precision_is_refused():
-    judged = read_launch(told("bridge", "mixed_precision=bf16_mxed", world=8, model="llama3_8b"))
-    assert "mixed_precision=bf16_mxed; allowed: bf16_mixed" in judged.violations[0].message
 
 
 @pytest.mark.parametrize(

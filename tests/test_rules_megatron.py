@@ -1,11 +1,19 @@
 """Rules of Megatron-LM against verdicts and layers of its own parser in each version; how options are read."""
 
 import re
-import shlex
 from pathlib import Path
 
 import pytest
-from megatron_reference import OPTION_CASES, SIZES, TABLE, launch_of, words_of
+from megatron_reference import (
+    OPTION_CASES,
+    SIZES,
+    TABLE,
+    VERSION_CASES,
+    launch_of,
+    options_of,
+    words_in,
+    words_of,
+)
 
 from hardware.errors import InputError
 from planner.ingest import layers_file, option_facts
@@ -30,17 +38,19 @@ def test_verdict_and_layers_are_those_of_megatron(case):
         assert [list(chunks) for chunks in verdict.layers_per_stage] == case["layers"]
 
 
+@pytest.mark.parametrize("case", VERSION_CASES["case"], ids=lambda case: f"{case['core']} {case['args'][-60:]}")
+def test_verdict_and_layers_are_those_of_each_version(case):
+    words = words_in(options_of(VERSION_CASES, case))
+    verdict = judge(parse_megatron(words, world=case["world"], version=case["core"]))
+    assert verdict.accepted == case["accepted"], verdict.violations
+    if "layers" in case:
+        assert " ".join("/".join(map(str, chunks)) for chunks in verdict.layers_per_stage) == case["layers"]
+
+
 @pytest.mark.parametrize("case", OPTION_CASES["case"], ids=lambda case: case["rule"])
 def test_a_rule_on_options_is_broken_alone_as_the_parser_says(case):
-    text = OPTION_CASES["models"][case["model"]] + " " + case["args"]
-    given = {}
-    for word in shlex.split(text):
-        if word.startswith("--"):
-            given[name := word] = []
-        else:
-            given[name].append(word)
-    words = [word for option in given if option not in case.get("without", ()) for word in (option, *given[option])]
-    verdict = judge(parse_megatron(words, world=8))
+    given = options_of(OPTION_CASES, case)
+    verdict = judge(parse_megatron(words_in(given), world=8))
     assert [violation.rule for violation in verdict.violations] == [case["rule"]]
     assert verdict.accepted == case["accepted"]
     (rule,) = (rule for rule in all_rules() if rule.id == case["rule"])

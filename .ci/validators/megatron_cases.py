@@ -1,4 +1,4 @@
-"""Asks the real parser again about the cases of tests/reference/megatron_cases.toml and megatron_option_cases.toml."""
+"""Asks the real parser again about the cases of Megatron-LM in tests/reference: splits, options, versions."""
 
 import shlex
 import sys
@@ -11,6 +11,8 @@ import real
 REFERENCE = real.HERE.parents[1] / "tests" / "reference"
 TABLE = REFERENCE / "megatron_cases.toml"
 OPTIONS = REFERENCE / "megatron_option_cases.toml"
+VERSIONS = REFERENCE / "megatron_version_cases.toml"
+CORE = "0.19"  # of the environment
 GPUS = 8  # of every case on options
 
 
@@ -48,10 +50,25 @@ def options_differing() -> int:
     return differing
 
 
+def versions_differing() -> int:
+    """Cases on this version whose verdict or layers are others; they are printed."""
+    table = tomllib.loads(VERSIONS.read_text(encoding="utf-8"))
+    cases = [case for case in table["case"] if case["core"] == CORE]
+    asked = [{"name": c["args"], "world_size": c["world"], "args": option_arguments(table, c)} for c in cases]
+    differing = 0
+    for case, answer in zip(cases, real.answers(asked, build=True), strict=True):
+        layers = " ".join("/".join(map(str, chunks)) for chunks in answer["layers"] or ())
+        if (case["accepted"], case.get("layers", "")) != (answer["accepted"], layers):
+            differing += 1
+            print(f"{case['args']}: the table says {case['accepted']} {case.get('layers')}, Megatron {answer}")
+    print(f"{len(cases)} cases on core {CORE}, {differing} differ from the table")
+    return differing
+
+
 def main() -> int:
     """Compare verdicts and layers; print what differs."""
     table = tomllib.loads(Path(TABLE).read_text(encoding="utf-8"))
-    cases = [case for case in table["case"] if case.get("core", "0.19") == "0.19"]
+    cases = [case for case in table["case"] if case.get("core", CORE) == CORE]
     asked = [{"name": c["name"], "world_size": c["world"], "args": arguments_of(table, c)} for c in cases]
     differing = 0
     for case, answer in zip(cases, real.answers(asked, build=True), strict=True):
@@ -59,7 +76,7 @@ def main() -> int:
             differing += 1
             print(f"{case['name']}: the table says {case['accepted']} {case.get('layers')}, Megatron {answer}")
     print(f"{len(cases)} cases, {differing} differ from the table")
-    return int(bool(differing + options_differing()))
+    return int(bool(differing + options_differing() + versions_differing()))
 
 
 if __name__ == "__main__":
