@@ -83,6 +83,12 @@ def test_a_shell_script_is_read_as_it_would_run(tmp_path):
     assert judged.model.layers == 80
 
 
+@pytest.mark.parametrize("name", ["train.sh", "recipes/job.yaml", "ds_config.json"])
+def test_a_file_that_is_not_there_is_named(name):
+    with pytest.raises(InputError, match=f"there is no file {name}"):
+        read_launch(told("deepspeed", name, world=8))
+
+
 def test_a_script_that_unsets_connections_is_refused(tmp_path):
     script = tmp_path / "train.sh"
     script.write_text(SCRIPT.replace("MAX_CONNECTIONS=1", "MAX_CONNECTIONS=8"))

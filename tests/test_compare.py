@@ -119,6 +119,26 @@ def test_lengths_are_padded_for_context_parallelism():
     request = asked(seq=1001, fixed=("tp=2",))
     assert padded_seq(request, 1) == 1002
     assert padded_seq(request, 4) == 1008
+    of_heads = asked(seq=1001, fixed=("tp=1",), framework="deepspeed")
+    assert [padded_seq(of_heads, cp) for cp in (1, 4)] == [1001, 1004]
+
+
+def test_a_zero_stage_is_shown_where_it_shards():
+    request = asked("qwen3_14b", "l40s-8:2", global_batch=64, seq=4096, fixed=("tp=2", "cp=1", "micro_batch=1"))
+    assert plan(replace(request, top=1, fixed=(*request.fixed, ("zero", 3)))).layouts[0].layout.first.zero_group == 1
+    row = compare(request, "zero")[3]
+    assert row.ranked.layout.first.zero_group > 1
+    assert row.gathered_bytes > 0
+
+
+@pytest.mark.parametrize(
+    ("framework", "pp", "zero"),
+    [("megatron", 1, 1), ("deepspeed", 2, 1), ("torchtitan", 1, 3), ("torchtitan", 2, 2), ("galvatron", 1, 0)],
+)
+def test_an_estimate_without_a_zero_stage_has_the_frameworks_own(framework, pp, zero):
+    request = asked(framework=framework)
+    assert layout_of(request, ExplicitLayout(pp=pp)).first.zero == zero
+    assert layout_of(request, ExplicitLayout(pp=pp, zero=2)).first.zero == 2
 
 
 def test_a_degree_that_is_pinned_or_unknown_is_refused():

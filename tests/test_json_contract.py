@@ -338,7 +338,19 @@ def test_search_from_a_report(saved):
 
 
 def test_estimate():
-    data = answer("estimate", "llama32_1b", "dgx-h100:1", *JOB, "--tp", "2", "--thermal", "--framework", "galvatron")
+    data = answer(
+        "estimate",
+        "llama32_1b",
+        "dgx-h100:1",
+        *JOB,
+        "--tp",
+        "2",
+        "--thermal",
+        "--framework",
+        "galvatron",
+        "--zero",
+        "1",
+    )
     assert not list(faults(data, ESTIMATE, "estimate"))
     assert data["layout"]["in_order"]
     assert len(data["layout"]["power"]["slots"]) == 8

@@ -7,14 +7,16 @@ from costmodels.pricing import Constants
 from hardware.errors import InputError
 from planner.layouts.grids import divisors
 from planner.layouts.logits import logits_of
-from planner.plan_report import RankedLayout
+from planner.plan_report import PlanReport, RankedLayout
 from planner.planning import plan, pricings_of
-from planner.request import PlanRequest
+from planner.request import Framework, PlanRequest
 from planner.traffic.ledger import Purpose, step_calls
 
 COMPARED: Final = ("tp", "pp", "cp", "ep", "zero", "shard_group", "vpp", "micro_batch")
 ZERO_STAGES: Final = (0, 1, 2, 3)
 MOST_VALUES: Final = 12
+_DEEP: Final = 100
+"""Layouts of a ranking among which one that shards is looked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +87,8 @@ def _with(request: PlanRequest, degree: str, value: int, constants: Constants | 
     seq = padded_seq(request, value) if degree == "cp" else request.job.seq
     asked = replace(request, fixed=(*request.fixed, (degree, value)), job=replace(request.job, seq=seq))
     report = plan(asked, constants)
+    if degree == "zero" and value and report.layouts and report.layouts[0].layout.first.zero_group == 1:
+        report = _that_shards(asked, report, constants)
     if not report.layouts:
         why = report.infeasible.constraint if report.infeasible is not None else ""
         return Compared(value=value, seq=seq, ranked=None, why_not=why)
@@ -98,12 +102,21 @@ def _with(request: PlanRequest, degree: str, value: int, constants: Constants | 
     )
 
 
+def _that_shards(asked: PlanRequest, found: PlanReport, constants: Constants | None) -> PlanReport:
+    """The layouts that a ZeRO stage does something in, where the best has no replica to shard over; all without any."""
+    report = plan(replace(asked, top=_DEEP), constants)
+    kept = tuple(ranked for ranked in report.layouts if ranked.layout.first.zero_group > 1)
+    return replace(report, layouts=kept) if kept else found
+
+
 def padded_seq(request: PlanRequest, cp: int) -> int:
     """Return the next length that context parallelism may split: a multiple of 2 x cp, and of cp x tp for a pinned tp.
 
     Load balance gives every rank an early and a late piece; sequence parallelism splits each rank's part over tp.
+    DeepSpeed's exchange of heads (Ulysses) has one piece a rank.
     """
-    multiple = (2 * cp if cp > 1 else 1) * (request.fixed_degree("tp") or 1)
+    pieces = 1 if request.framework is Framework.DEEPSPEED else 2
+    multiple = (pieces * cp if cp > 1 else 1) * (request.fixed_degree("tp") or 1)
     return -(-request.job.seq // multiple) * multiple
 
 

@@ -109,7 +109,7 @@ def estimate(  # noqa: PLR0913, PLR0917 - the flags are the command line's contr
     ep: ExpertDegree = 1,
     etp: ExpertTensor = None,
     dp: Replicas = None,
-    zero: ZeroStage = 1,
+    zero: ZeroStage = None,
     shard_group: ShardGroup = None,
     micro_batch: MicroBatch = 1,
     layers_per_stage: LayersPerStage = None,

@@ -152,7 +152,12 @@ ScheduleName = Annotated[
         help="1f1b, interleaved, gpipe, loopedbfs, zb-h1, zb-2p, interleavedzerobubble, zbv, dualpipev.",
     ),
 ]
-ZeroStage = Annotated[int, typer.Option("--zero", min=0, max=3, help="ZeRO stage; 3 is FSDP.")]
+ZeroStage = Annotated[
+    int | None,
+    typer.Option(
+        "--zero", min=0, max=3, help="ZeRO stage; 3 is FSDP. Default: 1; torchtitan 3, 2 with pp; Galvatron 0."
+    ),
+]
 ShardGroup = Annotated[
     int | None,
     typer.Option("--shard-group", min=1, help="Ranks that ZeRO shards over, such as those of a node; default: all."),

@@ -47,6 +47,7 @@ CHECKED: Final = (
 )
 FASTEST: Final = 3  # faster layouts that are named
 _OF_WORLD: Final = ("world-grid", "world-expert-grid", "batch", no_layout_rule(Framework.DEEPSPEED))
+_FILES: Final = (".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml", ".toml", ".json", ".txt")
 MOST_STEPS: Final = 3  # changes in a row that are tried
 
 
@@ -146,6 +147,8 @@ def _launch_input(question: LaunchQuestion) -> LaunchInput:
     first = question.arguments[0] if question.arguments else ""
     if question.file is None and not first.startswith("-") and is_file(Path(first)):
         raise InputError(f"{first} is a file, no argument of a launch", allowed=f"--args-file {first}")
+    if question.file is None and len(question.arguments) == 1 and Path(first).suffix in _FILES and "=" not in first:
+        raise InputError(f"there is no file {first}", allowed="--args-file FILE, or -- ARGS...")
     text = read_launch_text(question.file, question.arguments)
     return LaunchInput(
         text=text,

@@ -14,7 +14,7 @@ from planner.layouts.recompute_words import parse_recompute_words
 from planner.layouts.splits import even_chunks
 from planner.nearest import choice
 from planner.offloads import recompute_under
-from planner.request import PlanRequest
+from planner.request import Framework, PlanRequest
 
 MOST_POSITIONS: Final = 10_000
 _ITEM: Final = re.compile(r"(?P<counts>\d+(?:/\d+)*)(?:x(?P<times>\d+))?")
@@ -28,6 +28,8 @@ class ExplicitLayout:
     ----------
     layers_per_stage : str or None
         ``21,21,19,19``; virtual chunks ``11/10,11/10,10/9,10/9``; repeats ``21x2,19x2``.
+    zero : int or None
+        ZeRO stage; None: the framework's own.
     shard_group : int or None
         Ranks that ZeRO shards over; None: all of dp x cp.
     recompute : str
@@ -41,7 +43,7 @@ class ExplicitLayout:
     ep: int = 1
     etp: int | None = None
     dp: int | None = None
-    zero: int = 1
+    zero: int | None = None
     shard_group: int | None = None
     micro_batch: int = 1
     layers_per_stage: str | None = None
@@ -126,6 +128,18 @@ def parse_layers(text: str) -> tuple[tuple[int, ...], ...]:
     return tuple(stages)
 
 
+def own_zero(framework: Framework, pp: int) -> int:
+    """ZeRO stage of a framework that is told none.
+
+    torchtitan shards everything, and gathers weights again for the backward pass unless there is a pipeline
+    (``reshard_after_forward_policy``); Galvatron replicates (``default_dp_type ddp``); of the others the optimizer's
+    states are sharded, as their recipes are.
+    """
+    if framework is Framework.TORCHTITAN:
+        return 3 if pp == 1 else 2
+    return 0 if framework is Framework.GALVATRON else 1
+
+
 def _pipeline(wanted: ExplicitLayout, chunks: tuple[tuple[int, ...], ...] | None) -> tuple[Schedule, int, int]:
     """Schedule, pipeline degree and virtual chunks, from what is given and what it implies."""
     pp = wanted.pp or (len(chunks) if chunks else 1)
@@ -162,13 +176,14 @@ def _strategy(request: PlanRequest, wanted: ExplicitLayout, pp: int) -> Strategy
             allowed=f"degrees that multiply to {request.cluster.gpus} or fewer",
         )
     ep, etp = _experts(request, wanted, wanted.tp * wanted.cp * dp)
-    if request.job.software.state_offload and wanted.zero != 3:
-        raise InputError(f"--offload states with ZeRO-{wanted.zero}", allowed="--zero 3")
+    zero = own_zero(request.framework, pp) if wanted.zero is None else wanted.zero
+    if request.job.software.state_offload and zero != 3:
+        raise InputError(f"--offload states with ZeRO-{zero}", allowed="--zero 3")
     ranks = dp * wanted.cp
     group = wanted.shard_group or ranks
-    if group != ranks and (not wanted.zero or ranks % group):
+    if group != ranks and (not zero or ranks % group):
         raise InputError(
-            f"--shard-group {group} with ZeRO-{wanted.zero} over dp {dp} x cp {wanted.cp}",
+            f"--shard-group {group} with ZeRO-{zero} over dp {dp} x cp {wanted.cp}",
             allowed=f"a divisor of {ranks}, with --zero 1 to 3",
         )
     return Strategy(
@@ -178,7 +193,7 @@ def _strategy(request: PlanRequest, wanted: ExplicitLayout, pp: int) -> Strategy
         ep=ep,
         etp=etp,
         sequence_parallel=wanted.tp > 1 and wanted.sequence_parallel is not False,
-        zero=wanted.zero if ranks > 1 else 0,
+        zero=zero if ranks > 1 else 0,
         shard_group=group if group != ranks else 0,
     )
 

@@ -18,7 +18,7 @@ from planner.report.json_report import Json, heading, layout_to_json, memory_use
 from planner.report.layout_text import bullets, job_line, labelled
 from planner.report.ranking import STYLES, ruled_table
 from planner.report.words import digits, gib, layout_text, memory_text, percent, recompute_text
-from planner.request import PlanRequest
+from planner.request import Framework, PlanRequest
 
 STATES: Final = ("weights", "gradients", "optimizer")
 _SHARDING: Final = ("zero", "shard_group")  # degrees that decide which weights are gathered
@@ -28,6 +28,7 @@ _WORDS: Final = ("machine", "layout", "recompute", "GiB", "what decides")
 LENGTHS: Final = (
     "a multiple of 2 x cp (each rank takes an early and a late piece) and, with sequence parallelism, of cp x tp"
 )
+_OF_HEADS: Final = "a multiple of cp, whose ranks exchange heads (Ulysses)"
 
 
 def states_gib(use: MemoryUse) -> float:
@@ -211,10 +212,11 @@ def _remarks(request: PlanRequest, degree: str, rows: Sequence[Compared]) -> lis
     if degree != "cp":
         return refused
     smallest = min((row.value for row in rows if row.ranked is not None), default=0)
+    lengths = _OF_HEADS if request.framework is Framework.DEEPSPEED else LENGTHS
     return [
         ("smallest", f"cp {smallest} is the smallest that fits" if smallest else "no cp fits"),
         *refused,
-        ("lengths", f"{LENGTHS}; {request.job.seq:,} tokens are padded to the column tokens"),
+        ("lengths", f"{lengths}; {request.job.seq:,} tokens are padded to the column tokens"),
         ("logits", "what the loss of a GPU of the last stage holds for the logits of a micro-batch"),
     ]
 
