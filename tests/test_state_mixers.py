@@ -361,8 +361,20 @@ def test_frameworks_are_told_which_part_they_lack(name: str, part: str) -> None:
             {"model_type": "gemma4_unified_text", "per_layer_config": {"1": {"head_dim": 8}, "2": {"head_dim": 4}}},
             "2 values",
         ),
+        ({"model_type": "afmoe", "attention_bias": True, "num_experts": 4}, "attention_bias: True .*false"),
+        ({"model_type": "aria_text", "mlp_bias": True}, "mlp_bias: True .*false: biases of shared experts"),
+        ({"model_type": "ernie4_5_moe", "use_bias": True}, "use_bias: True .*false"),
+        ({"model_type": "deepseek_v4", "mlp_bias": True}, "mlp_bias: True .*false"),
+        ({"model_type": "solar_open", "mlp_bias": True}, "mlp_bias: True .*false"),
+        ({"model_type": "nemotron_h", "mlp_bias": True, "layers_block_type": ["moe"] * 8}, "mlp_bias: True .*false"),
     ],
 )
 def test_mistakes_name_the_field(config: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         from_config({**WIDTHS, **config}, name="x", where="config.json")
+
+
+def test_a_gate_of_laguna_that_is_not_by_head_is_by_element() -> None:
+    config = next(entry["config"] for entry in SMALL if entry["config"]["model_type"] == "laguna")
+    built = from_config({**config, "gating": False}, name="x", where="config.json")
+    assert parameter_count(built).total == 243_136

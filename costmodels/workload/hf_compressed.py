@@ -24,6 +24,8 @@ def deepseek4(config: Fields) -> Architecture:
     Earlier files state ``compress_ratios``, one number for each layer and prediction layer, in the place of
     ``layer_types``. The first layers route by a table of tokens instead of scores, which changes no cost.
     """
+    if config.flag("mlp_bias", default=False):
+        raise config.wrong("mlp_bias", True, "false: biases of shared experts alone are not modelled")
     base = llama(config.changed(layer_types=None, intermediate_size=config.values.get("moe_intermediate_size")))
     rates = _rates(config)
     width = config.whole("moe_intermediate_size", least=1)
@@ -32,6 +34,8 @@ def deepseek4(config: Fields) -> Architecture:
         base,
         kv_heads=1,
         ffn=0,
+        qkv_bias=False,  # whatever the flag says: the class has none
+        out_bias=False,
         shared_kv=True,
         qk_norm=True,
         qk_norm_parameters=head_dim,  # of keys alone: queries are normed without weights

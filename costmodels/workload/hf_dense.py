@@ -341,6 +341,7 @@ def opt(config: Fields) -> Architecture:
         )
     positions = config.whole("max_position_embeddings", least=1)
     bias = config.flag("enable_bias", default=True)
+    first = config.flag("do_layer_norm_before", default=True)
     return Architecture(
         family="opt",
         layers=config.whole("num_hidden_layers", least=1),
@@ -349,7 +350,7 @@ def opt(config: Fields) -> Architecture:
         heads=config.whole("num_attention_heads", least=1),
         ffn=config.whole("ffn_dim", least=1),
         gated=False,
-        norm="layer",
+        norm="layer" if config.flag("layer_norm_elementwise_affine", default=True) else "bare",
         ffn_bias=bias,
         qkv_bias=bias,
         out_bias=bias,
@@ -357,5 +358,5 @@ def opt(config: Fields) -> Architecture:
         learned_positions=positions + 2,
         max_positions=positions,
         rotary=False,
-        final_norm=config.flag("do_layer_norm_before", default=True),
+        final_norm=first and not config.flag("_remove_final_layer_norm", default=False),
     )

@@ -18,7 +18,8 @@ _FLAT: Final = MappingProxyType({"num_index_heads": "index_n_heads", "index_dim"
 
 def solar_open(config: Fields) -> Architecture:
     """Solar Open: experts and shared ones in every layer unless stated."""
-    return replace(routed_and_shared(config), head_dim=config.whole("head_dim", default=128, least=1))
+    base = routed_and_shared(config)
+    return replace(base, head_dim=config.whole("head_dim", default=128, least=1), out_bias=False)
 
 
 def hunyuan3(config: Fields) -> Architecture:
@@ -74,6 +75,7 @@ def mimo_flash(config: Fields) -> Architecture:
     mixers = mixers or "".join("w" if index and (index + 1) % 6 else "f" for index in range(layers))
     return replace(
         base,
+        out_bias=False,
         head_dim=config.whole("head_dim", default=192, least=1),
         value_dim=config.whole("v_head_dim", default=128, least=1),
         kv_heads=config.whole("swa_num_key_value_heads", default=2 * base.kv_heads, least=1),

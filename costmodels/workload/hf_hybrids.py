@@ -40,12 +40,19 @@ def gemma4(config: Fields) -> Architecture:
         full_head_dim=config.whole("global_head_dim", default=512),
         full_shared_kv=same,
         side_width=config.whole("hidden_size_per_layer_input", default=256),
+        side_vocab=own_vocabulary(config, base.vocab),
         experts=config.whole("num_experts", least=1) if experts else 0,
         top_k=config.whole("top_k_experts", least=1) if experts else 0,
         expert_ffn=config.whole("moe_intermediate_size", least=1) if experts else 0,
         shared_ffn=base.ffn if experts else 0,
         router_bias=experts,
     )
+
+
+def own_vocabulary(config: Fields, vocab: int) -> int:
+    """Rows of the layers' own embeddings where they are not as many as the vocabulary, else 0."""
+    rows = config.whole("vocab_size_per_layer_input", default=0)
+    return 0 if rows == vocab else rows
 
 
 def borrowed_from(config: Fields, pattern: str) -> str:

@@ -71,6 +71,8 @@ def routed_and_shared(config: Fields, *, first_dense: int = 0) -> Architecture:
     some_dense = first > 0 or "dense" in config.texts("mlp_layer_types")
     if not some_dense and not config.has("intermediate_size"):  # which no layer would have
         config = config.changed(intermediate_size=expert)
+    if config.flag("mlp_bias", default=False):
+        raise config.wrong("mlp_bias", True, "false: biases of dense and shared parts alone are not modelled")
     base = llama(config)
     pattern = layer_letters(config, "mlp_layer_types", FFN_WORDS, base.layers)
     return replace(
@@ -99,14 +101,11 @@ def ernie45_moe(config: Fields) -> Architecture:
     every = config.whole("moe_layer_interval", default=1, least=1)
     expert = config.whole("moe_intermediate_size", least=1)
     sparse = ("e" if first <= index <= last and not (index + 1) % every else "d" for index in range(base.layers))
-    bias = config.flag("use_bias", default=False)
+    if config.flag("use_bias", default=False):
+        raise config.wrong("use_bias", True, "false: biases of all but the experts are not modelled")
     return replace(
         base,
         tied=config.flag("tie_word_embeddings", default=True),
-        qkv_bias=bias,
-        out_bias=bias,
-        ffn_bias=bias,
-        expert_bias=bias,
         ffn_pattern="".join(sparse),
         experts=config.whole("moe_num_experts", least=1),
         top_k=config.whole("moe_k", default=2, least=1),
@@ -175,6 +174,7 @@ def qwen2_moe(config: Fields) -> Architecture:
     shared = config.whole("shared_expert_intermediate_size", default=0)
     return replace(
         qwen2(config),
+        qkv_bias=config.flag("qkv_bias", default=True),
         ffn_pattern=_sparse_pattern(config),
         experts=config.whole("num_experts", least=1),
         top_k=config.whole("num_experts_per_tok", least=1),
@@ -337,6 +337,8 @@ def nemotron_h(config: Fields) -> Architecture:
     own = {"num_hidden_layers": len(pattern), "layer_types": None}  # the pattern says what each layer is
     base = llama(config.changed(**own))
     moe = "E" in pattern
+    if moe and config.flag("mlp_bias", default=False):
+        raise config.wrong("mlp_bias", True, "false: biases of shared experts alone are not modelled")
     return replace(
         base,
         gated=False,
@@ -349,7 +351,7 @@ def nemotron_h(config: Fields) -> Architecture:
         mamba_groups=config.whole("n_groups", least=1),
         conv_width=config.whole("conv_kernel", default=4, least=1),
         mamba_conv_bias=config.flag("use_conv_bias", default=True),
-        mamba_bias=config.flag("mamba_proj_bias", "use_bias", default=False),
+        mamba_bias=config.flag("use_bias", "mamba_proj_bias", default=False),
         experts=config.whole("n_routed_experts", least=1) if moe else 0,
         top_k=config.whole("num_experts_per_tok", least=1) if moe else 0,
         expert_ffn=config.whole("moe_intermediate_size", least=1) if moe else 0,

@@ -17,6 +17,7 @@ _FIRST_DENSE: Final = 3  # Step-3.5: layers before the first with experts, where
 
 def afmoe(config: Fields) -> Architecture:
     """Trinity: gated attention, norms before and after both parts, leading dense layers, shared experts."""
+    _without(config, "attention_bias", "a bias on some projections of attention alone")
     base = routed_and_shared(config.changed(layer_types=None), first_dense=config.whole("num_dense_layers", default=1))
     every = config.whole("global_attn_every_n_layers", default=4, least=1)
     window, pattern = window_of_types(config, base.layers)
@@ -29,6 +30,12 @@ def afmoe(config: Fields) -> Architecture:
         window=window or config.whole("sliding_window", default=1024),
         mixer_pattern=pattern or "w" * (every - 1) + "f",
     )
+
+
+def _without(config: Fields, name: str, what: str) -> None:
+    """Refuse a flag whose parameters have no form."""
+    if config.flag(name, default=False):
+        raise config.wrong(name, True, f"false: {what}: not modelled")
 
 
 def _experts_as_listed(config: Fields) -> Architecture:
@@ -56,7 +63,7 @@ def laguna(config: Fields) -> Architecture:
         heads=heads,
         window_heads=windowed,
         head_gate=gating in (True, "per-head"),
-        output_gate=gating == "per-element",
+        output_gate=gating not in (True, "per-head"),  # whatever else it says
         shared_ffn=config.whole("shared_expert_intermediate_size", default=0),
     )
 
@@ -140,6 +147,7 @@ def flex_olmo(config: Fields) -> Architecture:
 
 def aria(config: Fields) -> Architecture:
     """Aria: experts as wide as ``intermediate_size``, and shared ones."""
+    _without(config, "mlp_bias", "biases of shared experts alone")
     base = llama(config)
     return replace(
         base,
@@ -180,7 +188,6 @@ def gemma3n(config: Fields) -> Architecture:
         streams=config.whole("altup_num_inputs", default=4, least=2),
         alternating=True,
         low_rank=config.whole("laurel_rank", default=64, least=1),
-        side_vocab=config.whole("vocab_size_per_layer_input", default=0),
     )
 
 

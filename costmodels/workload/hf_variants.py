@@ -181,6 +181,11 @@ def glm(config: Fields) -> Architecture:
     return replace(llama(config), qkv_bias=config.flag("attention_bias", default=True), out_bias=False)
 
 
+def helium(config: Fields) -> Architecture:
+    """Helium: no bias on the output of attention, whatever the others have."""
+    return replace(llama(config), out_bias=False)
+
+
 def arcee(config: Fields) -> Architecture:
     """Arcee AFM: squared ReLU without a gate."""
     return replace(llama(config), gated=False)

@@ -91,7 +91,7 @@ FAMILIES: Final[Mapping[str, Callable[[Fields], Architecture]]] = MappingProxyTy
         "granitemoehybrid": hf_hybrids.granite_hybrid,
         "granitemoeshared": hf_moe.granite_moe,
         "grok-1": hf_moe.grok1,
-        "helium": hf_dense.llama,
+        "helium": hf_variants.helium,
         "hunyuan": hf_hybrids.hunyuan_large,
         "hunyuan_v1_dense": hf_variants.hunyuan_dense,
         "hunyuan_v1_moe": hf_moe.hunyuan_moe,
