@@ -29,6 +29,7 @@ from planner.ingest.judged import (
 )
 from planner.ingest.launch_text import LaunchText, without_unresolved
 from planner.ingest.open_ends import DECIDING_IN_TITAN, refuse_gaps
+from planner.ingest.openrlhf import of_openrlhf, openrlhf_faults
 from planner.ingest.options import Fault, rest_stands
 from planner.ingest.plain_layout import StatedLayout, UnpricedError
 from planner.ingest.sayable import EVERYTHING, TRAINER
@@ -120,7 +121,7 @@ def _with_violations(judged: JudgedLaunch, found: Sequence[Violation]) -> Judged
 
 def deepspeed_text(given: LaunchInput) -> LaunchText:
     """A launch of DeepSpeed: its configuration apart from its options, and what its trainer fills in."""
-    given = replace(given, text=with_own_sharding(given.text, given.world))
+    given = replace(given, text=with_own_sharding(of_openrlhf(given.text), given.world))
     return _with_plugin(given, accelerated(given.text, given.world))
 
 
@@ -132,7 +133,8 @@ def _with_plugin(given: LaunchInput, plugin: Accelerated | None) -> LaunchText:
 def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
     """Read and judge a launch of DeepSpeed, or one by accelerate; see :func:`planner.ingest.judge.judge_launch`."""
     sayable = TRAINER if trains(given.text.program, told_options(given.text.arguments)) else EVERYTHING
-    given = replace(given, text=with_own_sharding(given.text, given.world))
+    trainers = openrlhf_faults(given.text.program, given.text.arguments)
+    given = replace(given, text=with_own_sharding(of_openrlhf(given.text), given.world))
     plugin = accelerated(given.text, given.world)
     given = replace(given, text=_with_plugin(given, plugin))
     sharded = plugin if plugin is not None and plugin.engine is not Engine.DEEPSPEED else None
@@ -155,14 +157,11 @@ def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
             "the model is not known", allowed="--model MODEL, or --num-layers, --hidden-size and --num-attention-heads"
         )
     facts = _with_positions(model)
+    trainers = (*trainers, *tied_over_tensors(given.text.arguments, tied=model.tied_embeddings))
     judged = _stated(
         given,
         model,
-        (
-            *tied_over_tensors(given.text.arguments, tied=model.tied_embeddings),
-            *refused(plugin, launch.arguments.faults),
-            *faults_of_version(launch.config, given.version),
-        ),
+        (*trainers, *refused(plugin, launch.arguments.faults), *faults_of_version(launch.config, given.version)),
         lambda: with_groups(deepspeed.stated_layout(launch, facts), sharded),
         deepspeed.degrees_of(launch, facts),
         ACCELERATE if sharded else "",

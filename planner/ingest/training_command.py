@@ -16,6 +16,7 @@ _SILENT: Final = ("echo", "printf", "cp", "mv", "cat", "ls", "cd", "source")
 _SHELLS: Final = ("bash", "sh", "sbatch")
 _LAUNCHERS: Final = ("torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic")
 _STARTERS: Final = ("torchrun", "python", "python3", "deepspeed", "srun", "mpirun", "accelerate", "exec")
+_MODULE: Final = ("-m", "--module")
 SWIFT: Final = "megatron swift"
 """The program of ms-swift's ``megatron sft``."""
 _SWIFT_COMMANDS: Final = ("sft", "pt", "rlhf")
@@ -171,7 +172,7 @@ def _behind_program(command: ShellCommand, *, later: bool = True) -> tuple[str, 
     if "llm" in words and "pretrain" in words[words.index("llm") :]:  # nemo's command line
         return "nemo", tuple(words[words.index("pretrain", words.index("llm")) + 1 :])
     for index, word in enumerate(words):
-        module = word == "-m" and index + 1 < len(words) and not words[index + 1].startswith(_LAUNCHERS)
+        module = word in _MODULE and index + 1 < len(words) and not words[index + 1].startswith(_LAUNCHERS)
         started = index and command.program in _STARTERS and not words[index - 1].startswith("-")
         named_later = later and word.startswith("$") and bool(started) and not word.endswith("]")
         named_later = named_later and not (index + 1 < len(words) and words[index + 1].endswith(".py"))
