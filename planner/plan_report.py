@@ -1,10 +1,15 @@
 """What a search answers, as frozen values: ranked layouts, counts, bounds and proof."""
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 from costmodels.layout import Layout
 from costmodels.results import Evidence, LayoutCost
-from planner.request import PlanRequest
+from planner.request import Objective, PlanRequest
+
+REPEAT_NOISE: Final = 0.03
+"""Runs of one layout differ by about this share in time (median over repeated published runs): nearer is a tie."""
+MORE_ROOM: Final = 0.1  # of the usable memory that makes a layout roomier
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +83,15 @@ class Infeasibility:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Roomier:
+    """A layout of a ranking that is nearly as fast as the first and takes far less memory on its fullest rank."""
+
+    rank: int
+    slower: float
+    freed_bytes: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class PlanReport:
     """The answer to a request. ``layouts`` is empty exactly when ``infeasible`` is set.
 
@@ -93,6 +107,27 @@ class PlanReport:
     infeasible: Infeasibility | None = None
     unconstrained_s: float = 0.0
     notes: tuple[str, ...] = ()
+
+    @property
+    def roomier(self) -> Roomier | None:
+        """Of the layouts within :data:`REPEAT_NOISE` of the first, that of least memory, where it is roomier by much.
+
+        None where the ranking is not by time, or no layout is roomier by :data:`MORE_ROOM` of the memory.
+        """
+        if not self.layouts or self.request.objective is not Objective.TIME:
+            return None
+        first = self.layouts[0].cost
+        near = [
+            Roomier(
+                rank=rank,
+                slower=one.cost.step.total_s / first.step.total_s - 1.0,
+                freed_bytes=first.heaviest.total_bytes - one.cost.heaviest.total_bytes,
+            )
+            for rank, one in enumerate(self.layouts, start=1)
+            if one.cost.step.total_s <= (1.0 + REPEAT_NOISE) * first.step.total_s
+        ]
+        best = max(near, key=lambda one: (one.freed_bytes, -one.rank))
+        return best if best.freed_bytes >= MORE_ROOM * first.heaviest.usable_bytes else None
 
     def request_of(self, ranked: RankedLayout) -> PlanRequest:
         """Return the request that one of the layouts answers: that of its variant, where several were tried."""

@@ -124,6 +124,7 @@ SEARCH = {
     },
     "rejected": Free(int),
     "notes": [str],
+    "roomier?": {"rank": int, "slower": float, "freed_gib": float},
     "unconstrained_s?": float,
     "infeasible?": {"constraint": str, "nearest_change": str},
     "stragglers?": {

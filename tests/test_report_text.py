@@ -17,6 +17,7 @@ from planner.question import Question, request_of
 from planner.report.console import PIPED_WIDTH, console_on, show, text_console, working
 from planner.report.estimate_text import print_estimate
 from planner.report.explain_text import Surroundings, print_explanation
+from planner.report.json_report import report_to_json
 from planner.report.layout_text import memory_words
 from planner.report.ranking import Pieces
 from planner.report.search_text import print_search, proof_words
@@ -393,3 +394,25 @@ def test_text_goes_to_standard_error_beside_json(capsys):
 def test_no_number_of_layers_is_cut_in_two(width: int, lines: list[str]) -> None:
     told = printed(width, lambda console: console.print(Pieces("11,12,12,11")))
     assert told.split() == lines
+
+
+@pytest.mark.parametrize(
+    ("slower", "freed_gib", "told"),
+    [(0.008, 23.0, True), (0.008, 7.0, False), (0.04, 23.0, False), (0.0, 10.0, True)],
+)
+def test_a_layout_that_is_nearly_as_fast_with_far_more_room_is_named(slower, freed_gib, told):
+    report = samples.report()
+    first, second, *others = report.layouts
+    use = replace(first.cost.heaviest, components=(("weights", first.cost.heaviest.total_bytes - freed_gib * 2.0**30),))
+    step = replace(first.cost.step, compute_s=first.cost.step.compute_s + slower * first.cost.step.total_s)
+    near = replace(second, cost=replace(second.cost, step=step, memory=(use,) * second.layout.pp))
+    report = replace(report, layouts=(first, near, *others))
+    text = " ".join(search_text(100, report).split())
+    assert ("Nearly as fast with more room: layout 2" in text) == told
+    assert (f"takes {freed_gib:.1f} GiB less on its fullest GPU" in text) == told
+    found = report_to_json(report).get("roomier")
+    assert (found is not None) == told
+    if told:
+        assert found == {"rank": 2, "slower": pytest.approx(slower), "freed_gib": pytest.approx(freed_gib)}
+    by_energy = replace(report, request=replace(report.request, objective=Objective.ENERGY))
+    assert by_energy.roomier is None

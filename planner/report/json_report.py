@@ -63,6 +63,8 @@ def report_to_json(report: PlanReport) -> Json:
     }
     if report.unconstrained_s:
         out["unconstrained_s"] = report.unconstrained_s
+    if (near := report.roomier) is not None:
+        out["roomier"] = {"rank": near.rank, "slower": near.slower, "freed_gib": gib(near.freed_bytes)}
     if report.infeasible is not None:
         why = report.infeasible
         out["infeasible"] = {"constraint": why.constraint, "nearest_change": why.nearest_change}

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from costmodels.layout import Layout
 from costmodels.results import Verdict
-from planner.plan_report import RankedLayout
+from planner.plan_report import REPEAT_NOISE, RankedLayout
 from planner.report.console import NARROW
 from planner.report.words import (
     choices_text,
@@ -36,8 +36,6 @@ _SHORT_MODULES: Final = MappingProxyType(
     {"layernorm": "norm", "mla_up_proj": "mla", "moe_act": "act", "core_attn": "attn", "shared_experts": "shared"}
 )
 _LONGEST_LAYERS: Final = 18
-REPEAT_NOISE: Final = 0.03
-"""Runs of one layout differ by about this share in time (median over repeated published runs): nearer is a tie."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from planner.report.layout_text import breakdown, facts, job_line, labelled
 from planner.report.ranking import ranking
 from planner.report.stage_text import uneven_sections
 from planner.report.target import Target
-from planner.report.words import interval, listed, percent, ranked_text, seconds
+from planner.report.words import gib, interval, listed, percent, ranked_text, seconds
 from planner.request import Framework, Objective
 from planner.rules import broken_rules
 from planner.search.spans import cut_in_words
@@ -59,6 +59,7 @@ def print_search(
         Group(
             ranking(report.layouts, console.width, report.request),
             Text(f"{proof_words(report)}."),
+            *roomier_lines(report),
             Text(_LEGEND, style="dim"),
         ),
         facts("Best", best, request, broken_rules(best.layout, request)),
@@ -139,6 +140,17 @@ def proof_words(report: PlanReport) -> str:
         f"Not proven best: a layout of {seconds(search.lower_bound_s)} cannot be ruled out, "
         f"so the first, {seconds(best.cost.step.total_s)}, is at most {percent(search.gap)} above the best"
     )
+
+
+def roomier_lines(report: PlanReport) -> Sequence[Text]:
+    """Name the layout that is nearly as fast as the first and takes far less memory; nothing where there is none."""
+    near = report.roomier
+    if near is None:
+        return ()
+    use = report.layouts[near.rank - 1].cost.heaviest
+    room = f"{gib(near.freed_bytes):.1f} GiB less on its fullest GPU ({gib(use.total_bytes):.1f} of"
+    words = f"layout {near.rank}, {percent(near.slower)} slower, takes {room} {gib(use.usable_bytes):.1f})"
+    return (Text(f"Nearly as fast with more room: {words}."),)
 
 
 def _constraint_words(report: PlanReport) -> str:
