@@ -197,7 +197,11 @@ def test_what_is_near_is_judged_as_the_launch_that_says_it(launch, config, near,
 
 def test_nothing_is_named_near_a_launch_that_its_own_words_leave_broken():
     """A degree of the model that NeMo's strategy overwrites stays wrong whatever tp is."""
-    words = ("trainer.strategy.tensor_model_parallel_size=3", "data.global_batch_size=64", "trainer.max_stepz=1")
+    words = (
+        "trainer.strategy.tensor_model_parallel_size=3",
+        "data.global_batch_size=64",
+        "model.config.tensor_model_parallel_size=2",
+    )
     report = check_launch(LaunchQuestion(framework="nemo", model="llama3_8b", world=64, arguments=words))
     assert not report.judged.legal
     assert report.near == ()
@@ -231,3 +235,16 @@ def test_neighbours_are_legal_and_hold_every_layer():
 def test_what_no_degree_mends_has_no_neighbour():
     assert nearest_legal(launch_of("optimizer offload without its optimizer").proposal, Framework.MEGATRON) == ()
     assert nearest_legal(Proposal(world=8, tp=0), Framework.NONE) == ()
+
+
+def test_near_a_launch_with_unknown_options_is_what_is_legal_without_them():
+    words = [*SIZES.split(), "--tensor-model-parallel-size", "3", "--foo", "1", "--no-such-switch"]
+    report = check_launch(LaunchQuestion(framework="megatron", arguments=tuple(words), world=8))
+    assert report.judged.unknown == ("--foo", "--no-such-switch")
+    assert report.near
+    known = [*SIZES.split(), "--tensor-model-parallel-size", "3"]
+    for one in report.near:
+        changed = written(known, one.neighbour.changes)
+        assert judge(parse_megatron(changed, world=one.neighbour.proposal.world)).legal
+    alone = (*SIZES.split(), "--foo")
+    assert check_launch(LaunchQuestion(framework="megatron", arguments=alone, world=8)).near == ()

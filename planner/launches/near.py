@@ -8,6 +8,7 @@ from planner.ingest import deepspeed, torchtitan, torchtitan_switches
 from planner.ingest.judge import judge_launch
 from planner.ingest.judge_stated import deepspeed_text
 from planner.ingest.judged import JudgedLaunch, LaunchInput, no_layout_rule
+from planner.ingest.options import megatron_options, without_unknown
 from planner.launches.restated import restated
 from planner.request import Framework
 from planner.rules.nearest import Neighbour, nearest_legal
@@ -25,7 +26,8 @@ def near_launch(judged: JudgedLaunch, given: LaunchInput) -> tuple[Neighbour, ..
     """Find the legal launches nearest to one that is not.
 
     Every one is written into the launch, in its own words, and judged as that launch is. torchtitan's batch follows
-    from the local one, and its micro-batches from both: changes of it are stated as its options.
+    from the local one, and its micro-batches from both: changes of it are stated as its options. Arguments that are
+    not known are left out of a launch in flags or overrides.
 
     Parameters
     ----------
@@ -39,6 +41,10 @@ def near_launch(judged: JudgedLaunch, given: LaunchInput) -> tuple[Neighbour, ..
     tuple of Neighbour
         Fewest changes first; empty for a legal launch and where nothing near is legal.
     """
+    if has_unknown(judged):
+        given = _without_unknown(judged, given)
+        again = _judged(given, legal=False)
+        judged = again if again is not None and not has_unknown(again) else judged
     proposal = judged.proposal
     if proposal is None or judged.legal or not judged.version:  # without a version: of a trainer that has no degrees
         return ()
@@ -140,10 +146,25 @@ def _judged_again(changes: Written, given: LaunchInput) -> JudgedLaunch | None:
     return _judged(replace(given, text=replace(given.text, arguments=(*given.text.arguments, *words))))
 
 
-def _judged(given: LaunchInput) -> JudgedLaunch | None:
-    """The answer on a launch; None where it is not legal."""
+def has_unknown(judged: JudgedLaunch) -> bool:
+    """Whether a launch is refused for an argument that is not known."""
+    return any("unknown" in found.rule for found in judged.violations if found.refused_at_launch)
+
+
+def _without_unknown(judged: JudgedLaunch, given: LaunchInput) -> LaunchInput:
+    """A launch in flags or overrides without those that its framework does not know; others as they are."""
+    words = given.text.arguments
+    if given.framework is Framework.MEGATRON:
+        words, _ = without_unknown(words, megatron_options(given.version))
+    elif given.framework in (Framework.BRIDGE, Framework.NEMO):
+        words = tuple(word for word in words if word.lstrip("+").partition("=")[0] not in judged.unknown)
+    return replace(given, text=replace(given.text, arguments=words))
+
+
+def _judged(given: LaunchInput, *, legal: bool = True) -> JudgedLaunch | None:
+    """The answer on a launch; None where it cannot be read, or is not legal and must be."""
     try:
         again = judge_launch(given)
     except InputError:
         return None
-    return again if again.legal else None
+    return again if again.legal or not legal else None

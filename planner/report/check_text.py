@@ -11,6 +11,7 @@ from hardware.nouns import count
 from planner.advice.remedies import host_bytes_per_node
 from planner.ingest.judged import JudgedLaunch
 from planner.launches.check import FasterLayout, LaunchReport, PricedNeighbour
+from planner.launches.near import has_unknown
 from planner.layouts.splits import runs_of
 from planner.plan_report import RankedLayout
 from planner.report.console import section, show
@@ -101,7 +102,7 @@ def print_check(console: Console, report: LaunchReport) -> None:
         _verdict(judged),
         *_built(judged),
         *_price(report),
-        *_near(report.near),
+        *_near(report.near, "Nearest legal, without what is not known" if has_unknown(judged) else "Nearest legal"),
         *_faster(report.faster, report.ranked),
         *_notes(judged),
     )
@@ -164,9 +165,9 @@ def _priced(ranked: RankedLayout) -> str:
     )
 
 
-def _near(near: Sequence[PricedNeighbour]) -> list[RenderableType]:
+def _near(near: Sequence[PricedNeighbour], title: str) -> list[RenderableType]:
     lines = [f"{one.neighbour}{': ' + _priced(one.ranked) if one.ranked is not None else ''}" for one in near]
-    return [section("Nearest legal", bullets(lines))] if lines else []
+    return [section(title, bullets(lines))] if lines else []
 
 
 def _faster(faster: Sequence[FasterLayout], ranked: RankedLayout | None) -> list[RenderableType]:
