@@ -56,6 +56,30 @@ def test_overrides_that_the_packages_take(framework, words):
     assert judged.layout.first.zero == 1
 
 
+GRAPHS = "model.cuda_graph_impl=transformer_engine"
+
+
+@pytest.mark.parametrize(
+    ("model", "words", "rule"),
+    [
+        ("qwen3_30b_a3b", (GRAPHS, "model.cuda_graph_scope=[attn,moe_router,moe_preprocess]"), ""),
+        ("qwen3_30b_a3b", (GRAPHS, "model.cuda_graph_scope=[attn,moe]"), "megatron-graph-drop"),
+        ("qwen3_30b_a3b", (GRAPHS, "model.cuda_graph_modules=[moe,moe_router]"), "megatron-graph-moe-router"),
+        ("qwen3_30b_a3b", (GRAPHS, "model.cuda_graph_modules=[moe_preprocess]"), "megatron-graph-preprocess"),
+        ("llama3_8b", (GRAPHS, "model.cuda_graph_modules=[moe_router]"), "megatron-graph-experts"),
+        ("llama3_8b", ("model.cuda_graph_impl=local", "model.cuda_graph_modules=[attn]"), "bridge-graph-local"),
+        ("llama3_8b", ("model.cuda_graph_impl=local", "model.cuda_graph_scope=[full_iteration]"), ""),
+        ("llama3_8b", ("model.cuda_graph_impl=full_iteration",), ""),
+        ("llama3_8b", ("model.cuda_graph_impl=none", "model.cuda_graph_scope=[]"), ""),
+        ("llama3_8b", (GRAPHS, "model.recompute_granularity=full"), "megatron-graph-full-recompute"),
+        ("llama3_8b", ("model.cuda_graph_impl=bogus",), "megatron-option-value"),
+    ],
+)
+def test_graphs_of_bridge_are_judged(model, words, rule):
+    judged = read_launch(told("bridge", *words, "model.expert_model_parallel_size=1", world=8, model=model))
+    assert (rule in rules(judged)) if rule else judged.legal, judged.violations
+
+
 def test_what_only_the_forward_pass_of_nemo_notices_has_a_layout():
     words = ("trainer.strategy.context_parallel_size=2", "data.seq_length=2050", "model.config.seq_length=2050")
     judged = read_launch(told("nemo", *words, world=8, model="llama3_8b"))

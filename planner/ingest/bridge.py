@@ -432,7 +432,8 @@ def _flag_words(key: OverrideKey, found: Mapping[str, str]) -> list[str]:
             raise InputError(f"{key.keys[0]}={value}", allowed="a whole number from 1")
         return []
     if key.kind == "values":
-        return [key.flag, *(word.strip().strip("'\"") for word in value.strip("[]").split(",") if word.strip())]
+        words = [word.strip().strip("'\"") for word in value.strip("[]").split(",") if word.strip()]
+        return [key.flag, *words] if words else []
     if key.flag.endswith("-dtype"):
         value = value.removeprefix("torch.")
         value = _FORMATS.get(value, value)

@@ -33,6 +33,8 @@ _OF_FSDP: Final = MappingProxyType(
     {"--data-parallel-sharding-strategy": "optim_grads_params", "--ckpt-format": "fsdp_dtensor"}
 )
 """What recipes named so set: Megatron-Bridge ``recipes/qwen_vl/h100/qwen35_vl.py``, ``recipes/nemotronh/gb200``."""
+_OF_GRAPHS: Final = (("--attention-dropout", "0"), ("--hidden-dropout", "0"))
+"""What models that are converted from Hugging Face's have, on which rules of CUDA graphs depend."""
 _OF_EXPERTS: Final = (("--moe-token-dispatcher-type", "alltoall"),)
 """What providers of mixtures set in Megatron-Bridge (models/*/*_provider.py) and NeMo (collections/llm/gpt/model);
 Megatron-LM's own default is another."""
@@ -68,7 +70,8 @@ def with_recipe_defaults(
             told.append(name)
     told += [name for name, flag in _DEGREES if flag not in words and flag not in decided]
     sizes = (("--seq-length", str(assumed_seq(model))), ("--micro-batch-size", "1"))
-    for flag, value in (*sizes, *(_OF_EXPERTS if mixture else ())):
+    graphs = _OF_GRAPHS if "--cuda-graph-impl" in words else ()
+    for flag, value in (*sizes, *(_OF_EXPERTS if mixture else ()), *graphs):
         if flag not in words:
             words += [flag, value]
             told.append(f"{flag.removeprefix('--')} {value}")
