@@ -1,27 +1,26 @@
 """The search against exhaustive enumeration of small spaces, and what must hold of every answer."""
 
 import os
+import random
 import subprocess
 import sys
 from dataclasses import replace
 from functools import cache
 
 import pytest
+from every_layout import least_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from small_requests import asked, fits, grids, layouts_of, legal, pricing_of, small, with_one_adapter
+from small_requests import asked, fits, legal, pricing_of, small, with_one_adapter
 
-from costmodels.explicit_step import PricedStep, priced_step
-from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Layout, Recompute, Strategy
+from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE
+from costmodels.pipeline.schedules import Schedule
 from costmodels.price import price_layout
-from costmodels.pricing import Pricing
 from costmodels.results import Verdict
 from planner import plan
 from planner.bounds.options import OptionBounds
 from planner.layouts.explicit import ExplicitLayout
 from planner.layouts.explicit import layout_of as explicit_layout
-from planner.layouts.recompute_options import recompute_options
-from planner.layouts.splits import leading_positions
 from planner.plan_report import PlanReport
 from planner.planning import estimate
 from planner.request import DEGREES, PlanRequest
@@ -60,42 +59,7 @@ SPACES = {
 def exhaustive(name: str) -> tuple[PlanRequest, float, int]:
     """Least step time over every layout of the space that is legal and fits, and how many there are."""
     request = SPACES[name]()
-    pricing, options = pricing_of(request), offered(request)
-    whole = request.cluster.gpus
-    best, seen = float("inf"), 0
-    for gpus in range(whole, (whole + 1) // 2 - 1, -1):
-        for strategy, *shape in grids(request, gpus):
-            alike: dict[tuple[Strategy, ...], PricedStep] = {}
-            for layout in layouts_of(request, strategy, (shape[0], shape[1], shape[2]), options):
-                if not legal(request, layout) or not as_the_framework_splits(request, layout):
-                    continue
-                seen += 1
-                step_s = step_of(pricing, layout, alike)
-                if step_s < best:
-                    cost = price_layout([pricing], layout)
-                    assert cost.step.total_s == pytest.approx(step_s, rel=1e-12)
-                    best = cost.step.total_s if fits(cost) else best
-    return request, best, seen
-
-
-def step_of(pricing: Pricing, layout: Layout, alike: dict[tuple[Strategy, ...], PricedStep]) -> float:
-    """Step time of a layout of a grid, whose parts are priced once for all splits over the same strategies."""
-    used = tuple(dict.fromkeys(run.strategy for stage in layout.stages for run in stage.strategies))
-    step = priced_step([pricing], layout, alike.get(used))
-    alike.setdefault(used, step)
-    return float(step.times.total_s[0])
-
-
-def offered(request: PlanRequest) -> tuple[Recompute, ...]:
-    return recompute_options(request.recompute, request.framework, pricing_of(request))
-
-
-def as_the_framework_splits(request: PlanRequest, layout: Layout) -> bool:
-    """DeepSpeed makes one split, and has no virtual stages."""
-    if request.framework != "deepspeed":
-        return True
-    made = tuple(leading_positions(request.model.layers, layout.pp).tolist())
-    return layout.vpp == 1 and tuple(stage.layers for stage in layout.stages) == made
+    return request, *least_of(request)
 
 
 @pytest.mark.parametrize("name", SPACES)
@@ -106,6 +70,58 @@ def test_the_best_of_the_search_is_the_best_there_is(name):
     assert best_s < float("inf")
     assert report.layouts[0].cost.step.total_s == pytest.approx(best_s, rel=SAME)
     assert report.search.lower_bound_s <= best_s * (1.0 + SAME)
+
+
+MACHINES = ("dgx-a100:1", "dgx-h100:1", "rtx-4090-8:1")
+CUTS = {
+    "llama32_1b": ((3,), (4,)),
+    "llama3_8b": ((3,), (5,)),
+    "mixtral_8x7b": ((2,), (3,)),
+    "deepseek_v2_lite": ((1, 1), (1, 2)),
+    "nemotron_h_8b": ((2, 1, 2), (1, 1, 1)),
+}
+
+
+def random_request(seed: int) -> PlanRequest:
+    """A dense model, experts or a hybrid on two to four GPUs, short of memory or not, some with a schedule or a cap."""
+    rng = random.Random(seed)
+    schedule = rng.choice((None, None, None, *OF_TORCHTITAN))
+    framework = "torchtitan" if schedule else rng.choice(("megatron", "megatron", "torchtitan", "deepspeed"))
+    model = rng.choice(tuple(CUTS))
+    nodes, gpus = rng.choice(((1, 2), (1, 3), (1, 4), (2, 1), (2, 2)))
+    request = small(
+        model,
+        cluster=rng.choice(MACHINES),
+        layers=rng.choice(CUTS[model]),
+        gpus=gpus,
+        nodes=nodes,
+        memory_gib=rng.choice((8.0, 12.0, 18.0, 30.0, 80.0)),
+        global_batch=rng.choice((2, 4, 6, 8)),
+        seq=rng.choice((2048, 8192)),
+        recompute=rng.choice(("none", "full")),
+        framework=framework,
+        power_cap_w=rng.choice((0.0, 0.0, 300.0)),
+        fixed=rng.choice(((), ("tp=1",), ("cp=1",), ("micro_batch=1",), ("pp=2",))),
+    )
+    if schedule is None:
+        return request
+    software = replace(request.job.software, compiled=request.job.software.compiled and not schedule.splits_backward)
+    recompute = "none" if schedule.splits_backward else request.recompute
+    return replace(request, schedule=schedule, recompute=recompute, job=replace(request.job, software=software))
+
+
+OF_TORCHTITAN = (Schedule.GPIPE, Schedule.LOOPED_BFS, Schedule.INTERLEAVED_ZB, Schedule.ZBV, Schedule.DUALPIPEV)
+
+
+@pytest.mark.parametrize("seed", range(2, 14))
+def test_the_best_of_random_requests_is_the_best_there_is(seed):
+    request = random_request(seed)
+    best_s, _ = least_of(request)
+    report = plan(replace(request, top=1))
+    safe = [ranked.cost.step.total_s for ranked in report.layouts if fits(ranked.cost)]
+    assert safe == ([] if best_s == float("inf") else [pytest.approx(best_s, rel=SAME)])
+    if safe:
+        assert report.search.lower_bound_s <= best_s * (1.0 + SAME)
 
 
 def test_groups_are_the_best_where_the_network_is_slow_and_whole_layouts_hold_all_they_shard():

@@ -1,0 +1,68 @@
+"""The best of every layout of a small space, priced one by one."""
+
+from small_requests import fits, grids, layouts_of, legal, pricing_of
+
+from costmodels.explicit_step import PricedStep, priced_step
+from costmodels.layout import Layout, Recompute, Strategy
+from costmodels.price import price_layout
+from costmodels.pricing import Pricing
+from planner.layouts.expand import WITH_ONE_RECOMPUTE
+from planner.layouts.recompute_options import recompute_options
+from planner.layouts.splits import leading_positions
+from planner.request import PlanRequest
+
+
+def least_of(request: PlanRequest) -> tuple[float, int]:
+    """Least step time over every layout of the space that is legal and fits, and how many are legal.
+
+    Down to one half of the GPUs, in whole nodes where there are several.
+    """
+    pricing, options = pricing_of(request), offered(request)
+    (island,) = request.cluster.islands
+    whole, step = island.gpus, 1 if island.nodes == 1 else island.node.gpus
+    best_s, seen = float("inf"), 0
+    for gpus in range(whole, (whole + 1) // 2 - 1, -step):
+        for strategy, *shape in grids(request, gpus):
+            if not pinned_so(request, strategy, shape[0], shape[1]):
+                continue
+            alike: dict[tuple[Strategy, ...], PricedStep] = {}
+            for layout in layouts_of(request, strategy, (shape[0], shape[1], shape[2]), options):
+                if not legal(request, layout) or not as_the_framework_does(request, layout):
+                    continue
+                seen += 1
+                step_s = step_of(pricing, layout, alike)
+                if step_s < best_s:
+                    cost = price_layout([pricing], layout)
+                    assert abs(cost.step.total_s - step_s) <= 1e-12 * step_s
+                    best_s = cost.step.total_s if fits(cost) else best_s
+    return best_s, seen
+
+
+def pinned_so(request: PlanRequest, strategy: Strategy, pp: int, micro_batch: int) -> bool:
+    """Whether a grid has the degrees that are pinned, and a pipeline where a schedule asks for one."""
+    own = {"pp": pp, "micro_batch": micro_batch}
+    degrees = {name: own.get(name, getattr(strategy, name, None)) for name, _ in request.fixed}
+    return all(degrees[name] == value for name, value in request.fixed) and (pp > 1 or not request.always_piped)
+
+
+def step_of(pricing: Pricing, layout: Layout, alike: dict[tuple[Strategy, ...], PricedStep]) -> float:
+    """Step time of a layout of a grid, whose parts are priced once for all splits over the same strategies."""
+    used = tuple(dict.fromkeys(run.strategy for stage in layout.stages for run in stage.strategies))
+    step = priced_step([pricing], layout, alike.get(used))
+    alike.setdefault(used, step)
+    return float(step.times.total_s[0])
+
+
+def offered(request: PlanRequest) -> tuple[Recompute, ...]:
+    return recompute_options(request.recompute, request.framework, pricing_of(request))
+
+
+def as_the_framework_does(request: PlanRequest, layout: Layout) -> bool:
+    """DeepSpeed makes one split and has no virtual stages; it and torchtitan recompute alike in every layer."""
+    used = {run.strategy for stage in layout.stages for run in stage.strategies}
+    if request.framework in WITH_ONE_RECOMPUTE and len(used) > 1 and request.framework != "deepspeed":
+        return False
+    if request.framework != "deepspeed":
+        return True
+    made = tuple(leading_positions(request.model.layers, layout.pp).tolist())
+    return layout.vpp == 1 and tuple(stage.layers for stage in layout.stages) == made
