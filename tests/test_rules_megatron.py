@@ -91,7 +91,7 @@ def test_options_are_judged_by_what_older_versions_say_too():
         ("--num-layers-per-virtual-pipeline-stage -2", "megatron-chunk-size"),
         ("--decoder-last-pipeline-num-layers -3", "megatron-ends-positive"),
         (f"--decoder-first-{ENDS} 4 --decoder-last-{ENDS} 4 {VIRTUAL} 2", "megatron-ends-vpp-alone"),
-        ("--num-experts 8 --moe-layer-freq [2]*8", "megatron-option-value"),
+        ("--num-experts 8 --moe-layer-freq [2]*8", "megatron-moe-freq"),
     ],
 )
 def test_splits_that_the_parser_takes_and_the_build_refuses(args, rule):

@@ -4,6 +4,7 @@ The parser's defaults are those of megatron-core 0.19 (and 0.13 where they diffe
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
@@ -152,12 +153,12 @@ def parse_megatron(
     switches = switches_of(read, known, environment)
     if model is not None:
         switches = replace(switches, **_built_elsewhere(model))
-    model, freq_faults = _model(read, pattern) if model is None else (model, ())
+    model = _model(read, pattern) if model is None else model
     segments = tuple(map(len, pattern.segments)) if pattern else ()
     proposal = _proposal(read, world, model, switches, version=known, segments=segments)
     if version_key(known) < LATER and proposal.vpp == 1 and any(read.has(name) for name in _VIRTUAL):
         proposal = replace(proposal, switches=replace(switches, interleaved_one=True))
-    return Launch(version=known, proposal=proposal, faults=(*faults, *pattern_faults, *freq_faults), arguments=read)
+    return Launch(version=known, proposal=proposal, faults=(*faults, *pattern_faults), arguments=read)
 
 
 def judge(launch: Launch) -> LaunchVerdict:
@@ -210,17 +211,14 @@ def _pattern(read: Arguments, version: str) -> tuple[HybridPattern | None, tuple
         return None, (Fault(rule="megatron-option-value", argument="--hybrid-layer-pattern", message=str(error)),)
 
 
-def _model(read: Arguments, hybrid: HybridPattern | None) -> tuple[ModelFacts, tuple[Fault, ...]]:
+def _model(read: Arguments, hybrid: HybridPattern | None) -> ModelFacts:
     layers, hidden = read.number("--num-layers", 0), read.number("--hidden-size", 0)
     heads = read.number("--num-attention-heads", 0)
     experts = read.number("--num-experts", 0)
-    faults: tuple[Fault, ...] = ()
     pattern: tuple[bool, ...] = (experts > 0,) * layers
     if experts and not hybrid:
-        try:
+        with suppress(InputError):  # a pattern that does not fit the layers is told by a rule
             pattern = moe_pattern(read.text("--moe-layer-freq", "1"), layers)
-        except InputError as error:
-            faults = (Fault(rule="megatron-option-value", argument="--moe-layer-freq", message=str(error)),)
     ffn = read.number("--ffn-hidden-size", _default_ffn(hidden, read.has("--swiglu")))
     grouped = read.has("--group-query-attention")
     latent = read.has("--multi-latent-attention")
@@ -245,7 +243,7 @@ def _model(read: Arguments, hybrid: HybridPattern | None) -> tuple[ModelFacts, t
         linear_bias=not read.has("--disable-bias-linear"),
         unlike_layers=read.has(PATH),
     )
-    return (hybrid_facts(facts, read, hybrid, ffn) if hybrid else facts), faults
+    return hybrid_facts(facts, read, hybrid, ffn) if hybrid else facts
 
 
 def _built_elsewhere(model: ModelFacts) -> dict[str, bool]:

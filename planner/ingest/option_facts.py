@@ -57,6 +57,7 @@ def option_facts(read: Arguments, layers: int, version: str) -> Given:
     facts: dict[str, tuple[str, ...]] = {"--graphs": (kind,)}
     facts |= {"--graphed": modules} if modules else {}
     facts |= {**_evaluation(read), **file_facts(read), **_unknown_modules(read, version_key(version))}
+    facts |= _unfit_freq(read, layers)
     held = {**_graph_facts(read, kind, modules), **_expert_facts(read), **_layer_facts(read, layers)}
     held |= {**_ramp(read), **_data_facts(read)}
     return facts | {name: () for name, holds in held.items() if holds}
@@ -216,6 +217,18 @@ def _layer_facts(read: Arguments, layers: int) -> dict[str, bool]:
         "--delta-freq-fits": _counts_layers(read.text("--linear-attention-freq", "1"), layers),
         "--cp-exchanges-fit": len(read.texts("--cp-comm-type")) in (0, 1, layers),
     }
+
+
+def _unfit_freq(read: Arguments, layers: int) -> dict[str, tuple[str, ...]]:
+    """What is wrong with the pattern of layers with experts, in words; nothing where it fits."""
+    hybrid = read.has(hybrid_pattern.OPTION) or read.has(hybrid_pattern.OLD_OPTION)
+    if hybrid or not read.number("--num-experts", 0):
+        return {}
+    try:
+        moe_pattern(read.text("--moe-layer-freq", "1"), layers)
+    except InputError as error:
+        return {"--moe-freq-unfit": (error.what,)}
+    return {}
 
 
 def _counts_layers(pattern: str, layers: int) -> bool:
