@@ -7,6 +7,7 @@ import pytest
 
 from costmodels.compute import default_efficiency, op_times
 from costmodels.exchange.boundary import boundary_bytes
+from costmodels.exchange.volumes import context_widths
 from costmodels.job import TrainingJob
 from costmodels.layout import Strategy
 from costmodels.precision import precision
@@ -164,3 +165,25 @@ def test_configurations_of_both_forms_are_the_preset() -> None:
 def test_wrong_fields_are_named(fields: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         build(**fields)
+
+
+@pytest.mark.parametrize(("name", "indexed"), [("glm52", 21), ("glm5", 78), ("deepseek_v32", 61)])
+def test_chosen_keys_are_read_from_latents(name: str, indexed: int) -> None:
+    """Queries are as wide as latents, of which there is one for all heads; model FLOPs are those of heads."""
+    spec = model(name)
+    chosen = [kind for kind in spec.kinds() if isinstance(kind, LayerKind)]
+    cores = [next(op for op in layer_ops(kind, spec) if op.name == "core_attention") for kind in chosen]
+    assert {op.run_as for op in cores} == {(1, 576, 512)}
+    assert {op.saved_elements_per_token for op in cores} == {512.0 * cores[0].heads}
+    assert {op.qk_dim + op.v_dim for op in cores} == {512 if name.startswith("glm") else 320}
+    indexers = [run.count for run in spec.runs if _has_indexer(run.kind, spec)]
+    assert sum(indexers) == indexed
+
+
+def _has_indexer(kind: object, spec: ModelSpec) -> bool:
+    return isinstance(kind, LayerKind) and any(op.name == "index_scores" for op in layer_ops(kind, spec))
+
+
+def test_context_parallelism_gathers_latents_of_chosen_keys() -> None:
+    kind = next(kind for kind in model("glm5").kinds() if isinstance(kind, LayerKind))
+    assert context_widths((kind.mixer,)).keys_values == 512 + 64

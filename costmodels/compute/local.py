@@ -128,7 +128,8 @@ def attention_shape(op: Op, grid: Grid, job: TrainingJob) -> AttentionShape:
     spread = grid.cp if whole else np.ones_like(grid.cp)
     tp = np.ones_like(grid.tp) if op.split is Split.REPLICATED else grid.tp
     heads = np.ceil(op.heads / (tp * spread))
-    kv_heads = np.maximum(op.kv_heads / (tp * spread), 1.0)
+    key_heads, qk_dim, v_dim = op.run_as
+    kv_heads = np.maximum(key_heads / (tp * spread), 1.0)
     keys = _keys(op, float(job.seq))
     queries = job.seq * spread / grid.cp
     steps = grid.cp if job.software.cp_comm == "p2p" else np.ones_like(grid.cp)
@@ -141,9 +142,9 @@ def attention_shape(op: Op, grid: Grid, job: TrainingJob) -> AttentionShape:
         heads=heads,
         kv_heads=kv_heads,
         blocks=query_blocks(grid.micro_batch.astype(np.float64), heads, queries),
-        qk_dim=op.qk_dim,
-        v_dim=op.v_dim,
-        listed=_listed(op),
+        qk_dim=qk_dim,
+        v_dim=v_dim,
+        listed=_listed(op) or bool(op.latent),
     )
 
 

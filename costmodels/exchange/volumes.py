@@ -118,7 +118,8 @@ def context_widths(mixers: Iterable[OneMixer]) -> ContextWidths:
     Returns
     -------
     ContextWidths
-        Latent attention exchanges keys and values of all heads, expanded. Scans trade tokens for heads by all-to-all
+        Latent attention exchanges keys and values of all heads, expanded, or the latents that chosen keys are read
+        from. Scans trade tokens for heads by all-to-all
         around convolution and scan, and so does attention beside one.
 
     References
@@ -137,6 +138,8 @@ def _context_widths(mixer: OneMixer) -> ContextWidths:
     if isinstance(mixer, Attention):
         heads = mixer.heads if mixer.kind is AttentionKind.LATENT else mixer.kv_heads
         keys_values = heads * _key_value_dim(mixer)
+        if mixer.absorbed:
+            heads, keys_values = 1, mixer.kv_rank + mixer.rope_dim
         queries = mixer.heads * mixer.qk_dim
         return ContextWidths(
             keys_values=keys_values,

@@ -199,9 +199,10 @@ def _op_working_elements(op: Op, job: TrainingJob, shares: TokenShares) -> Float
         return _gemm_working(op, shares)
     part = shares.share(op.split) * _copies(op)
     if op.kind is OpKind.ATTENTION:
-        grads = op.heads * (op.qk_dim + op.v_dim) + op.kv_heads * (op.qk_dim + op.v_dim)
+        key_heads, qk_dim, v_dim = op.run_as
+        grads = (op.heads + key_heads) * (qk_dim + v_dim)
         if job.software.flash_attention:
-            accumulator = op.heads * op.qk_dim * _ACCUMULATOR_BYTES / job.precision.activation_bytes
+            accumulator = op.heads * qk_dim * _ACCUMULATOR_BYTES / job.precision.activation_bytes
             return part * (grads + accumulator)
         return part * (grads + 2.0 * op.heads * shares.keys)
     return part * op.traffic_elements_per_token

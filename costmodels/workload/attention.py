@@ -219,7 +219,10 @@ def _latent_projections(mixer: Attention, hidden: int) -> tuple[Op, ...]:
     else:
         down = (_down("kv_down", hidden, kv_n, bias=mixer.qkv_bias, owns_input=True),)
         q_up = _up("q_proj", hidden, queries, owns_input=False)
-    return (*down, _latent_norm(mixer), q_up, _up("kv_up", mixer.kv_rank, up_n, owns_input=True))
+    kv_up = _up("kv_up", mixer.kv_rank, up_n, owns_input=True)
+    if mixer.absorbed:  # as many products, of queries and of outputs: batched ones, which no recipe quantises
+        kv_up = replace(kv_up, low_precision=False)
+    return (*down, _latent_norm(mixer), q_up, kv_up)
 
 
 def _down(name: str, hidden: int, n: int, *, bias: bool, owns_input: bool) -> Op:
@@ -259,7 +262,11 @@ def _rotary(mixer: Attention, kernels: Kernels) -> Op:
     keys = mixer.heads if latent else mixer.kv_heads
     rotated = (mixer.heads + keys) * mixer.qk_dim
     values = 0 if mixer.shared_kv else keys * mixer.v_dim
-    if not mixer.rotary:
+    if mixer.absorbed and kernels.flash_attention:  # queries before their product with the latents are kept, too
+        wide = mixer.heads * (mixer.kv_rank + mixer.rope_dim)
+        rotated, values = wide + mixer.heads * (mixer.qk_dim - mixer.rope_dim), mixer.kv_rank + mixer.rope_dim
+        traffic = 2.0 * wide + _ROTARY_FUSED * (mixer.heads + 1) * mixer.rope_dim
+    elif not mixer.rotary:
         traffic = 0.0
     elif mixer.shared_kv and mixer.rope_dim and kernels.fused:
         # values are rotated keys: the kernel turns a slice of every head in its place, and that of the output back
@@ -336,6 +343,8 @@ def _core(mixer: Attention, kernels: Kernels, *, causal: bool) -> Op:
     dropped = 1.0 if kernels.dropout else 0.0
     kept_fp32 = FP32_BYTES if kernels.softmax is Softmax.SEPARATE_FP32 else 0.0
     gated_output = mixer.heads * mixer.v_dim if mixer.output_gate or mixer.head_gate else 0
+    latent = (mixer.kv_rank + mixer.rope_dim, mixer.kv_rank) if mixer.absorbed and flash else ()
+    kept_output = mixer.heads * (mixer.kv_rank if latent else mixer.v_dim)
     return Op(
         name="core_attention",
         module="core_attn",
@@ -348,8 +357,9 @@ def _core(mixer: Attention, kernels: Kernels, *, causal: bool) -> Op:
         window=mixer.window,
         compress=mixer.compress,
         chosen=mixer.chosen,
+        latent=latent,
         causal=causal,
-        saved_elements_per_token=float(mixer.heads * mixer.v_dim if flash else gated_output),
+        saved_elements_per_token=float(kept_output if flash else gated_output),
         saved_bytes_per_token=FP32_BYTES * mixer.heads if flash else 0.0,
         saved_elements_per_score=0.0 if flash else 1.0 + dropped,
         saved_bytes_per_score=0.0 if flash else dropped + kept_fp32,
@@ -408,7 +418,7 @@ def _head_gate(mixer: Attention, hidden: int) -> tuple[Op, ...]:
 def _output(mixer: Attention, hidden: int, kernels: Kernels) -> tuple[Op, ...]:
     width = mixer.heads * mixer.v_dim
     # fused attention keeps its output already
-    shared = kernels.flash_attention and not (mixer.output_gate or mixer.head_gate)
+    shared = kernels.flash_attention and not (mixer.output_gate or mixer.head_gate or mixer.absorbed)
     latent = mixer.out_rank * mixer.out_groups
     first = Op(
         name="proj_down" if latent else "proj",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _WINDOWED: Final = "wivchB"  # an encoder where a window is set
 _INDEXED: Final = "ic"
+_CHOSEN: Final = "iw"  # keys of an indexer: its own, or an earlier layer's
 _FULL: Final = "fbPBX"
 _BORROWING: Final = "bv"
 WITH_HEADS: Final = "fwichbvPLBX"
@@ -124,6 +125,7 @@ def _attention(facts: "Architecture", letter: str) -> Attention:
         index_dim=facts.index_dim if letter in _INDEXED else 0,
         compress={"c": facts.sparse_rate, "h": facts.heavy_rate}.get(letter, 0),
         chosen=facts.chosen if letter == "c" else 0,
+        absorbed=bool(facts.index_heads and facts.kv_rank) and letter in _CHOSEN,
         index_weights=facts.index_weights,
         head_gate=facts.head_gate,
         bidirectional=letter == "B",

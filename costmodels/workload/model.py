@@ -30,7 +30,8 @@ class Attention:
     weighed by head. ``head_gate``: the width gates every head's output by one number. ``bidirectional``: every token
     attends to all. ``position_bias`` counts the learned biases of relative positions, of all heads together (T5).
     ``compress``: beside the window, keys of which each stands for so many tokens, made by a compressor; ``chosen`` of
-    them are attended to, as the indexer says, or all without it (DeepSeek-V4).
+    them are attended to, as the indexer says, or all without it (DeepSeek-V4). ``absorbed``: a kernel reads the keys
+    that an indexer chose from the latents themselves, with queries as wide as these.
     """
 
     kind: AttentionKind = AttentionKind.GROUPED
@@ -61,6 +62,7 @@ class Attention:
     position_bias: int = 0
     compress: int = 0
     chosen: int = 0
+    absorbed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

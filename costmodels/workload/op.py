@@ -65,6 +65,9 @@ class Op:
         Columns of the products that code without merged weights runs in place of this one; empty: it is one product.
     heads, kv_heads, qk_dim, v_dim, window : int
         Shape of an attention op.
+    latent : tuple of int
+        Widths of queries and values that a kernel runs with in their place where it reads chosen keys from latents,
+        which all heads share; empty: it runs with those of the heads.
     compress, chosen : int
         Tokens that one further key beside the window stands for (without a window: there are such keys alone), and how
         many of these keys a query is given a list of; 0: all.
@@ -117,6 +120,7 @@ class Op:
     window: int = 0
     compress: int = 0
     chosen: int = 0
+    latent: tuple[int, int] | tuple[()] = ()
     causal: bool = True
     experts: int = 0
     top_k: int = 0
@@ -137,6 +141,11 @@ class Op:
     made_elements_per_token: float = 0.0
     dropped_by: tuple[str, ...] = ()
     columns: tuple[int, ...] = ()
+
+    @property
+    def run_as(self) -> tuple[int, int, int]:
+        """Heads of keys, width of queries and keys, and width of values that an attention kernel runs with."""
+        return (1, *self.latent) if self.latent else (self.kv_heads, self.qk_dim, self.v_dim)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -100,7 +100,7 @@ def _of_op(op: Op, columns: int, *, unread: bool) -> Listed:
         )
     if op.kind is OpKind.ATTENTION and op.module == "core_attn" and not op.saved_elements_per_score:
         statistics = _BYTES_OF_STATISTIC * op.heads
-        return Listed(elements=float(op.heads * op.v_dim), fixed_bytes=statistics, split=op.split, again=0.0)
+        return Listed(elements=float(op.heads * op.run_as[2]), fixed_bytes=statistics, split=op.split, again=0.0)
     if op.name == "expert_fc1":
         return Listed(received=2.0 * op.k)  # on the way to the experts and on the way back
     return Listed()
