@@ -8,7 +8,8 @@ What is real: the default configuration of pre-training recipes, the provider of
 (Hydra's) and how it is laid over the configuration, ``runtime_config_update`` with ``ConfigContainer.validate``,
 Megatron-core's process groups (over PyTorch's fake backend) and the layers of every rank and chunk. What stands
 in: Transformer Engine, triton and the packages of other modalities, which a CPU machine lacks; the model's sizes, which
-a recipe would take from Hugging Face; the interleaved schedule's conditions on micro-batches, which are asked in words.
+a recipe would take from Hugging Face; the interleaved schedule's conditions on micro-batches and that hybrid models
+have no virtual stages, which are asked in words.
 """
 
 # ruff: noqa: PLC0415  -- Megatron and PyTorch are imported after their stand-ins are in place
@@ -19,7 +20,9 @@ import io
 import json
 import os
 import sys
+import tempfile
 import types
+from pathlib import Path
 from typing import Any
 
 import forks
@@ -49,12 +52,14 @@ def load() -> Any:
     stand_in_for(ABSENT)
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         from megatron.bridge.models.gpt_provider import GPTModelProvider
+        from megatron.bridge.models.hybrid.hybrid_provider import HybridModelProvider
         from megatron.bridge.recipes.common import _peft_common, _pretrain_common
         from megatron.bridge.training.config import runtime_config_update
         from megatron.bridge.training.utils.omegaconf_utils import process_config_with_overrides
     return types.SimpleNamespace(
         arguments=arguments,
         provider=GPTModelProvider,
+        hybrid=HybridModelProvider,
         recipe=_pretrain_common,
         adapted=_peft_common,
         override=process_config_with_overrides,
@@ -68,7 +73,7 @@ def provider_of(bridge: Any, words: list[str]) -> Any:
     args = harness.parsed_args(bridge.arguments, [*words, *USER, "--micro-batch-size", "1", "--bf16"])
     core = harness.core_config(bridge.arguments, args)
     latent = args.multi_latent_attention
-    kind = bridge.provider
+    kind = bridge.hybrid if args.hybrid_layer_pattern else bridge.provider
     if latent:
         from megatron.bridge.models.mla_provider import MLAModelProvider
 
@@ -80,6 +85,7 @@ def provider_of(bridge: Any, words: list[str]) -> Any:
         plain = isinstance(value, (int, float, str, bool, list)) or field.name == "activation_func"
         if field.name in known and plain and not any(word in field.name for word in NOT_SIZES):
             given[field.name] = value
+    given |= {"hybrid_layer_pattern": args.hybrid_layer_pattern} if args.hybrid_layer_pattern else {}
     return kind(**{**given, "vocab_size": args.vocab_size or 32000, "seq_length": args.seq_length})
 
 
@@ -91,7 +97,9 @@ def judge(bridge: Any, case: dict[str, Any]) -> dict[str, Any]:
 
     with harness.step("model"):
         config = bridge.adapted() if case.get("adapted") else bridge.recipe()
-        config.checkpoint.pretrained_checkpoint = "/frozen" if case.get("adapted") else None
+        if case.get("adapted"):
+            config.checkpoint.pretrained_checkpoint = frozen()
+            config.dataset = bridge.recipe().dataset  # as the launch's --dataset mock does
         config.model = provider_of(bridge, case["model"])
         config.tokenizer.tokenizer_type = "NullTokenizer"
         config.tokenizer.vocab_size = config.model.vocab_size
@@ -120,8 +128,12 @@ def judge(bridge: Any, case: dict[str, Any]) -> dict[str, Any]:
         virtual_pipeline_model_parallel_size=model.virtual_pipeline_model_parallel_size,
         pipeline_model_parallel_size=model.pipeline_model_parallel_size,
         num_layers=model.num_layers,
+        hybrid_layer_pattern=getattr(model, "hybrid_layer_pattern", None),
     )
+    if told.hybrid_layer_pattern and told.virtual_pipeline_model_parallel_size:
+        raise forks.RefusedError("build", "virtual stages of a hybrid model")  # asserted where models are built
     harness.experts_of(model)
+    harness.mixers_of(model, told.hybrid_layer_pattern or "")
     layers = harness.layers_of(told, model)
     shards = model.tensor_model_parallel_size * model.pipeline_model_parallel_size * model.context_parallel_size
     samples = config.train.micro_batch_size * (case["world_size"] // shards)
@@ -131,6 +143,14 @@ def judge(bridge: Any, case: dict[str, Any]) -> dict[str, Any]:
     harness.schedule_of(told, model, count)
     adapters = {"dim": config.peft.dim, "targets": config.peft.target_modules} if case.get("adapted") else {}
     return {"layers": layers, "microbatches": count, "formats": formats_of(config), "adapters": adapters}
+
+
+def frozen() -> str:
+    """A folder that passes for the checkpoint of a frozen model."""
+    folder = Path(tempfile.gettempdir()) / "frozen-model"
+    folder.mkdir(exist_ok=True)
+    (folder / "run_config.yaml").touch()
+    return str(folder)
 
 
 def formats_of(config: Any) -> dict[str, Any]:

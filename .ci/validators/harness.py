@@ -7,9 +7,9 @@ imported once; every case runs in a forked child, because it keeps global state.
 What is real: the parser, ``validate_args``, the micro-batch calculator, the process groups (over PyTorch's fake
 backend), the transformer configuration, and the layers of every pipeline rank and virtual stage. What stands in:
 ``triton`` and Transformer Engine (absent on a CPU), the GPU's capability, and ``typing.override`` before Python 3.12.
-The two checks that the interleaved schedule makes in the first step are asked here in words, because that function
-needs a GPU; the answer names the step ``schedule``. With ``--build`` feed-forward layers are built on the meta device,
-and layers of unlike sizes wholly.
+The two checks that the interleaved schedule makes in the first step, and those of Mamba-2 mixers, are asked in words,
+because these functions need a GPU; the answer names the step ``schedule`` or ``build``. With ``--build`` feed-forward
+layers are built on the meta device, and layers of unlike sizes wholly.
 """
 
 # ruff: noqa: PLC0415  -- Megatron and PyTorch are imported after their stand-ins are in place
@@ -121,6 +121,7 @@ def examine(arguments: Any, case: dict[str, Any], *, build: bool) -> dict[str, A
                 _build_layer(args, config)
                 _layer_specs(args, config)
                 answer["parameters"] = _unlike_layers(args, config)
+            mixers_of(config, _hybrid_pattern(args))
             optimizer_config(args)
         answer["accepted"] = True
         answer["grid"] = _grid(args, world)
@@ -283,6 +284,18 @@ def experts_of(config: Any) -> None:
 
         layer = type("Layer", (BaseMoELayer,), {"forward": lambda *_: None})
         layer(config, layer_number=1, pg_collection=get_default_pg_collection())
+
+
+def mixers_of(config: Any, pattern: str) -> None:
+    """State what a Mamba-2 mixer asks when it is built, which needs a GPU: heads and groups divide over tp and cp."""
+    heads, groups = getattr(config, "mamba_num_heads", None), getattr(config, "mamba_num_groups", None)
+    if "M" not in pattern or not heads or not groups:
+        return
+    tp, cp = config.tensor_model_parallel_size, config.context_parallel_size
+    local = groups // tp
+    whole = heads % tp == groups % tp == heads % groups == 0 and heads // tp % cp == 0
+    if not whole or (local % cp and cp % local):
+        raise forks.RefusedError("build", f"{heads} heads and {groups} groups of Mamba-2 over tp {tp}, cp {cp}")
 
 
 def micro_batches() -> int:

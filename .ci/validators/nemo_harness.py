@@ -10,7 +10,7 @@ over the model's configuration and validates it, and the number formats over opt
 initialisation of Megatron-core's process groups over PyTorch's fake backend, its micro-batch calculator, and the layers
 of every rank.
 What stands in: Transformer Engine, triton and packages of other modalities; the interleaved schedule's conditions on
-micro-batches, which are asked in words.
+micro-batches and that hybrid models have no virtual stages, which are asked in words.
 """
 
 # ruff: noqa: PLC0415  -- NeMo and PyTorch are imported after their stand-ins are in place
@@ -74,7 +74,9 @@ def recipe_of(nemo: Any, case: dict[str, Any]) -> Any:
     """The recipe with the case's model, and overrides laid over it."""
     with harness.step("model"):
         recipe = nemo.llm.llama3_8b.pretrain_recipe(dir=None, name="case")
-        recipe.model = nemo.config(nemo.llm.GPTModel, config=nemo.config(nemo.llm.GPTConfig, **case["sizes"]))
+        hybrid = "hybrid_override_pattern" in case["sizes"]
+        kinds = (nemo.llm.MambaModel, nemo.llm.SSMConfig) if hybrid else (nemo.llm.GPTModel, nemo.llm.GPTConfig)
+        recipe.model = nemo.config(kinds[0], config=nemo.config(kinds[1], **case["sizes"]))
     with harness.step("overrides"):
         return nemo.parse(recipe, case["overrides"])
 
@@ -107,8 +109,12 @@ def judge(nemo: Any, case: dict[str, Any]) -> dict[str, Any]:
         virtual_pipeline_model_parallel_size=strategy.virtual_pipeline_model_parallel_size,
         pipeline_model_parallel_size=config.pipeline_model_parallel_size,
         num_layers=config.num_layers,
+        hybrid_override_pattern=getattr(config, "hybrid_override_pattern", None),
     )
+    if told.hybrid_override_pattern and told.virtual_pipeline_model_parallel_size:
+        raise forks.RefusedError("build", "virtual stages of a hybrid model")  # asserted where models are built
     harness.experts_of(config)
+    harness.mixers_of(config, told.hybrid_override_pattern or "")
     layers = harness.layers_of(told, config)
     with harness.step("batch"):
         nemo.batches(0, recipe.data.micro_batch_size, recipe.data.global_batch_size, None)

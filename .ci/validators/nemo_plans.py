@@ -14,7 +14,8 @@ from typing import Any
 import real
 from megatron_requests import Request, compared, differing_formats, drawn_requests, options_of, request_of
 
-from costmodels.workload.model import Attention, LayerKind, ModelSpec, MoeFfn
+from costmodels.workload.model import Attention, LayerKind, ModelSpec, MoeFfn, StateSpace
+from planner.export.megatron_hybrid import is_hybrid, layer_letters
 from planner.request import Framework
 from planner.rules import facts_of
 
@@ -35,6 +36,16 @@ def sizes_of(spec: ModelSpec, seq: int) -> dict[str, Any]:
         "add_bias_linear": facts.linear_bias,
         "share_embeddings_and_output_weights": not facts.untied,
     }
+    if is_hybrid(spec):
+        states = [kind.mixer for kind in kinds if isinstance(kind.mixer, StateSpace)]
+        return {
+            **sizes,
+            "hybrid_override_pattern": layer_letters(spec),
+            "mamba_num_heads": states[0].heads,
+            "mamba_head_dim": states[0].head_dim,
+            "mamba_state_dim": states[0].state,
+            "mamba_num_groups": states[0].groups,
+        }
     if not facts.experts:
         return sizes
     return {
@@ -52,7 +63,9 @@ def sizes_of(spec: ModelSpec, seq: int) -> dict[str, Any]:
 def nemo_request(draw_seed: int, name: str, machine: str, legal: bool) -> Request | None:
     """A random request for NeMo; None for models that its plain configuration does not build."""
     found = request_of(draw_seed, name, machine, legal, framework=Framework.NEMO)
-    return None if found is None or facts_of(found.spec).latent or found.spec.mtp_layers else found
+    if found is None or facts_of(found.spec).latent or found.spec.mtp_layers:
+        return None
+    return None if is_hybrid(found.spec) and facts_of(found.spec).experts else found  # core 0.15 has no letter for them
 
 
 def main() -> int:

@@ -15,11 +15,13 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
-from costmodels.workload.model import Attention, LayerKind
+from costmodels.layout import Layout
+from costmodels.workload.model import Attention, LayerKind, ModelSpec
 from hardware.errors import InputError
 from planner.adapters import said_targets, without_adapters
 from planner.export.launch import Export, Planned, Program
 from planner.export.megatron import export_megatron, known_words
+from planner.export.megatron_hybrid import has_state_blocks, in_parts, is_hybrid, pattern_arguments
 from planner.export.megatron_model import model_arguments
 from planner.export.plan_checks import check_rules, check_sizes, has_experts
 from planner.ingest.adapters import of_overrides
@@ -153,12 +155,28 @@ def override_words(plan: Planned, framework: Framework) -> tuple[str, ...]:
     model, job, layout = plan.model, plan.job, plan.layout
     check_sizes(plan)
     core = export_megatron(replace(plan, placement=(), version=CORE[framework], recipe=True))
+    if has_state_blocks(model):
+        model, layout = in_parts(model, layout)
     model_words = known_words(model_arguments(model, job.seq), CORE[framework])
+    if is_hybrid(model):
+        model_words = (*model_words, *stack_arguments(model, layout, framework))
     words = overrides_of_arguments(core.arguments, model_words, job.precision.name, framework)
     read = layout_of_overrides(words, model_words, world=layout.gpus, framework=framework)
     if not same_launch(read, layout, experts=has_experts(model)):
         raise InputError("the overrides do not read back as the plan", allowed="report this as an error")
     return words
+
+
+def stack_arguments(model: ModelSpec, layout: Layout, framework: Framework) -> tuple[str, ...]:
+    """Arguments of a hybrid's layers that its recipe stands for: all of NeMo's, Megatron-Bridge's but for the split.
+
+    Raises
+    ------
+    InputError
+        The split needs what the core of the framework has not.
+    """
+    given = pattern_arguments(model, layout, CORE[framework])
+    return tuple(given[given.index("--spec") :]) if framework is Framework.BRIDGE else tuple(given)
 
 
 def overrides_of_arguments(

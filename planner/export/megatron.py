@@ -6,6 +6,7 @@ launch which Megatron-LM would refuse, or would build with other layers, never l
 
 import tomllib
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from importlib.resources import files
 from itertools import pairwise
@@ -35,7 +36,7 @@ from planner.plan_report import RankPlace
 from planner.request import Framework
 from planner.rules.layout_string import layout_string
 from planner.rules.proposal import facts_of
-from planner.rules.table import resolve_version, version_key
+from planner.rules.table import resolve_version, rules_of_alone, version_key
 
 __all__ = ["export_megatron", "layout_string", "recompute_arguments", "run_arguments"]
 
@@ -89,7 +90,7 @@ def export_megatron(plan: Planned) -> Export:
         program=hybrid_program(known) if hybrid else LAYERS_PROGRAM if layers else Program(),
         files=((LAYERS_FILE, layers),) if layers else (),
     )
-    _prove(export, layout, job, [PATH, LAYERS_FILE, TEXT, layers] if layers else [])
+    _prove(export, plan=replace(plan, layout=layout), file=[PATH, LAYERS_FILE, TEXT, layers] if layers else [])
     return export
 
 
@@ -374,11 +375,13 @@ def _run_notes(job: TrainingJob) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _prove(export: Export, layout: Layout, job: TrainingJob, file: Sequence[str]) -> None:
+def _prove(export: Export, *, plan: Planned, file: Sequence[str]) -> None:
     """Refuse an export that the framework's own checks would refuse, or that would build other layers.
 
-    ``file`` holds the words of the file of layers that the program names.
+    ``file`` holds the words of the file of layers that the program names. Recipes of other frameworks do not pass
+    Megatron-LM's parser, whose own rules do not count then.
     """
+    layout = plan.layout
     known = megatron_options(export.version)
     missing = [word for word in export.arguments if word.startswith("--") and word not in known]
     if missing:
@@ -390,10 +393,12 @@ def _prove(export: Export, layout: Layout, job: TrainingJob, file: Sequence[str]
         (*export.arguments, *file), world=layout.gpus, version=export.version, environment=environment
     )
     verdict = judge(launch)
-    if not verdict.legal:
-        reasons = "; ".join(violation.message for violation in verdict.violations)
+    own = rules_of_alone(Framework.MEGATRON) if plan.recipe else ()
+    broken = [violation for violation in verdict.violations if violation.rule not in own]
+    if broken:
+        reasons = "; ".join(violation.message for violation in broken)
         raise InputError(f"Megatron-LM core {export.version} would refuse this plan: {reasons}")
-    if verdict.layers_per_stage != layout.layers_per_stage or launch.proposal.seq != job.seq:
+    if verdict.layers_per_stage != layout.layers_per_stage or launch.proposal.seq != plan.job.seq:
         raise InputError(
             f"the arguments would build {verdict.layers_per_stage}, the plan has {layout.layers_per_stage}",
             allowed="report this as an error of the exporter",

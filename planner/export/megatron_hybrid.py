@@ -129,7 +129,7 @@ def pattern_arguments(model: ModelSpec, layout: Layout, version: str) -> list[st
     InputError
         Stages are unequal or have several chunks, or layers are predicted, before core 0.17.
     """
-    letters = "".join(map(_letter, model.layer_kinds()))
+    letters = layer_letters(model)
     stack = "hybrid.hybrid_layer_specs hybrid_stack_spec"
     if version_key(version) < _STACK_SINCE:
         stack = "mamba.mamba_layer_specs mamba_stack_spec"
@@ -139,7 +139,8 @@ def pattern_arguments(model: ModelSpec, layout: Layout, version: str) -> list[st
         if len({count for stage in split for count in stage}) > 1 or layout.vpp > 1 or model.mtp_layers:
             raise InputError(
                 f"layers per stage {split} of a hybrid model",
-                allowed=f"equal stages without chunks and predictions in core {version}; core 0.17 takes any",
+                allowed=f"equal stages without chunks and predictions in core {version}; core 0.17 takes any"
+                + nearest_equal(model.layers, layout.pp),
             )
         old = [] if version_key(version) >= (0, 16) else ["--is-hybrid-model"]
         return ["--num-layers", str(model.layers), OLD_OPTION, letters, *old, *spec]
@@ -149,6 +150,18 @@ def pattern_arguments(model: ModelSpec, layout: Layout, version: str) -> list[st
     ahead = model.mtp_kind
     predicted = ("/*E" if isinstance(ahead.ffn, MoeFfn) else "/*-") * model.mtp_layers if ahead else ""
     return [OPTION, positions + predicted, *spec]
+
+
+def nearest_equal(layers: int, pp: int) -> str:
+    """Words that name the nearest equal stages, where the layers divide over so many, or over fewer."""
+    fewer = next(stages for stages in range(pp, 0, -1) if layers % stages == 0)
+    told = ",".join([str(layers // fewer)] * fewer)
+    return f"; the nearest that it can: --layers-per-stage {told} (plan estimate prices it)"
+
+
+def layer_letters(model: ModelSpec) -> str:
+    """A letter for every layer of a hybrid model."""
+    return "".join(map(_letter, model.layer_kinds()))
 
 
 def hybrid_program(version: str) -> Program:

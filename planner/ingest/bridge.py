@@ -16,14 +16,15 @@ from typing import Any, Final
 
 from costmodels.layout import Layout
 from hardware.errors import InputError
-from planner.ingest.megatron import layout_of, parse_megatron
+from planner.ingest.megatron import judge, layout_built, parse_megatron
 from planner.ingest.mixed_precision import KEY as PRECISION
 from planner.ingest.mixed_precision import overwritten, precision_flags, stated_precision
 from planner.ingest.options import Fault, close_name, refuse_faults, whole
 from planner.ingest.settings_files import layout_of_lists
 from planner.request import Framework
 from planner.rules.layout_string import parse_positions
-from planner.rules.table import CORE
+from planner.rules.table import CORE, rules_of_alone
+from planner.rules.verdict import accepted_at_launch
 
 _MODEL_WORDS: Final = ("--seq-length",)  # a recipe's model states it too, the override decides
 _PLUGIN_GRADIENTS: Final = "trainer.plugins.grad_reduce_in_fp32"
@@ -108,7 +109,13 @@ def layout_of_overrides(
     read = read_overrides(overrides, framework)
     refuse_faults(read.faults, "keys that decide on a layout")
     words = [word for words in _kept(model_words) for word in words] + list(read.flags)
-    return layout_of(parse_megatron(words, world=world, version=CORE[framework]))
+    launch = parse_megatron(words, world=world, version=CORE[framework])
+    verdict = judge(launch)
+    found = tuple(v for v in verdict.violations if v.rule not in rules_of_alone(Framework.MEGATRON))
+    if verdict.layers_per_stage is None or not accepted_at_launch(found):
+        reasons = "; ".join(violation.message for violation in found) or "its layers cannot be counted"
+        raise InputError(f"these overrides do not launch: {reasons}")
+    return layout_built(launch, verdict.layers_per_stage)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from costmodels.part_ops import EMBEDDING, HEAD, MTP
 from costmodels.pipeline.schedules import PipelineSpec, Schedule, runs
 from costmodels.positions import Contents, part_counts
 from costmodels.table import Bools, Floats, Ints
-from costmodels.workload.model import ModelSpec
+from costmodels.workload.model import LayerKind, ModelSpec, StateSpace
 from hardware.errors import InputError
 from planner.layouts.grids import Grids
 from planner.layouts.splits import balanced_positions, even_positions, leading_positions
@@ -115,13 +115,24 @@ def pinned_virtual(request: PlanRequest) -> int | None:
     if request.schedule is not None and request.schedule.fixed_vpp is not None:
         return request.schedule.fixed_vpp
     pinned = request.fixed_degree("vpp")
-    unlike = request.framework in MEGATRON_CORE and request.model.unlike_layers  # rule megatron-unlike-virtual
-    if not unlike and request.framework not in WITHOUT_VIRTUAL_STAGES:
+    layers = _layers_of_one_chunk(request)
+    if not layers and request.framework not in WITHOUT_VIRTUAL_STAGES:
         return pinned
     if pinned not in (None, 1):
-        what = f"{request.framework} has no virtual stages" + (" of layers of unlike sizes" if unlike else "")
-        raise InputError(f"--fix vpp={pinned}: {what}", allowed="vpp=1")
+        raise InputError(f"--fix vpp={pinned}: {request.framework} has no virtual stages{layers}", allowed="vpp=1")
     return 1
+
+
+def _layers_of_one_chunk(request: PlanRequest) -> str:
+    """Words for layers that a framework on Megatron-core builds without chunks; empty where it has chunks.
+
+    The rules are ``megatron-unlike-virtual`` and ``recipes-hybrid-virtual``.
+    """
+    mixers = {type(kind.mixer) for kind in request.model.kinds() if isinstance(kind, LayerKind)}
+    if request.framework in MEGATRON_CORE and request.model.unlike_layers:
+        return " of layers of unlike sizes"
+    hybrid = StateSpace in mixers and request.framework in (Framework.BRIDGE, Framework.NEMO)
+    return " of hybrid models" if hybrid else ""
 
 
 def lone_ends(request: PlanRequest) -> int:

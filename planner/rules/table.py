@@ -184,6 +184,11 @@ def all_rules() -> tuple[Rule, ...]:
     return tuple(rules)
 
 
+def rules_of_alone(framework: Framework) -> frozenset[str]:
+    """Names of the rules that no other framework has, such as those of Megatron-LM's own parser."""
+    return frozenset(rule.id for rule in all_rules() if rule.frameworks == (framework,))
+
+
 @lru_cache(maxsize=1)
 def option_defaults() -> Mapping[str, str]:
     """Values of options that are not given, for the rules that ask for a value."""
