@@ -259,6 +259,7 @@ def test_chunks_that_must_be_split_by_their_memory_are_found():
         if plan is not None:
             found += 1
             assert plan.bound_s <= best * (1 + 1e-9) <= plan.step_s * (1 + 2e-9)
+            assert all(sum(map(sum, near)) == problem.layers and near != plan.layers for near in plan.near)
     assert feasible > 80
     assert found >= 0.98 * feasible
 

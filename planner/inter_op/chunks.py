@@ -10,9 +10,11 @@ matter: the split of least largest chunk (exact) is improved by moving layers be
 that may put any layer on any stage. Where it does not fit, splits that spread the memory are improved as well.
 """
 
+import heapq
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +23,8 @@ from planner.inter_op.costs import NO_ENDS, Ends, LayerRun, Position, stage_cost
 from planner.inter_op.grid import Floats
 from planner.inter_op.objective import PipelineObjective, interleaved, one_f_one_b
 from planner.inter_op.stages import StageProblem, partition_stages
+
+NEAR: Final = 2  # splits beside the best of unlike layers that are told
 
 Chunks = tuple[tuple[int, ...], ...]
 """Layers by stage and chunk."""
@@ -66,9 +70,13 @@ class ChunkProblem:
 
 @dataclass(frozen=True, kw_only=True)
 class ChunkPlan:
-    """Layers by stage and chunk; no plan is faster than ``bound_s``."""
+    """Layers by stage and chunk; no plan is faster than ``bound_s``.
+
+    ``near`` are the best splits with one layer elsewhere: with unlike layers the exact schedule may prefer one.
+    """
 
     layers: Chunks
+    near: tuple[Chunks, ...] = field(default=(), kw_only=True)
     step_s: float
     stage_times_s: tuple[float, ...]
     bound_s: float
@@ -169,6 +177,10 @@ class _Pricing:
         times = self._times_s(split)
         return (self.objective.step_s([float(t) for t in times]), float((times**2).sum()))
 
+    def by_stage(self, split: tuple[int, ...]) -> Chunks:
+        """A split over the positions as chunks of every stage."""
+        return tuple(split[stage :: self.shape[1]] for stage in range(self.shape[1]))
+
     def by_memory(self) -> Floats:
         """Bytes of every span on every position over its stage's limit for one chunk, shape (P, L + 1, L + 1)."""
         held = self.weights + self.in_flight[:, None, None] * self.activations
@@ -195,16 +207,18 @@ def _unlike_layers(problem: ChunkProblem) -> ChunkPlan | None:
         share = pricing.by_memory()
         others = (_cheapest(pricing, share, lockstep), _cheapest(pricing, share**2, one_f_one_b(1)))
         starts += [other for other in others if other is not None]
-    splits = [_improve(pricing, start) for start in starts]
-    split = min(splits, key=pricing.key)
+    split, near = min((_improve(pricing, start) for start in starts), key=lambda found: pricing.key(found[0]))
     step_s = pricing.key(split)[0]
     times = pricing.stage_times_s(split)
     if times is None:
         return None
-    pp = len(problem.positions)
-    layers = tuple(tuple(split[c * pp + p] for c in range(v)) for p in range(pp))
-    bound_s = min(step_s, _bound_s(problem, pricing))
-    return ChunkPlan(layers=layers, step_s=step_s, stage_times_s=tuple(float(t) for t in times), bound_s=bound_s)
+    return ChunkPlan(
+        layers=pricing.by_stage(split),
+        near=tuple(map(pricing.by_stage, near)),
+        step_s=step_s,
+        stage_times_s=tuple(float(t) for t in times),
+        bound_s=min(step_s, _bound_s(problem, pricing)),
+    )
 
 
 def _cheapest(pricing: _Pricing, cost: Floats, objective: PipelineObjective) -> tuple[int, ...] | None:
@@ -224,13 +238,18 @@ def _neighbours(split: tuple[int, ...], least: tuple[int, ...]) -> Iterator[tupl
                 yield tuple(moved)
 
 
-def _improve(pricing: _Pricing, split: tuple[int, ...]) -> tuple[int, ...]:
-    """Move single layers as long as that helps; the best move first, the earliest of equals."""
+def _improve(pricing: _Pricing, split: tuple[int, ...]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+    """Move single layers as long as that helps, the best and earliest first; with the best moves left."""
     while True:
-        candidate = min(_neighbours(split, pricing.least), key=pricing.key, default=split)
-        if not pricing.key(candidate) < pricing.key(split):
-            return split
-        split = candidate
+        moved = ((pricing.key(other), other) for other in _neighbours(split, pricing.least))
+        moves = heapq.nsmallest(NEAR, moved, _key)
+        if not moves or not moves[0][0] < pricing.key(split):
+            return split, [other for key, other in moves if math.isfinite(key[0])]
+        split = moves[0][1]
+
+
+def _key(move: tuple[tuple[float, float], tuple[int, ...]]) -> tuple[float, float]:
+    return move[0]
 
 
 def _bound_s(problem: ChunkProblem, pricing: _Pricing) -> float:

@@ -139,4 +139,4 @@ def _splits(
         ends=chunk_ends(model, sizes),
     )
     both = (partition_chunks(problem), partition_chunks(replace(problem, lone_ends=True)))
-    yield from dict.fromkeys(plan.layers for plan in both if plan is not None)
+    yield from dict.fromkeys(split for plan in both if plan is not None for split in (plan.layers, *plan.near))
