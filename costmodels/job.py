@@ -91,6 +91,9 @@ class Software:
     consecutive_routing: bool = False  # benchmarks without a router: tokens take neighbouring experts in turn
     gradient_bytes: float = 0.0  # overrides the recipe's; 0.0: as the recipe
     reduce_bytes: float = 0.0  # per parameter in a gradient reduction, over the recipe's; 0.0: as the recipe
+    sync_each_batch: bool = (
+        True  # sharded gradients are reduced with each micro-batch; false: whole ones wait for the last
+    )
     whole_reductions: bool = False  # under ZeRO-1 and 2 all ranks get the sum of all gradients, not of their part alone
     separate_accumulation: bool = False  # every micro-batch's gradients are added to the sum in a pass of their own
     sliced_states: bool = False  # shards of every tensor are copied one by one from Python before and after exchanges
@@ -117,6 +120,7 @@ class Software:
     buffered_sends: bool = False  # stages send from buffers while they compute, under every schedule
     scatter_gather: bool = False  # tp ranks that hold the same activations send a part each over stage boundaries
     parallel_loss: bool = True  # the loss works on each tp rank's columns of the logits; false: on gathered logits
+    inputs_gathered_apart: bool = False  # by each column-parallel product for itself, where no compiler joins them
     gathered_inputs_kept: bool = False  # column-parallel layers keep their input as gathered over tp
     stops_recompute: bool = False  # full recompute ends with the last tensor that the backward pass reads
     stage_slots: int = 0  # slots per stage of the pipeline for all that stages but the last keep; 0: as the schedule
@@ -136,6 +140,11 @@ class Software:
     low_activation_input: bool = False  # what an activation function reads is kept in the width of products' inputs
     dummy_gradients: bool = False  # one dummy gradient per distinct weight shape stays allocated (TE 2.3 and later)
     source: str = ""
+
+    @property
+    def gathers_apart(self) -> bool:
+        """Whether column-parallel products that read one input exchange it, and its gradient, each for itself."""
+        return self.inputs_gathered_apart and not self.compiled
 
     def hides_reduction(self, zero: Ints) -> Bools:
         """Where the reduction of gradients runs beside the last backward pass, of the shape of the ZeRO stages."""

@@ -120,7 +120,7 @@ class Part:
     @cached_property
     def _calls(self) -> tuple[Floats, Floats]:
         """Tensor-parallel collectives, forward and backward, shapes (S,)."""
-        return tensor_calls(self.name, self.pricing.model, self.table)
+        return tensor_calls(self.name, self.pricing.model, self.pricing.job, self.table)
 
     @cached_property
     def _collectives_s(self) -> tuple[Floats, Floats]:

@@ -15,6 +15,7 @@ _SWITCHES: Final = (
     "flash_attention",
     "tp_overlap",
     "grad_overlap",
+    "sync_each_batch",
     "param_overlap",
     "p2p_overlap",
     "expert_overlap",

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import yaml
 
-from costmodels.software import software
 from hardware.errors import InputError
 from planner.ingest.accelerate_settings import accelerate_table
 from planner.ingest.judged import JudgedLaunch
@@ -108,12 +107,48 @@ def test_fsdp_is_priced_as_fsdp_with_shards_of_fp32(tmp_path: Path) -> None:
     assert judged.proposal is not None
     job = job_of_launch(judged, judged.proposal)
     assert judged.framework is Framework.TORCHTITAN  # whose recipes keep fp32 shards too
-    assert job.software.reduce_bytes == software("fsdp").reduce_bytes
+    assert job.software.reduce_bytes == 2.0  # reduce_dtype is param_dtype (set_mixed_precision of its plugin)
     assert not job.software.fused_kernels
     report = check_launch(
         LaunchQuestion(framework="deepspeed", file=tmp_path / "settings.yaml", arguments=TRAINER, cluster="dgx-h100")
     )
     assert report.ranked is not None
+
+
+SYNC = '{"gradient_accumulation_kwargs": {"sync_each_batch": true}}'
+
+
+@pytest.mark.parametrize(
+    ("version", "words", "each"),
+    [
+        (2, (), False),
+        (1, (), False),
+        (2, ("--accelerator_config", SYNC), True),
+        (2, ("--accelerator_config", "sync.json"), True),
+        (2, ("--accelerator_config.gradient_accumulation_kwargs.sync_each_batch=true",), True),
+        (2, ("--accelerator_config", SYNC.replace("true", "false")), False),
+    ],
+)
+def test_gradients_of_fsdp_wait_for_the_last_micro_batch_unless_each_is_synchronised(
+    tmp_path: Path, version: int, words: tuple[str, ...], each: bool
+) -> None:
+    """As accelerate's ``accumulate`` and the Trainer's loop do: ``no_sync`` for all micro-batches but the last."""
+    (tmp_path / "sync.json").write_text(SYNC)
+    (tmp_path / "fsdp.yaml").write_text(yaml.safe_dump({**FSDP2, "fsdp_config": {"fsdp_version": version}}))
+    script = tmp_path / "run.sh"
+    line = " ".join(f"'{word}'" for word in (*TRAINER, "--gradient_accumulation_steps", "4", *words))
+    script.write_text(f"accelerate launch --config_file fsdp.yaml train.py {line}\n")
+    judged = read_launch(LaunchQuestion(framework="deepspeed", file=script))
+    assert judged.proposal is not None
+    assert job_of_launch(judged, judged.proposal).software.sync_each_batch is each
+    assert any("sync_each_batch" in note for note in judged.notes) is not each
+    assert not any("accelerator" in name for name in judged.unknown)
+
+
+def test_products_in_fp32_reduce_gradients_in_fp32(tmp_path: Path) -> None:
+    judged = checked(tmp_path, {**FSDP2, "mixed_precision": "no"})
+    assert judged.proposal is not None
+    assert job_of_launch(judged, judged.proposal).software.reduce_bytes == 4.0
 
 
 def test_a_configuration_of_accelerate_may_leave_the_prefix_of_fsdp_out(tmp_path: Path) -> None:

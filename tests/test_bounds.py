@@ -49,6 +49,13 @@ def piped(schedule: Schedule) -> PlanRequest:
     return replace(request, schedule=schedule)
 
 
+def waiting() -> PlanRequest:
+    """A request for FSDP whose gradients stay whole until the last micro-batch, short of memory."""
+    request = small("llama3_8b", layers=(5,), gpus=4, memory_gib=22.0, seq=4096, framework="torchtitan")
+    software = replace(request.job.software, sync_each_batch=False)
+    return replace(request, job=replace(request.job, software=software))
+
+
 CASES = {
     "dense": lambda: small(layers=(6,), gpus=8, memory_gib=8.0, seq=8192),
     "dense, short of memory": lambda: small("llama3_8b", layers=(6,), gpus=8, memory_gib=14.0, seq=8192),
@@ -86,6 +93,7 @@ CASES = {
     "groups of ranks that hold experts": lambda: small(
         "deepseek_v2_lite", cluster="dgx-h100:1", layers=(1, 3), gpus=2, nodes=2, memory_gib=24.0, seq=4096
     ),
+    "gradients that wait": waiting,
     **{f"{schedule} of a model with a large head": partial(piped, schedule) for schedule in OTHERS},
     "all or nothing": lambda: small("gpt3_126m", layers=(7,), gpus=4, memory_gib=2.2, framework="deepspeed"),
 }

@@ -326,6 +326,40 @@ def test_volumes_of_zero_stages() -> None:
         assert sent / count + per_parameter == pytest.approx(psi * 2.0 * share)
 
 
+def test_gradients_that_wait_are_reduced_once_and_weights_gathered_with_every_micro_batch() -> None:
+    """A step of m micro-batches sends (2 m + 1) psi under ZeRO-3 and 1 psi under 2, in place of 3 m and m; one alone
+    is no other than without."""
+    ranks, dense = 16, model_of(DENSE)
+    count, share = layer_parameters(dense), (ranks - 1) / ranks
+    for zero in (2, 3):
+        for m in (4, 1):
+            table = replace(one(dp=ranks, zero=zero), micro_batch=np.array([64 // (ranks * m)]))
+            asked = TrainingJob(
+                global_batch=64,
+                seq=SEQ,
+                precision=replace(BF16, reduce_bytes=2.0),
+                software=job_of(sync_each_batch=False).software,
+            )
+            each = layer_exchange("dense", dense, asked, placed(table)).weights_bytes[0]
+            once = state_exchange(parameters(count), asked, placed(table), 160e6).reduce_bytes[0]
+            gathers = 2.0 * (zero == 3)
+            waits = m > 1
+            assert each == pytest.approx((gathers + (not waits)) * 2.0 * count * share)
+            assert once == pytest.approx(waits * 2.0 * count * share)
+
+
+def test_products_that_gather_their_input_apart_exchange_it_five_times_a_layer_unless_compiled() -> None:
+    """Queries, keys, values, gate and up: each a ColwiseParallel of DTensor with an input layout of its own."""
+    table = one(tp=8, dp=2, sequence_parallel=True)
+    joined, apart, compiled = (
+        priced(DENSE, table, inputs_gathered_apart=on, compiled=fused, gathered_inputs_kept=True)
+        for on, fused in ((False, False), (True, False), (True, True))
+    )
+    message = 7 / 8 * ACTIVATION_BYTES
+    assert apart.tp_bytes - joined.tp_bytes == pytest.approx((5 - 2) * 2 * message)  # forward, and gradients backward
+    assert compiled.tp_bytes == joined.tp_bytes
+
+
 def layer_parameters(spec: ModelSpec) -> float:
     attention = HIDDEN * (32 + 8 + 8) * 128 + 32 * 128 * HIDDEN
     assert spec.hidden == HIDDEN

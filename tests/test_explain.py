@@ -121,6 +121,26 @@ def test_remedies_are_ordered_by_what_a_byte_costs():
     assert found == remedies(request, ranked.layout, ranked.cost)
 
 
+def test_gradients_that_wait_whole_are_named_with_what_frees_them():
+    question = Question(
+        model="llama3_8b",
+        cluster="dgx-h100:1",
+        global_batch=64,
+        seq=4096,
+        framework="torchtitan",
+        software=("sync_each_batch=off",),
+    )
+    request = request_of(question)
+    layout = layout_of(request, ExplicitLayout(zero=3, micro_batch=1, recompute="full"))
+    cost = estimate(request, layout).cost
+    assert max(cost.heaviest.components, key=lambda item: item[1])[0] == "unreduced"
+    remedy = next(one for one in remedies(request, layout, cost).saving if "sync_each_batch" in one.change)
+    assert remedy.saved_bytes == pytest.approx(4.0 * 8.03e9 * 7 / 8, rel=0.1)  # all but the shard, and its reserve
+    assert remedy.lost_s > 0.0
+    synced = request_of(replace(question, software=()))
+    assert not [one for one in remedies(synced, layout, remedy.cost).saving if "sync_each_batch" in one.change]
+
+
 def test_changes_upon_one_another_make_a_layout_fit():
     large = replace(DENSE, micro_batch=8, num_microbatches=DENSE.num_microbatches * DENSE.micro_batch // 8)
     request, ranked = priced(large)

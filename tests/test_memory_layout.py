@@ -27,6 +27,7 @@ from costmodels.results import MemoryUse, Moment, Verdict
 from costmodels.software import software
 from costmodels.table import table_of
 from costmodels.workload.architecture import Architecture
+from costmodels.workload.counts import parameter_count
 from hardware.cluster import Accelerator, PeakRates
 
 GIB = 2.0**30
@@ -36,6 +37,7 @@ MOE = Architecture(
     layers=16, hidden=1024, vocab=32000, heads=16, ffn=4096, experts=16, top_k=2, expert_ffn=1024, first_dense=2
 ).build("moe")
 SELECTIVE = Recompute(granularity=Granularity.SELECTIVE, modules=("layernorm", "mlp_act", "moe_act"))
+LLAMA_PARAMETERS = parameter_count(LLAMA).total
 NOW = Software(name="now", framework="megatron")
 
 
@@ -203,6 +205,30 @@ def test_gradients_of_a_micro_batch_pass_by():
     assert parts(use)["activations"] == pytest.approx(0.0)
     long = [parts(stage_memory(plan([[16]], Strategy()), LLAMA, job(s), BIG)[0]) for s in (NOW, software)]
     assert long[0] == pytest.approx(long[1])  # fewer bytes than the activations that they follow
+
+
+@pytest.mark.parametrize(("zero", "count", "waits"), [(3, 4, True), (2, 4, True), (3, 1, False), (1, 4, False)])
+def test_gradients_that_wait_for_the_last_micro_batch_are_whole_until_then(zero, count, waits):
+    """FSDP under no_sync: every rank holds all gradients, as wide as they are reduced, in place of its shard."""
+    tools = replace(NOW, sync_each_batch=False)
+    asked = replace(job(tools), global_batch=8 * count)
+    layout = plan([[16]], Strategy(dp=8, zero=zero), count=count)
+    (use,), (plain,) = (stage_memory(layout, LLAMA, replace(asked, software=s), BIG) for s in (tools, NOW))
+    whole = asked.precision.reduce_bytes * LLAMA_PARAMETERS
+    held = parts(use)["gradients"] + parts(use)["unreduced"]
+    assert parts(use)["unreduced"] == pytest.approx(whole - parts(plain)["gradients"] if waits else 0.0, rel=1e-3)
+    assert held == pytest.approx(whole if waits else parts(plain)["gradients"], rel=1e-3)
+    assert "unreduced" not in parts(plain)
+    assert use.total_bytes == pytest.approx(plain.total_bytes + parts(use)["unreduced"])
+
+
+def test_gradients_that_wait_are_gone_when_the_optimizer_steps():
+    """A peak in the step alone holds shards only; what waits counts where it exists."""
+    tools = replace(NOW, sync_each_batch=False, step_gradient_bytes=1e3)
+    asked = replace(job(tools, seq=8), global_batch=16)
+    (use,) = stage_memory(plan([[16]], Strategy(dp=8, zero=3), count=2), LLAMA, asked, BIG)
+    assert parts(use)["step"] > 0.0
+    assert parts(use)["unreduced"] == 0.0
 
 
 @pytest.mark.parametrize(("recipe", "beside"), [("bf16", 0.0), ("fp8-ds", 2.0), ("fp8-blockwise", 0.0)])

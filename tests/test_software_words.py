@@ -43,6 +43,7 @@ def test_software_that_keeps_other_states_has_its_own_recipe():
     [
         ("grad-overlap=off", "grad_overlap", False),
         ("expert_overlap=on", "expert_overlap", True),
+        ("sync-each-batch=off", "sync_each_batch", False),
         ("dispatcher=DeepEP", "dispatcher", Dispatcher.DEEPEP),
         ("gradient_bytes=2", "gradient_bytes", 2.0),
         ("routing_imbalance=1.4", "routing_imbalance", 1.4),

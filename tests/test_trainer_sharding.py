@@ -103,6 +103,7 @@ def test_what_is_faster_near_a_launch_is_what_its_launcher_can_be_told(tmp_path:
     file = tmp_path / "launch.sh"
     words = "torchrun --nproc_per_node=8 train.py --model_name_or_path meta-llama/Llama-3.1-8B --bf16 True "
     words += "--per_device_train_batch_size 1 --gradient_accumulation_steps 2 --model_max_length 2048 "
+    words += """--accelerator_config '{"gradient_accumulation_kwargs": {"sync_each_batch": true}}' """
     file.write_text(words + '--gradient_checkpointing True --fsdp "shard_grad_op auto_wrap"')
     report = check_launch(LaunchQuestion(framework="deepspeed", file=file, cluster="p4d:1"))
     assert report.faster

@@ -6,8 +6,8 @@ import numpy as np
 
 from costmodels.collectives import all_reduce_s
 from costmodels.exchange.placed import Exchanged, Often, PlacedTable
-from costmodels.exchange.states import reduced_bytes
 from costmodels.job import TrainingJob
+from costmodels.memory.states import reduced_bytes
 from costmodels.mesh import Axis, PlacedGroup
 from costmodels.table import Floats, StrategyTable
 from costmodels.workload.layers import padded_vocab

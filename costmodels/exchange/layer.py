@@ -96,13 +96,13 @@ def layer_exchange(
     return LayerExchange(tp_backward_hidden_s=tensor.hidden_s, calls=calls, **arrays)
 
 
-def tensor_calls(name: str, model: ModelSpec, table: StrategyTable) -> tuple[Floats, Floats]:
+def tensor_calls(name: str, model: ModelSpec, job: TrainingJob, table: StrategyTable) -> tuple[Floats, Floats]:
     """Tensor-parallel collectives that one part starts forward and backward, shapes (S,); none without tp."""
     kind = kind_of(name, model)
     if isinstance(kind, OpaqueLayer):
         calls = np.where(table.tp > 1, float("tp" in kind.shardable), 0.0)
         return calls, calls
-    widths = end_widths(name, model) + (tensor_widths(kind, model.hidden) if kind is not None else TensorWidths())
+    widths = _widths(name, kind, model, job)
     ins, outs = float(len(widths.gathers)), float(len(widths.reductions))
     some = (table.tp > 1).astype(np.float64)
     forward = np.where(table.sequence_parallel, ins + outs, outs)
@@ -115,11 +115,16 @@ def _tensor_exchange_of(name: str, model: ModelSpec, job: TrainingJob, placed: P
     kind = kind_of(name, model)
     if isinstance(kind, OpaqueLayer):
         return opaque_exchange(kind, placed)
-    widths = end_widths(name, model) + (tensor_widths(kind, model.hidden) if kind is not None else TensorWidths())
-    exchange = tensor_exchange(widths, job, placed)
+    exchange = tensor_exchange(_widths(name, kind, model, job), job, placed)
     if name not in ("head", "mtp"):
         return exchange
     return placed.add_up([*exchange.calls, *loss_exchange(model, job, placed).calls])
+
+
+def _widths(name: str, kind: LayerKind | None, model: ModelSpec, job: TrainingJob) -> TensorWidths:
+    """Widths of the tensor-parallel exchanges of a part: of its layer, if it has one, and of an end of the model."""
+    ends = end_widths(name, model)
+    return ends if kind is None else ends + tensor_widths(kind, model.hidden, apart=job.software.gathers_apart)
 
 
 def _ops_of(name: str, kind: LayerKind | OpaqueLayer | None, model: ModelSpec) -> Sequence[Op]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from costmodels.exchange.placed import Call, Exchanged, Often, PlacedTable
 from costmodels.job import TrainingJob
-from costmodels.memory.states import LocalParameters
+from costmodels.memory.states import LocalParameters, reduced_bytes, reduced_once
 from costmodels.mesh import Axis
 from costmodels.table import Bools, Floats
 
@@ -39,6 +39,8 @@ class StateExchange:
 def weight_exchange(parameters: LocalParameters, job: TrainingJob, placed: PlacedTable, products: int = 1) -> Exchanged:
     """ZeRO-3 gathers the weights of a part forward and backward; stages 2 and 3 scatter (or all-reduce) its gradients.
 
+    Gradients that wait for the last micro-batch (:func:`costmodels.memory.states.reduced_once`) are no part of it.
+
     Parameters
     ----------
     parameters : LocalParameters
@@ -55,6 +57,7 @@ def weight_exchange(parameters: LocalParameters, job: TrainingJob, placed: Place
     Exchanged
     """
     zero = placed.table.zero
+    each = (zero >= 2) & ~reduced_once(job, placed.table)
     whole = (zero == 2) & job.software.whole_reductions
     reduce_bytes = reduced_bytes(job)
     calls: list[Call] = []
@@ -63,8 +66,8 @@ def weight_exchange(parameters: LocalParameters, job: TrainingJob, placed: Place
         pieces = _pieces(count, job, products)
         calls += [
             placed.call("all_gather", axis, weights / pieces, Often(forward=pieces, backward=pieces), zero == 3),
-            placed.call("reduce_scatter", axis, gradients, Often(forward=0.0, backward=1.0), (zero >= 2) & ~whole),
-            placed.call("all_reduce", axis, gradients, Often(forward=0.0, backward=1.0), (zero >= 2) & whole),
+            placed.call("reduce_scatter", axis, gradients, Often(forward=0.0, backward=1.0), each & ~whole),
+            placed.call("all_reduce", axis, gradients, Often(forward=0.0, backward=1.0), each & whole),
         ]
     return placed.add_up(calls)
 
@@ -75,14 +78,6 @@ def _pieces(parameters: Floats, job: TrainingJob, products: int) -> float:
     if not at_once or products < 1:
         return 1.0
     return float(np.clip(np.max(parameters, initial=0.0) / at_once, 1.0, products))
-
-
-def reduced_bytes(job: TrainingJob) -> float:
-    """Bytes per parameter in a gradient reduction; software that accumulates in fewer bytes reduces in fewer."""
-    if job.software.reduce_bytes:
-        return job.software.reduce_bytes
-    own = job.software.gradient_bytes
-    return min(own, job.precision.reduce_bytes) if own else job.precision.reduce_bytes
 
 
 def state_exchange(
@@ -109,7 +104,8 @@ def state_exchange(
     StateExchange
         Of the shape of the parameters. Stage 0 all-reduces gradients over dp x cp (experts: over expert data
         parallelism); stage 1 reduce-scatters them over the shard group and gathers the new weights; stages 2 and 3 have
-        scattered theirs with every micro-batch, and stage 3 gathers weights when they are needed
+        scattered theirs with every micro-batch, unless these wait for the last one, and stage 3 gathers weights when
+        they are needed
         (:func:`layer_exchange`). Hybrid sharding all-reduces each shard over its replicas. Software with
         ``whole_reductions`` all-reduces under stages 1 and 2 as well.
 
@@ -156,7 +152,8 @@ def _state_calls(
     zero, shards = placed.table.zero, placed.group(shard).size
     gradients, weights = count * reduced_bytes(job), count * job.precision.gather_bytes
     sharded = zero >= 1
-    whole_rows = (zero == 1) & job.software.whole_reductions
+    late = reduced_once(job, placed.table) & (zero >= 2)
+    whole_rows = ((zero == 1) | (late & (zero == 2))) & job.software.whole_reductions
     parts = sharded & ~whole_rows
 
     def bucketed(collective: str, axis: Axis, message: Floats, rows: Bools) -> Call:
@@ -170,7 +167,7 @@ def _state_calls(
 
     reduce = [
         bucketed("all_reduce", whole, gradients, ~parts),
-        bucketed("reduce_scatter", shard, gradients, parts & (zero == 1)),
+        bucketed("reduce_scatter", shard, gradients, parts & ((zero == 1) | late)),
         bucketed("all_reduce", replica, gradients / shards, parts),
     ]
     return reduce, [bucketed("all_gather", shard, weights, sharded & (zero < 3))]

@@ -5,6 +5,7 @@ Widths count elements per token of the whole model; which of them divide over tp
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from costmodels.workload.ends import padded_vocab
 from costmodels.workload.model import (
@@ -20,6 +21,9 @@ from costmodels.workload.model import (
     ShortConvolution,
     StateSpace,
 )
+
+_QKV: Final = 3  # projections that read the input of attention
+_GATE_UP: Final = 2  # of a gated feed-forward part
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +57,7 @@ class ContextWidths:
     ring: bool = True
 
 
-def tensor_widths(kind: LayerKind, hidden: int) -> TensorWidths:
+def tensor_widths(kind: LayerKind, hidden: int, *, apart: bool = False) -> TensorWidths:
     """Tensor-parallel exchanges of one layer, without those of routed experts.
 
     Parameters
@@ -62,6 +66,8 @@ def tensor_widths(kind: LayerKind, hidden: int) -> TensorWidths:
         The layer.
     hidden : int
         Width of the model.
+    apart : bool
+        Projections of queries, keys and values, and gate and up projections, gather their common input each for itself.
 
     Returns
     -------
@@ -77,7 +83,8 @@ def tensor_widths(kind: LayerKind, hidden: int) -> TensorWidths:
     whole = TensorWidths(gathers=(hidden,), reductions=(hidden,))
     mixer = TensorWidths()
     if isinstance(kind.mixer, Attention):
-        mixer = TensorWidths(gathers=_attention_inputs(kind.mixer, hidden), reductions=(hidden,))
+        inputs = _attention_inputs(kind.mixer, hidden)
+        mixer = TensorWidths(gathers=inputs * (_QKV if apart and inputs == (hidden,) else 1), reductions=(hidden,))
     elif isinstance(kind.mixer, SelectiveScan):
         selected = kind.mixer.rank + 2 * kind.mixer.state  # sums over rows of all channels, for every rank
         mixer = TensorWidths(gathers=(hidden, selected), reductions=(selected, hidden))
@@ -89,7 +96,7 @@ def tensor_widths(kind: LayerKind, hidden: int) -> TensorWidths:
     if isinstance(kind.ffn, MoeFfn):
         ffn = whole if kind.ffn.shared_hidden else ffn
     elif kind.ffn is not None:
-        ffn = whole
+        ffn = TensorWidths(gathers=(hidden,) * (_GATE_UP if apart and kind.ffn.gated else 1), reductions=(hidden,))
     if kind.parallel and mixer.gathers and ffn.gathers:
         return TensorWidths(gathers=mixer.gathers, reductions=(hidden,))
     return mixer + ffn

@@ -51,6 +51,8 @@ class LayerMemory:
         What only the optimizer's step needs, when no activations are held.
     passing : ndarray
         Gradients of one micro-batch that stand until its backward pass is done; the token table's are in ``working``.
+    unreduced : ndarray
+        What whole gradients that wait for the last micro-batch take beyond ``gradients``, until the optimizer steps.
     late : ndarray
         Whole inputs of reduce-scatters over tp, per micro-batch: free for reuse only once the device has sent them.
     """
@@ -66,12 +68,13 @@ class LayerMemory:
     copies: Floats
     step: Floats
     passing: Floats
+    unreduced: Floats
     late: Floats
 
     @property
     def states(self) -> Floats:
-        """Weights, gradients and optimizer states on the device [B]."""
-        return self.weights + self.gradients + self.optimizer
+        """Weights, gradients and optimizer states on the device, with whole gradients that wait [B]."""
+        return self.weights + self.gradients + self.optimizer + self.unreduced
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -201,6 +204,7 @@ def _with_states(
         copies=states.copies,
         step=states.step,
         passing=states.passing,
+        unreduced=states.unreduced,
         late=np.zeros_like(kept),
     )
 
@@ -386,7 +390,7 @@ def _loss_working(scope: Scope, shares: TokenShares) -> Floats:
         return np.zeros_like(shares.tokens)
     width = scope.job.precision.activation_bytes
     logits = np.maximum(0.0, _loss_bytes_at_peak(scope) - _loss_kept_per_logit(scope)) * _logits_at_once(scope, shares)
-    if not software.parallel_loss:
+    if not (software.parallel_loss or software.loss_bytes_per_logit):  # else the bytes are those of the whole loss
         columns = _loss_columns(scope)
         logits = logits + np.where(shares.tp > 1, constants.gathered_logit_bytes * columns, 0.0) * shares.tokens
     gathered = np.where(shares.sequence > 1, model.hidden * width, 0.0)

@@ -39,6 +39,9 @@ class StageSums:
         What comes and goes around the logits [B]; 0 on stages without the head.
     passing : ndarray
         Gradients of one micro-batch, whole, that are added to the sum when its backward pass is done [B].
+    unreduced : ndarray or None
+        What whole gradients that wait for the last micro-batch take beyond ``gradients`` until the optimizer steps
+        [B]; None where the software reduces with every micro-batch.
     late : ndarray
         Freed, but not reusable until the device has run what the host queued [B].
     embedding_gradient : ndarray
@@ -60,6 +63,7 @@ class StageSums:
     step: Floats
     loss: Floats
     passing: Floats
+    unreduced: Floats | None
     late: Floats
     embedding_gradient: Floats
     buffers: Floats
@@ -71,7 +75,7 @@ def components(sums: StageSums, usable_bytes: float, constants: MemoryConstants)
 
     The peak is the largest of four moments: the loss (logits), the backward of the widest layer, the end of the
     backward (a micro-batch's activations are gone but the embedding's dense gradient is there), and the optimizer's
-    step (no activations).
+    step (no activations, and no gradients that wait to be reduced).
 
     Parameters
     ----------
@@ -87,24 +91,28 @@ def components(sums: StageSums, usable_bytes: float, constants: MemoryConstants)
     mapping of str to ndarray
         Bytes in the shape of ``sums``: ``weights``, ``gradients``, ``optimizer``; ``activations`` of the micro-batches
         in flight; ``working`` (gradients of activations, tensors computed again), ``gathered`` (ZeRO-3), ``logits`` and
-        ``step`` (the optimizer's), those that belong to the moment of the peak, others 0; ``buffers``,
-        ``communicators``, ``context``, ``reserve``.
+        ``step`` (the optimizer's), those that belong to the moment of the peak, others 0; ``unreduced`` where the
+        software lets gradients wait; ``buffers``, ``communicators``, ``context``, ``reserve``.
     """
     nothing = np.zeros_like(sums.weights)
     ending = sums.activations - sums.one_microbatch
-    # (activations, working, gathered, logits, step) of each moment
+    waiting = nothing if sums.unreduced is None else sums.unreduced
+    # (activations, working, gathered, logits, step, unreduced) of each moment
     choices = (
-        (sums.activations, sums.working, sums.gathered, nothing, nothing),
-        (sums.activations, nothing, nothing, sums.loss, nothing),
-        (ending, sums.embedding_gradient + sums.passing, nothing, nothing, nothing),
-        (nothing, nothing, nothing, nothing, sums.step),
+        (sums.activations, sums.working, sums.gathered, nothing, nothing, waiting),
+        (sums.activations, nothing, nothing, sums.loss, nothing, waiting),
+        (ending, sums.embedding_gradient + sums.passing, nothing, nothing, nothing, waiting),
+        (nothing, nothing, nothing, nothing, sums.step, nothing),
     )
     at = np.argmax([sum(choice, nothing) for choice in choices], axis=0)
-    activations, working, gathered, logits, step = (np.choose(at, parts) for parts in zip(*choices, strict=True))
+    activations, working, gathered, logits, step, unreduced = (
+        np.choose(at, parts) for parts in zip(*choices, strict=True)
+    )
     named = {
         "weights": sums.weights,
         "gradients": sums.gradients,
         "optimizer": sums.optimizer,
+        **({} if sums.unreduced is None else {"unreduced": unreduced}),
         "activations": activations,
         "working": working,
         "gathered": gathered,
@@ -157,7 +165,7 @@ def moments(named: Mapping[str, Floats], job: TrainingJob, usable_bytes: float) 
         share = job.precision.master_bytes / max(1.0, job.precision.master_bytes + job.optimizer_bytes)
     states = named["context"] + named["communicators"] + named["weights"] + named["gradients"]
     running = named["activations"] + named["logits"] + named["buffers"]
-    backward = named["working"] + named["gathered"] + named["reserve"]
+    backward = named["working"] + named["gathered"] + named["reserve"] + named.get("unreduced", 0.0)
     created = states + share * named["optimizer"]
     whole = states + named["optimizer"]
     stepping = named["buffers"] + named["step"]

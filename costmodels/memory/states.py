@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.job import TrainingJob
-from costmodels.table import Floats, StrategyTable
+from costmodels.table import Bools, Floats, StrategyTable
 from costmodels.workload.op import Op, Split
 
 EXPERT_SPLITS = frozenset({Split.EXPERT_COLUMN, Split.EXPERT_ROW, Split.EXPERT_TENSOR, Split.EXPERT_TOKENS})
@@ -29,7 +29,8 @@ class StateBytes:
 
     ``host`` is what the host holds for the rank, ``copies`` what exchanges hold beside the states (a whole copy of the
     weights as they are gathered), ``step`` what only the optimizer's step needs, ``passing`` the gradients of one
-    micro-batch until they are added to the sum.
+    micro-batch until they are added to the sum, ``unreduced`` what whole gradients that wait for the last micro-batch
+    take beyond ``gradients``.
     """
 
     weights: Floats
@@ -39,6 +40,7 @@ class StateBytes:
     copies: Floats
     step: Floats
     passing: Floats
+    unreduced: Floats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +104,35 @@ def largest_parameters(ops: Sequence[Op], table: StrategyTable) -> Floats:
         held = local_parameters([op], table)
         largest = np.maximum(largest, held.dense + held.expert)
     return largest
+
+
+def reduced_bytes(job: TrainingJob) -> float:
+    """Bytes per parameter in a gradient reduction; software that accumulates in fewer bytes reduces in fewer."""
+    if job.software.reduce_bytes:
+        return job.software.reduce_bytes
+    own = job.software.gradient_bytes
+    return min(own, job.precision.reduce_bytes) if own else job.precision.reduce_bytes
+
+
+def reduced_once(job: TrainingJob, table: StrategyTable) -> Bools:
+    """Where gradients of several micro-batches wait whole for the last one, which reduces their sum; shape (S,).
+
+    References
+    ----------
+    PyTorch FSDP's ``no_sync`` (torch/distributed/fsdp/_runtime_utils.py, ``_post_backward_hook``) and FSDP2's
+    ``set_requires_gradient_sync(False)`` (_fully_shard/_fsdp_param_group.py, ``post_backward``): weights are gathered
+    and freed with every micro-batch all the same, gradients are left whole. FSDP2 holds them in the width in which it
+    reduces (_fsdp_param.py, ``to_accumulated_grad_if_needed``), FSDP1 in that of the gathered weights.
+    """
+    several = job.global_batch > table.dp * table.micro_batch
+    return np.asarray(several & (not job.software.sync_each_batch))
+
+
+def _unreduced_bytes(whole: Floats, held: Floats, job: TrainingJob, table: StrategyTable) -> Floats:
+    """What whole gradients take beyond those that are held, shape (S,); a rank alone is a shard of one as well."""
+    sharded = (table.zero >= 2) | (table.dp * table.cp == 1)
+    waiting = reduced_bytes(job) * job.trained_share * whole
+    return np.where(reduced_once(job, table) & sharded, np.maximum(waiting - held, 0.0), 0.0)
 
 
 def _step_bytes(job: TrainingJob) -> float:
@@ -169,8 +200,7 @@ def state_bytes(parameters: LocalParameters, job: TrainingJob, table: StrategyTa
     section 5; Megatron-core's distributed optimizer shards expert states over expert data parallelism.
     """
     per = parameter_bytes(job)
-    dense_group = table.zero_group
-    expert_group = table.expert_zero_group
+    dense_group, expert_group = table.zero_group, table.expert_zero_group
 
     def held(stage: int) -> Floats:
         sharded = table.zero >= stage
@@ -202,4 +232,5 @@ def state_bytes(parameters: LocalParameters, job: TrainingJob, table: StrategyTa
         copies=gathered * whole,
         step=_step_bytes(job) * trained * held(1),
         passing=software.passing_gradient_bytes * trained * whole,
+        unreduced=_unreduced_bytes(whole, np.asarray(gradients), job, table),
     )

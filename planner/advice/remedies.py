@@ -125,7 +125,11 @@ def remedies(
     """
     better = [] if there is None else _placed_anew(request, layout, cost, constants)
     stays = there if better else None
-    found = [*better, *_offloaded(request, layout, cost, constants, stays)]
+    found = [
+        *better,
+        *_offloaded(request, layout, cost, constants, stays),
+        *_reduced_each(request, layout, cost, constants, stays),
+    ]
     for neighbour in neighbours(request, layout, cost):
         try:
             price = estimate(request, neighbour.layout, constants, stays).cost
@@ -205,6 +209,25 @@ def _offloaded(
             lost_s=price.step.total_s - cost.step.total_s,
             saved_bytes=cost.heaviest.total_bytes - price.heaviest.total_bytes,
             host_bytes_per_node=host_bytes_per_node(request, layout, price),
+        )
+    ]
+
+
+def _reduced_each(
+    request: PlanRequest, layout: Layout, cost: LayoutCost, constants: Constants | None, there: Placement | None
+) -> list[Remedy]:
+    """The same layout with gradients that are reduced with every micro-batch, where whole ones wait for the last."""
+    if not dict(cost.heaviest.components).get("unreduced", 0.0):
+        return []
+    software = replace(request.job.software, sync_each_batch=True)
+    price = estimate(replace(request, job=replace(request.job, software=software)), layout, constants, there).cost
+    return [
+        Remedy(
+            change="gradients reduced with every micro-batch (sync_each_batch)",
+            layout=layout,
+            cost=price,
+            lost_s=price.step.total_s - cost.step.total_s,
+            saved_bytes=cost.heaviest.total_bytes - price.heaviest.total_bytes,
         )
     ]
 

@@ -49,6 +49,7 @@ _SIZE: Final = "parallelism_config_{}_size"
 _AXES: Final = ("dp_replicate", "dp_shard", "tp", "cp", "sp")
 _AUTO: Final = MappingProxyType(dict.fromkeys(("train_batch_size", "train_micro_batch_size_per_gpu"), "auto"))
 _STEPS: Final = "gradient_accumulation_steps"
+_SYNC: Final = "--accelerator-config.gradient-accumulation-kwargs.sync-each-batch"
 _BESIDE_FILE: Final = (
     *(_STEPS, "gradient_clipping", "zero_stage", "offload_optimizer_device", "offload_param_device"),
     *("offload_param_nvme_path", "offload_optimizer_nvme_path", "zero3_save_16bit_model"),
@@ -73,6 +74,8 @@ class Accelerated:
         Options of the trainer that say what the settings say.
     shard_group : int
         Ranks that states are sharded over; 0: all replicas.
+    sync_each_batch : bool
+        Gradients that FSDP shards are reduced with every micro-batch, not their sum with the last.
     in_host : bool
         FSDP's parameters, with gradients and optimizer, lie in host memory.
     faults : tuple of Fault
@@ -89,6 +92,7 @@ class Accelerated:
     words: tuple[str, ...] = ()
     shard_group: int = 0
     in_host: bool = False
+    sync_each_batch: bool = False
     faults: tuple[Fault, ...] = ()
     ignored: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -263,6 +267,7 @@ def _fsdp(settings: Mapping[str, Any], text: LaunchText, world: int) -> Accelera
         words=(_RECOMPUTE,) if checkpointing else (),
         shard_group=group if stage else 0,
         in_host=_on(section, "fsdp_offload_params"),
+        sync_each_batch=switched_on(told_options(text.arguments), _SYNC),
         faults=tuple(faults),
         notes=tuple(_fsdp_notes(section)),
     )

@@ -1,5 +1,6 @@
 """The answer on a launch by accelerate: whose rules judge it, what it is priced as, and which keys nobody reads."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -65,6 +66,8 @@ def by_accelerate(judged: JudgedLaunch, plugin: Accelerated) -> JudgedLaunch:
     judged = replace(judged, unknown=(*judged.unknown, *names), notes=(*judged.notes, *plugin.notes, *ignored))
     if plugin.engine is Engine.DEEPSPEED:
         return replace(judged, title=f"{judged.title} by accelerate", sayable=TRAINER)
+    sync = plugin.sync_each_batch
+    waiting = () if sync else tuple(_waiting(judged))
     return replace(
         judged,
         title=plugin.title,
@@ -73,4 +76,17 @@ def by_accelerate(judged: JudgedLaunch, plugin: Accelerated) -> JudgedLaunch:
         sayable=replace(TRAINER, shards=plugin.version > 1, zero=_STAGES),
         state_offload=plugin.in_host,
         gradient_bytes=0.0,
+        sync_each_batch=sync,
+        notes=(*judged.notes, *waiting),
     )
+
+
+def _waiting(judged: JudgedLaunch) -> Iterator[str]:
+    """Say that gradients wait whole for the last micro-batch, where there are several and FSDP shards them."""
+    layout = judged.layout
+    if layout is not None and layout.num_microbatches > 1 and layout.first.zero >= _STAGES[1]:
+        yield (
+            f"gradients stay whole on every GPU until the last of {layout.num_microbatches} micro-batches reduces them "
+            "(no_sync); accelerator_config with gradient_accumulation_kwargs: {sync_each_batch: true} shards them with "
+            "each"
+        )

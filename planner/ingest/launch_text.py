@@ -35,7 +35,8 @@ MOST_FOLDERS: Final = 4
 """Folders above a launch from which the files that it names may be told: it is started at the top of a checkout."""
 _DEEPSPEED_CONFIG: Final = ("--deepspeed_config", "--deepspeed-config")
 _TRAINERS_CONFIG: Final = ("--deepspeed",)
-_FSDP_CONFIG: Final = ("--fsdp_config", "--fsdp-config")
+_NAMED_SECTIONS: Final = (("--fsdp_config", "--fsdp-config"), ("--accelerator_config", "--accelerator-config"))
+"""Options of Hugging Face's Trainer that hold settings, or name a JSON file of them."""
 _YAML: Final = (".yaml", ".yml")
 _PER_NODE: Final = ("--nproc_per_node", "--nproc-per-node", "--num_gpus", "--num-gpus")
 _NODES: Final = ("--nnodes", "--num_nodes", "--num-nodes", "-N")
@@ -184,7 +185,7 @@ def _shell(text: str, path: Path) -> LaunchText:
     launcher = launcher_words(command.words, found.arguments)
     accelerate = settings_of(_launcher_file(launcher, path), launcher) if launcher else None
     arguments, settings = _with_settings(found.arguments, path, any_trainer=accelerate is not None)
-    arguments = _with_fsdp_file(arguments, path)
+    arguments = _with_named_sections(arguments, path)
     arguments = _with_layers(arguments, path)
     full = replace(command, words=(*command.words, *arguments))
     unresolved = [name for name in command.unresolved if any(name in word for word in command.words)]
@@ -286,16 +287,28 @@ def _settings(overrides: tuple[str, ...], path: Path) -> LaunchText:
     """A YAML file: overrides, or settings of a trainer on DeepSpeed with the configuration that they name."""
     if not is_settings(overrides):
         return LaunchText(arguments=overrides)
-    words = _with_fsdp_file(as_options(overrides), path)
+    words = _with_named_sections(as_options(overrides), path)
     return LaunchText(arguments=words, config=_json_beside(_option(words, _TRAINERS_CONFIG), path))
 
 
-def _with_fsdp_file(words: tuple[str, ...], path: Path) -> tuple[str, ...]:
-    """Options of a trainer with what the JSON file says that its settings of FSDP are in."""
-    text = _json_beside(_option(words, _FSDP_CONFIG), path)
-    content = load_yaml(text, _option(words, _FSDP_CONFIG)) if text else {}
-    settings = content.items() if isinstance(content, dict) else ()
-    return (*words, *(f"{_FSDP_CONFIG[0]}.{name}={plain_value(value)}" for name, value in settings))
+def _with_named_sections(words: tuple[str, ...], path: Path) -> tuple[str, ...]:
+    """Options of a trainer with the settings that one option holds as JSON, or that are in the file that it names."""
+    found = list(words)
+    for names in _NAMED_SECTIONS:
+        told = _option(words, names)
+        text = told if _JSON.match(told) else _json_beside(told, path)
+        content = load_yaml(text, told) if text else {}
+        found += _as_words(names[0], content) if isinstance(content, dict) else []
+    return tuple(found)
+
+
+def _as_words(name: str, settings: Mapping[Any, Any]) -> list[str]:
+    """Settings of a section, and of those in it, as options behind its name."""
+    found = []
+    for key, value in settings.items():
+        inner = f"{name}.{key}"
+        found += _as_words(inner, value) if isinstance(value, dict) else [f"{inner}={plain_value(value)}"]
+    return found
 
 
 def _by_accelerate(content: Any, path: Path) -> LaunchText:

@@ -23,6 +23,7 @@ from planner.ingest.trainers import named_config
 
 _FSDP: Final = "--fsdp"
 _SECTION: Final = "--fsdp-config."
+_ACCELERATOR: Final = "--accelerator-config"
 _STRATEGIES: Final = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard_zero2", "hybrid_shard")
 _NEWEST: Final = "2"
 _NONE: Final = ("", "none", "null", "false", "[]")
@@ -105,9 +106,8 @@ def not_read(words: Sequence[str]) -> tuple[str, ...]:
 
 def _reads(name: str) -> bool:
     sizes = (option for options in _SIZES.values() for option in options)
-    return name in (_FSDP, "--fsdp-version", "--fsdp-config", "--optim", "--optimizer", *sizes) or name.startswith(
-        _SECTION
-    )
+    whole_names = (_FSDP, "--fsdp-version", "--fsdp-config", "--optim", "--optimizer", _ACCELERATOR, *sizes)
+    return name in whole_names or name.startswith((_SECTION, f"{_ACCELERATOR}."))
 
 
 def tied_over_tensors(arguments: Sequence[str], *, tied: bool) -> tuple[Fault, ...]:

@@ -258,6 +258,9 @@ def job_of_launch(judged: JudgedLaunch, proposal: Proposal) -> TrainingJob:
         gradient_bytes=judged.gradient_bytes or base.gradient_bytes,
         optimizer_offload=judged.optimizer_offload or base.optimizer_offload,
         state_offload=judged.state_offload or base.state_offload,
+        sync_each_batch=judged.sync_each_batch or base.sync_each_batch,
+        # gradients are reduced in no less than products are computed in (accelerate: reduce_dtype is param_dtype)
+        reduce_bytes=base.reduce_bytes and max(base.reduce_bytes, min(job.precision.activation_bytes, 4.0)),
     )
     recipe = with_wide_weights(job.precision) if judged.wide_weights else job.precision
     job = replace(job, software=tools, optimizer_bytes=judged.optimizer_bytes, precision=recipe)

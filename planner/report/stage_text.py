@@ -19,7 +19,7 @@ from planner.rules.layout_string import layout_string
 
 _COLUMNS: Final = (
     ("weights", ("weights",)),
-    ("gradients", ("gradients",)),
+    ("gradients", ("gradients", "unreduced")),
     ("optimizer", ("optimizer",)),
     ("activations", ("activations", "working", "gathered", "step")),
     ("logits", ("logits",)),
