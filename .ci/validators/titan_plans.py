@@ -92,8 +92,8 @@ def random_layout(rng: random.Random, spec: ModelSpec, batch: int) -> Layout:
     )
 
 
-def legal_export(rng: random.Random, name: str) -> tuple[ModelSpec, Layout, Export]:
-    """Draw a plan that rules and exporter allow."""
+def legal_export(rng: random.Random, name: str, most: int = MOST_GPUS) -> tuple[ModelSpec, Layout, Export]:
+    """Draw a plan of at most so many GPUs that rules and exporter allow."""
     spec = model(name)
     for _ in range(ATTEMPTS):
         job = TrainingJob(
@@ -106,7 +106,7 @@ def legal_export(rng: random.Random, name: str) -> tuple[ModelSpec, Layout, Expo
             ),
         )
         layout = random_layout(rng, spec, job.global_batch)
-        if layout.gpus > MOST_GPUS or check_layout(layout, spec, job, framework=Framework.TORCHTITAN):
+        if layout.gpus > most or check_layout(layout, spec, job, framework=Framework.TORCHTITAN):
             continue
         site = Site(hosts=tuple(f"host{index}" for index in range(layout.gpus)), gpus_per_node=1)
         try:
@@ -210,6 +210,7 @@ def main() -> int:
         failures += 1
         print(f"options differ: {known} and {real_fields}")
     plans = [legal_export(rng, MODELS[index % len(MODELS)]) for index in range(options.plans)]
+    plans += [legal_export(rng, MODELS[0], most=1), legal_export(rng, MODELS[-1], most=1)]  # one GPU too
     ranks = [rng.randrange(layout.gpus) for _, layout, _ in plans]
     cases = [
         {"name": spec.name, "world_size": layout.gpus, "rank": rank, "args": list(export.arguments)}
