@@ -113,7 +113,7 @@ def random_request(seed: int) -> PlanRequest:
 OF_TORCHTITAN = (Schedule.GPIPE, Schedule.LOOPED_BFS, Schedule.INTERLEAVED_ZB, Schedule.ZBV, Schedule.DUALPIPEV)
 
 
-@pytest.mark.parametrize("seed", range(2, 14))
+@pytest.mark.parametrize("seed", [*range(2, 14), 2149])  # the last fits as 1,3,1 alone
 def test_the_best_of_random_requests_is_the_best_there_is(seed):
     request = random_request(seed)
     best_s, _ = least_of(request)

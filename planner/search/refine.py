@@ -1,9 +1,11 @@
 """The best of a grid: its best variants with the splits that the partitioner finds for them."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 from costmodels.layout import Layout, Strategy
+from costmodels.positions import contents_of
 from costmodels.price import price_layout
 from costmodels.pricing import Pricing
 from costmodels.results import LayoutCost, Verdict
@@ -17,6 +19,7 @@ from planner.search.tally import Candidate, Key, Tally
 from planner.search.uneven import uneven_layouts
 
 VARIANTS: Final = 3  # virtual degrees of a grid whose splits are refined
+SPLIT_TO_FIT: Final = 100  # candidates whose splits are looked at where nothing fits as it is split
 _SAME: Final = 1.0 - 1e-9  # a layout that is faster by less is no faster
 
 Priced = tuple[Layout, LayoutCost]
@@ -74,6 +77,30 @@ def best_of_grid(request: PlanRequest, pricing: Pricing, tally: Tally, key: Key,
     if late(end_s):
         tally.cut[SPLITS_CUT] += 1
     return best
+
+
+def offer_other_splits(request: PlanRequest, pricing: Pricing, tally: Tally, end_s: float) -> None:
+    """Offer what fits with its layers split in another way, where nothing fits evenly or balanced by time.
+
+    The fastest candidates come first, until as many grids as are wanted fit; at most :data:`SPLIT_TO_FIT` are looked
+    at, and none after ``end_s`` of ``time.monotonic``.
+    """
+    tight = sorted((one for held in tally.tight.values() for one in held), key=lambda candidate: candidate.order)
+    kinds = len(request.model.kinds())
+    for candidate in tight[:SPLIT_TO_FIT]:
+        if late(end_s) or len(tally.best) >= tally.wanted:
+            break
+        for layout, cost in _splits(request, pricing, layout_of(candidate), end_s):
+            if cost.heaviest.verdict is tally.accepted:
+                counts = contents_of(layout, request.model)[0].counts[0, :, :, :kinds].sum(axis=(1, 2))
+                found = replace(
+                    candidate,
+                    total_s=cost.step.total_s,
+                    layers=tuple(int(count) for count in counts),
+                    memory_bytes=cost.heaviest.total_bytes,
+                    verdict=tally.accepted,
+                )
+                tally.offer(found)
 
 
 def with_best_split(request: PlanRequest, pricing: Pricing, layout: Layout, end_s: float) -> Priced:

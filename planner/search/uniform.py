@@ -27,6 +27,7 @@ from planner.request import PlanRequest
 from planner.rules import request_mask
 from planner.search.frontier import Frontier
 from planner.search.priced_block import PricedBlock
+from planner.search.refine import offer_other_splits
 from planner.search.smallest import excess_bytes
 from planner.search.spans import late
 from planner.search.tally import Tally
@@ -91,6 +92,8 @@ class UniformSearch:
         """
         for verdict in accepted:
             self._search(verdict)
+            if not self.tally.best:
+                offer_other_splits(self.request, self.pricing, self.tally, self.deadline)
             if self.tally.best:
                 break
         return self.tally
