@@ -35,6 +35,7 @@ from planner.placement.order import places_in_order
 from planner.placement.slow_devices import SlowDevice, slow_devices, without_slow_nodes
 from planner.plan_report import PlanReport, RankedLayout, RankPlace, SearchProof
 from planner.request import Framework, Objective, PlanRequest
+from planner.sayable import EVERYTHING
 from planner.search.every_island import Look, distinct, search_island, search_islands, shown
 from planner.search.larger_chunks import with_larger_chunks
 from planner.search.merge import Answer, is_safe, limit_s, merged
@@ -293,7 +294,7 @@ def _unconstrained_s(
     best = ranked[0]
     if best.layout.stages[0].gpus > MOST_STAGE_GPUS or not request.model.hidden:
         return 0.0
-    free = replace(request, framework=Framework.NONE)
+    free = replace(request, framework=Framework.NONE, sayable=EVERYTHING)
     limit = min(deadline, time.monotonic() + UNCONSTRAINED_LIMIT_S)
     plans = mixed_plans(free, pricings[0], [shape_of(best)], limit)
     if not plans:

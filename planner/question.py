@@ -30,6 +30,7 @@ from planner.nearest import choice
 from planner.offloads import recompute_under, said_offload, with_offload
 from planner.profile import read_profile
 from planner.request import Framework, Launcher, Objective, PlanRequest, Variant, parse_fixed
+from planner.sayable import trainer_named
 from planner.variants import SCHEDULE, combinations, recompute_with, schedule_named
 
 MOST_SEQUENCES: Final = 1_000_000_000
@@ -81,6 +82,8 @@ class Question:
         What the run has unlike its framework of today: a preset, or switches such as ``compiled=off``.
     tries : tuple of str
         Ways to run it that are searched one by one, such as ``schedule=1f1b,zbv``.
+    trainer : str
+        Key of the trainer that runs it, of :data:`planner.sayable.TRAINERS`; empty: the framework itself.
     """
 
     model: str
@@ -105,6 +108,7 @@ class Question:
     telemetry: tuple[str, ...] = ()
     software: tuple[str, ...] = ()
     tries: tuple[str, ...] = ()
+    trainer: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,6 +228,8 @@ def request_for(question: Question, model: ModelSpec, machine: Cluster, job: Tra
     pinned = list(question.fixed)
     if tools.state_offload and not any(pin.startswith("zero=") for pin in pinned):
         pinned.append("zero=3")  # whole weights lie nowhere else
+    sayable = trainer_named(question.trainer)
+    sayable.refuse(dict(parse_fixed(pinned)), question.recompute)
     return PlanRequest(
         model=model,
         cluster=machine,
@@ -238,6 +244,7 @@ def request_for(question: Question, model: ModelSpec, machine: Cluster, job: Tra
         launcher=choice(Launcher, question.launcher, "launcher"),
         profile=profile,
         variants=variants,
+        sayable=sayable,
         words=words_of(question),
     )
 
@@ -359,6 +366,7 @@ def question_of(request: PlanRequest) -> Question:
         telemetry=tuple(path for name, path in request.words if name == "telemetry"),
         software=stated,
         tries=tuple(told for name, told in request.words if name == "try"),
+        trainer=request.sayable.key,
     )
 
 
@@ -425,6 +433,7 @@ def question_from(values: Mapping[str, object], where: str) -> Question:
         telemetry=read.texts("telemetry"),
         software=read.texts("software"),
         tries=read.texts("tries"),
+        trainer=read.text("trainer", default=""),
     )
 
 

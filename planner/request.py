@@ -12,6 +12,7 @@ from hardware.cluster import Cluster
 from hardware.errors import InputError
 from planner.choices import Framework, Launcher, Objective
 from planner.profile import MachineProfile
+from planner.sayable import EVERYTHING, Sayable
 from planner.variants import chose
 
 __all__ = [
@@ -82,6 +83,8 @@ class PlanRequest:
         pipeline.
     variants : tuple of Variant
         Ways to run the job that are tried one by one; empty: as the other fields say.
+    sayable : Sayable
+        What its launcher can be told, where that is less than the framework's rules allow.
     """
 
     model: ModelSpec
@@ -98,11 +101,17 @@ class PlanRequest:
     profile: MachineProfile | None = None
     schedule: Schedule | None = None
     variants: tuple[Variant, ...] = ()
+    sayable: Sayable = EVERYTHING
     words: tuple[tuple[str, str], ...] = field(default=(), compare=False)  # what the user typed, for the report
 
     def fixed_degree(self, name: str) -> int | None:
         """Return the pinned value of a degree, or None when it is free."""
         return dict(self.fixed).get(name)
+
+    @property
+    def program(self) -> str:
+        """Who is planned for, in words: the framework, or the trainer that runs it."""
+        return self.sayable.program or self.framework.value
 
     @property
     def always_piped(self) -> bool:

@@ -16,7 +16,19 @@ OTHER_FILES = tuple(sorted([*(ROOT / "benchmarks").rglob("*.py"), *(ROOT / "exam
 
 # Inside planner, from the nouns up to the doors: each row may import itself and the rows above it in this table.
 LAYERS = (
-    ("traits", "profile", "nearest", "choices", "losses", "offloads", "adapters", "variants", "request", "plan_report"),
+    (
+        "traits",
+        "profile",
+        "nearest",
+        "choices",
+        "losses",
+        "offloads",
+        "adapters",
+        "variants",
+        "sayable",
+        "request",
+        "plan_report",
+    ),
     ("intra_op", "inter_op"),
     ("layouts",),
     ("rules",),

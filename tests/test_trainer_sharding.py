@@ -8,10 +8,10 @@ import pytest
 
 from costmodels.layout import Strategy
 from planner.ingest.judged import JudgedLaunch
-from planner.ingest.sayable import EVERYTHING, TRAINER
 from planner.launches.check import check_launch, faster_layouts, read_launch
 from planner.layouts.build import uniform_layout
 from planner.question import LaunchQuestion
+from planner.sayable import EVERYTHING, FSDP_1, FSDP_GRID
 
 ALPACA = "torchrun --nproc_per_node=4 train.py --model_name_or_path huggyllama/llama-7b --bf16 True "
 ALPACA += "--per_device_train_batch_size 4 --gradient_accumulation_steps 8 --model_max_length 512 "
@@ -113,7 +113,7 @@ def test_what_is_faster_near_a_launch_is_what_its_launcher_can_be_told(tmp_path:
         assert kept in ({"none"}, {"full"})
     assert report.request is not None
     assert report.ranked is not None
-    others = faster_layouts(report.request, report.ranked, EVERYTHING)
+    others = faster_layouts(replace(report.request, sayable=EVERYTHING), report.ranked)
     assert any(one.ranked.layout.pp > 1 for one in others)  # which is named where a launcher can be told all
 
 
@@ -124,5 +124,5 @@ def test_what_is_faster_near_a_launch_is_what_its_launcher_can_be_told(tmp_path:
 def test_grids_are_told_to_the_second_version_of_fsdp(changed: dict[str, int], fsdp_1: bool, fsdp_2: bool):
     strategy = Strategy(**{"dp": 4, "zero": 3, **changed})
     layout = uniform_layout(strategy, ((8,),), micro_batch=1, num_microbatches=1)
-    told = [replace(TRAINER, shards=version > 1, zero=(0, 2, 3)).says(layout) for version in (1, 2)]
+    told = [FSDP_1.says(layout), FSDP_GRID.says(layout)]
     assert told == [fsdp_1, fsdp_2]

@@ -131,6 +131,8 @@ def remedies(
         *_reduced_each(request, layout, cost, constants, stays),
     ]
     for neighbour in neighbours(request, layout, cost):
+        if not request.sayable.says(neighbour.layout):
+            continue
         try:
             price = estimate(request, neighbour.layout, constants, stays).cost
         except InputError:  # a schedule that cannot run with these sizes is no remedy

@@ -68,6 +68,8 @@ class Accelerated:
         Who shards the model.
     version : int
         Of FSDP.
+    grid : bool
+        FSDP can be told degrees of a grid.
     config : mapping
         The same as a configuration of DeepSpeed.
     words : tuple of str
@@ -89,6 +91,7 @@ class Accelerated:
     engine: Engine
     config: Mapping[str, Any]
     version: int = 0
+    grid: bool = False
     words: tuple[str, ...] = ()
     shard_group: int = 0
     in_host: bool = False
@@ -263,6 +266,7 @@ def _fsdp(settings: Mapping[str, Any], text: LaunchText, world: int) -> Accelera
     return Accelerated(
         engine=Engine.FSDP,
         version=version,
+        grid=version == 2 and text.accelerate is not None and text.accelerate.grid,
         config=config,
         words=(_RECOMPUTE,) if checkpointing else (),
         shard_group=group if stage else 0,

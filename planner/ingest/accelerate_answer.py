@@ -9,15 +9,15 @@ from planner.ingest.accelerate import Accelerated, Engine
 from planner.ingest.accelerate_megatron import by_plugin
 from planner.ingest.judged import JudgedLaunch, LaunchInput
 from planner.ingest.plain_layout import StatedLayout
-from planner.ingest.sayable import TRAINER
 from planner.request import Framework
+from planner.sayable import FSDP, FSDP_1, FSDP_GRID, TRAINER
 
 _SOFTWARE: Final = "fsdp-modules"
 """Preset of PyTorch's own sharding and replicas of Hugging Face's modules, whose kernels the Trainer runs."""
 
 
-_STAGES: Final = (0, 2, 3)
-"""Stages of PyTorch's own sharding; grids beside it are FSDP 2's."""
+_SHARDED: Final = 2
+"""First stage of PyTorch's own sharding."""
 
 
 def refuse_unread(given: LaunchInput) -> None:
@@ -65,7 +65,8 @@ def by_accelerate(judged: JudgedLaunch, plugin: Accelerated) -> JudgedLaunch:
     names = tuple(name.partition(" ")[0] for name in plugin.ignored)
     judged = replace(judged, unknown=(*judged.unknown, *names), notes=(*judged.notes, *plugin.notes, *ignored))
     if plugin.engine is Engine.DEEPSPEED:
-        return replace(judged, title=f"{judged.title} by accelerate", sayable=TRAINER)
+        sayable = judged.sayable if judged.sayable.program else TRAINER
+        return replace(judged, title=f"{judged.title} by accelerate", sayable=sayable)
     sync = plugin.sync_each_batch
     waiting = () if sync else tuple(_waiting(judged))
     return replace(
@@ -73,7 +74,7 @@ def by_accelerate(judged: JudgedLaunch, plugin: Accelerated) -> JudgedLaunch:
         title=plugin.title,
         framework=Framework.TORCHTITAN,
         software=_SOFTWARE,
-        sayable=replace(TRAINER, shards=plugin.version > 1, zero=_STAGES),
+        sayable=FSDP_GRID if plugin.grid else FSDP_1 if plugin.version == 1 else FSDP,
         state_offload=plugin.in_host,
         gradient_bytes=0.0,
         sync_each_batch=sync,
@@ -84,7 +85,7 @@ def by_accelerate(judged: JudgedLaunch, plugin: Accelerated) -> JudgedLaunch:
 def _waiting(judged: JudgedLaunch) -> Iterator[str]:
     """Say that gradients wait whole for the last micro-batch, where there are several and FSDP shards them."""
     layout = judged.layout
-    if layout is not None and layout.num_microbatches > 1 and layout.first.zero >= _STAGES[1]:
+    if layout is not None and layout.num_microbatches > 1 and layout.first.zero >= _SHARDED:
         yield (
             f"gradients stay whole on every GPU until the last of {layout.num_microbatches} micro-batches reduces them "
             "(no_sync); accelerator_config with gradient_accumulation_kwargs: {sync_each_batch: true} shards them with "

@@ -41,10 +41,13 @@ class AccelerateSettings:
         Kind of distribution, as written.
     values : mapping
         By the keys of the configuration file.
+    grid : bool
+        Degrees of a grid can be stated beside them.
     """
 
     distribution: str
     values: Mapping[str, Any]
+    grid: bool = True
 
     @property
     def processes(self) -> int:

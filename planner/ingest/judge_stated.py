@@ -32,13 +32,11 @@ from planner.ingest.open_ends import DECIDING_IN_TITAN, refuse_gaps
 from planner.ingest.openrlhf import of_openrlhf, openrlhf_faults
 from planner.ingest.options import Fault, rest_stands
 from planner.ingest.plain_layout import StatedLayout, UnpricedError
-from planner.ingest.sayable import EVERYTHING, TRAINER
 from planner.ingest.shell_values import BLANK
 from planner.ingest.torchtitan_models import entry_of, model_of_config
 from planner.ingest.torchtitan_words import own_name
 from planner.ingest.trainer_sharding import not_read, tied_over_tensors, with_own_sharding
-from planner.ingest.trainer_words import told_options, trains
-from planner.ingest.trainers import model_named, named_config, optimizer_bytes, with_fills
+from planner.ingest.trainers import model_named, named_config, optimizer_bytes, told_to, with_fills
 from planner.request import Framework
 from planner.rules.proposal import ModelFacts, Proposal, facts_of
 from planner.rules.table import NEWEST, Found
@@ -132,7 +130,7 @@ def _with_plugin(given: LaunchInput, plugin: Accelerated | None) -> LaunchText:
 
 def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
     """Read and judge a launch of DeepSpeed, or one by accelerate; see :func:`planner.ingest.judge.judge_launch`."""
-    sayable = TRAINER if trains(given.text.program, told_options(given.text.arguments)) else EVERYTHING
+    sayable = told_to(given.text)
     trainers = openrlhf_faults(given.text.program, given.text.arguments)
     given = replace(given, text=with_own_sharding(of_openrlhf(given.text), given.world))
     plugin = accelerated(given.text, given.world)

@@ -11,12 +11,12 @@ from planner.choices import Loss
 from planner.ingest.adapters import Adapters
 from planner.ingest.launch_text import LaunchText
 from planner.ingest.options import Fault
-from planner.ingest.sayable import EVERYTHING, Sayable
 from planner.request import Framework
 from planner.rules.proposal import Proposal
 from planner.rules.split import Layers
 from planner.rules.table import Found
 from planner.rules.verdict import Violation
+from planner.sayable import EVERYTHING, Sayable
 
 ASSUMED_SEQ: Final = 4096
 """Tokens of a sequence of a launch that states none, unless its model has fewer positions."""

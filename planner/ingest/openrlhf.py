@@ -41,7 +41,7 @@ def of_openrlhf(text: LaunchText) -> LaunchText:
         Of any program.
     """
     told = told_options(text.arguments)
-    if text.config or not _starts(text.program, told):
+    if text.config or not starts_openrlhf(text.program, told):
         return text
     words = {
         "--model-name-or-path": _first(told, _MODEL),
@@ -70,13 +70,14 @@ def openrlhf_faults(program: str, arguments: Sequence[str]) -> tuple[Fault, ...]
     told = told_options(arguments)
     kind = _first(told, _DTYPE, "bf16")
     degree = _first(told, _TENSOR, "1")
-    if not _starts(program, told) or degree == "1" or kind == "bf16":
+    if not starts_openrlhf(program, told) or degree == "1" or kind == "bf16":
         return ()
     message = f"tensor parallelism {degree} with parameters of {kind}; allowed: bf16"
     return (Fault(rule="openrlhf-tp-bf16", argument=_TENSOR[0], message=message),)
 
 
-def _starts(program: str, told: Mapping[str, str]) -> bool:
+def starts_openrlhf(program: str, told: Mapping[str, str]) -> bool:
+    """Whether a launch is OpenRLHF's, by its program, or by options of :func:`told_options` where it names none."""
     return program.startswith(_PACKAGE) or (not program and any(set(signs) <= told.keys() for signs in _SIGNS))
 
 

@@ -26,6 +26,8 @@ _SECTION: Final = "--fsdp-config."
 _ACCELERATOR: Final = "--accelerator-config"
 _STRATEGIES: Final = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard_zero2", "hybrid_shard")
 _NEWEST: Final = "2"
+_AXOLOTL: Final = "--base-model"
+"""An option of the one trainer whose own options have degrees."""
 _NONE: Final = ("", "none", "null", "false", "[]")
 _SIZES: Final = MappingProxyType(
     {
@@ -56,7 +58,7 @@ def with_own_sharding(text: LaunchText, world: int) -> LaunchText:
     settings: dict[str, Any] = {"distributed_type": kind}
     if section is not None:
         settings |= {"fsdp_config": section, **_grid(told, world)}
-    return replace(text, accelerate=AccelerateSettings(distribution=kind, values=settings))
+    return replace(text, accelerate=AccelerateSettings(distribution=kind, values=settings, grid=_AXOLOTL in told))
 
 
 def _section(told: Mapping[str, str]) -> Mapping[str, str] | None:
@@ -122,7 +124,7 @@ def tied_over_tensors(arguments: Sequence[str], *, tied: bool) -> tuple[Fault, .
     """
     told = told_options(arguments)
     degree = whole(told.get("--tensor-parallel-size", "")) or 1
-    if not tied or degree < 2 or "--base-model" not in told:
+    if not tied or degree < 2 or _AXOLOTL not in told:
         return ()
     message = f"tensor_parallel_size {degree} with tied embeddings; allowed: tensor_parallel_size 1 for this model"
     return (Fault(rule="axolotl-tied-tp", argument="tensor_parallel_size", message=message),)

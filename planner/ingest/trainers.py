@@ -14,8 +14,10 @@ from costmodels.workload.model import ModelSpec
 from planner.ingest.adapters import unpriced_kind
 from planner.ingest.deepspeed_sections import key_table
 from planner.ingest.launch_text import LaunchText
+from planner.ingest.openrlhf import starts_openrlhf
 from planner.ingest.options import whole
 from planner.ingest.trainer_words import switched_on, told_options, trainer_table, trains
+from planner.sayable import EVERYTHING, LLAMAFACTORY, OPENRLHF, TRAINER, Sayable
 
 _MODELS: Final = ("--model-name-or-path", "--base-model", "--model", "--model-name")
 _AUTO: Final = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
@@ -31,6 +33,7 @@ Names of ``OptimizerNames`` in Hugging Face's ``training_args.py``: ``adamw_bnb_
 ``adamw_torch_8bit``, ``lion_8bit``; Axolotl's ``adamw_8bit`` is one of them.
 """
 _CUT_PLUGIN: Final = "CutCrossEntropyPlugin"
+_WITHOUT_CONTEXT: Final = "llamafactory"
 
 
 def with_fills(text: LaunchText, world: int) -> LaunchText:
@@ -65,6 +68,16 @@ def with_fills(text: LaunchText, world: int) -> LaunchText:
     notes += [note for note in trainer_remarks(text.arguments) if note not in text.notes]
     config = text.config or _own_config(facts, told)
     return replace(text, arguments=(*text.arguments, *words), config=config, notes=(*text.notes, *notes))
+
+
+def told_to(text: LaunchText) -> Sayable:
+    """What the trainer on DeepSpeed that a launch starts can be told; everything for a program that is none."""
+    told = told_options(text.arguments)
+    if starts_openrlhf(text.program, told):
+        return OPENRLHF
+    if not trains(text.program, told):
+        return EVERYTHING
+    return LLAMAFACTORY if _trainer(text, told) == _WITHOUT_CONTEXT else TRAINER
 
 
 def optimizer_bytes(words: Sequence[str]) -> float:

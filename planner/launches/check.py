@@ -23,7 +23,6 @@ from planner.ingest.judge import judge_launch, stated_world
 from planner.ingest.judged import JudgedLaunch, LaunchInput, no_layout_rule
 from planner.ingest.launch_text import LaunchText, read_launch_text
 from planner.ingest.other_frameworks import refuse_other_framework
-from planner.ingest.sayable import Sayable
 from planner.launches.near import near_launch
 from planner.layouts.build import uniform_layout
 from planner.losses import with_loss
@@ -109,7 +108,7 @@ def check_launch(question: LaunchQuestion) -> LaunchReport:
     priced = tuple(_priced(request, neighbour) for neighbour in near)
     ranked, why_not = _estimated(request, judged.layout)
     start = ranked if judged.legal else next((one.ranked for one in priced if one.ranked is not None), ranked)
-    faster = faster_layouts(request, start, judged.sayable) if start is not None else ()
+    faster = faster_layouts(request, start) if start is not None else ()
     return LaunchReport(judged=judged, near=priced, request=request, ranked=ranked, faster=faster, unpriced=why_not)
 
 
@@ -242,7 +241,11 @@ def request_of_launch(judged: JudgedLaunch, cluster: str) -> PlanRequest | None:
     if judged.model is None or judged.proposal is None:
         return None
     return PlanRequest(
-        model=judged.model, cluster=machine, job=job_of_launch(judged, judged.proposal), framework=judged.framework
+        model=judged.model,
+        cluster=machine,
+        job=job_of_launch(judged, judged.proposal),
+        framework=judged.framework,
+        sayable=judged.sayable,
     )
 
 
@@ -324,17 +327,15 @@ def _priced(request: PlanRequest, neighbour: Neighbour) -> PricedNeighbour:
     return PricedNeighbour(neighbour=neighbour, ranked=ranked)
 
 
-def faster_layouts(request: PlanRequest, start: RankedLayout, sayable: Sayable) -> tuple[FasterLayout, ...]:
+def faster_layouts(request: PlanRequest, start: RankedLayout) -> tuple[FasterLayout, ...]:
     """Faster layouts near one: the best single changes, and where the best change after the best change leads.
 
     Parameters
     ----------
     request : PlanRequest
-        Model, cluster, job.
+        Model, cluster, job, and what the launcher can be told: other layouts are passed over.
     start : RankedLayout
         Priced; where it does not fit, what fits counts as better.
-    sayable : Sayable
-        What the launcher can be told; other layouts are passed over.
 
     Returns
     -------
@@ -345,7 +346,7 @@ def faster_layouts(request: PlanRequest, start: RankedLayout, sayable: Sayable) 
     at = start
     changes: tuple[str, ...] = ()
     for step in range(MOST_STEPS):
-        better = _better(request, at, sayable)
+        better = _better(request, at)
         for remedy in better[: FASTEST if not step else 1]:
             ranked = RankedLayout(layout=remedy.layout, cost=remedy.cost, evidence=start.evidence)
             found.append(FasterLayout(changes=(*changes, remedy.change), ranked=ranked))
@@ -357,10 +358,9 @@ def faster_layouts(request: PlanRequest, start: RankedLayout, sayable: Sayable) 
     return tuple(found[:FASTEST])
 
 
-def _better(request: PlanRequest, at: RankedLayout, sayable: Sayable) -> tuple[Remedy, ...]:
+def _better(request: PlanRequest, at: RankedLayout) -> tuple[Remedy, ...]:
     priced = remedies(request, at.layout, at.cost)
     if at.cost.heaviest.verdict is not Verdict.OOM:
-        return tuple(remedy for remedy in priced.faster if sayable.says(remedy.layout))
-    saving = [remedy for remedy in priced.saving if sayable.says(remedy.layout)]
-    fitting = [remedy for remedy in saving if remedy.verdict is not Verdict.OOM]
+        return priced.faster
+    fitting = [remedy for remedy in priced.saving if remedy.verdict is not Verdict.OOM]
     return tuple(sorted(fitting, key=lambda remedy: (remedy.cost.step.total_s, remedy.change)))

@@ -78,7 +78,7 @@ def _legal_as_written(judged: JudgedLaunch, given: LaunchInput) -> tuple[Neighbo
     proposal = judged.proposal
     near = nearest_legal(proposal, judged.framework, version=judged.version, count=_TRIED) if proposal else ()
     for one in near:
-        stated = (one.changes or one.split) and judged.sayable.says_degrees(one.proposal)
+        stated = (one.changes or one.split) and one.proposal.said_by(judged.sayable)
         written = restated(one, given) if stated else None  # none: what is wrong is no degree, or none that is told
         again = _judged(written) if written else None
         if again is not None and again.proposal is not None:

@@ -23,6 +23,7 @@ from planner.request import Framework, Objective, PlanRequest
 from planner.rules.nearest import nearest_legal
 from planner.rules.proposal import Proposal, facts_of, job_switches, proposals_of
 from planner.rules.verdict import Violation, broken_rules, check
+from planner.sayable import EVERYTHING, Sayable
 from planner.search.objective import why_slower
 
 MOST_CHANGES: Final = 8
@@ -40,6 +41,7 @@ class Recipe:
     """Where a port starts: a layout with the model, batch and precision that it was made for.
 
     ``job`` has what else changes its price: number formats of gradients and optimizer, offload; None: the framework's.
+    ``sayable`` is what its launcher can be told, ``left`` the program that it was made for where another is asked for.
     """
 
     name: str
@@ -50,6 +52,8 @@ class Recipe:
     precision: str
     framework: Framework
     job: TrainingJob | None = None
+    sayable: Sayable = EVERYTHING
+    left: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +116,7 @@ def recipe_of_launch(question: LaunchQuestion) -> Recipe:
         precision=judged.precision,
         framework=judged.framework,
         job=_carried_job(judged, judged.proposal),
+        sayable=judged.sayable,
     )
 
 
@@ -196,6 +201,7 @@ def _request(recipe: Recipe, asked: Question, machine: Cluster) -> PlanRequest:
         cluster=machine.name if is_preset_alone(asked.cluster) else asked.cluster,
         precision=precision,
         framework=recipe.framework.value,
+        trainer=recipe.sayable.key,
     )
     return request_for(asked, recipe.model, machine, replace(job, global_batch=batch, seq=seq))
 
@@ -291,7 +297,8 @@ def _on_gpus(recipe: Recipe, request: PlanRequest) -> tuple[Layout | None, list[
 
 
 def _keeps(proposal: Proposal, request: PlanRequest) -> bool:
-    return (proposal.global_batch, proposal.world) == (request.job.global_batch, request.cluster.gpus)
+    same = (proposal.global_batch, proposal.world) == (request.job.global_batch, request.cluster.gpus)
+    return same and proposal.said_by(request.sayable)
 
 
 def _with_recompute(layout: Layout, before: Layout) -> Layout:

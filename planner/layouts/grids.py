@@ -178,14 +178,15 @@ def _batch_rows(request: PlanRequest, tp: int, cp: int, pp: int, dp: int) -> Ite
         return
     per_replica = request.job.global_batch // dp
     sizes = tuple(d for d in divisors(per_replica) if d <= MAX_MICRO_BATCH)
-    stages = _ZERO_STAGES[request.framework] if dp * cp > 1 else (0,)
+    stages = (request.sayable.zero or _ZERO_STAGES[request.framework]) if dp * cp > 1 else (0,)
     experts = tuple(_expert_grids(request, tp, tp * cp * dp))
     for micro_batch in _choices(request, "micro_batch", sizes):
         if per_replica % micro_batch:
             continue
         for zero in _choices(request, "zero", stages):
+            said = [(ep, etp) for ep, etp in experts if request.sayable.says_grid(tp, cp, pp, ep, zero)]
             for group in _shard_groups(request, dp * cp, zero):
-                for ep, etp in experts:
+                for ep, etp in said:
                     yield tp, cp, pp, dp, ep, etp, micro_batch, zero, group
 
 

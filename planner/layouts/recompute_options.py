@@ -10,7 +10,7 @@ from costmodels.pricing import Pricing
 from costmodels.workload.op import SUBMODULES
 from hardware.errors import InputError
 from planner.layouts.recompute_words import MODULES, parse_recompute_words
-from planner.request import Framework
+from planner.request import Framework, PlanRequest
 
 SELECTIVE_MODULES: Final = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe_act", "moe", "shared_experts", "mhc")
 OWN_CHOICES: Final = MappingProxyType(
@@ -48,6 +48,12 @@ def recompute_options(wanted: str, framework: Framework, pricing: Pricing) -> tu
         )
     check_modules(recompute, framework, pricing)
     return (recompute,)
+
+
+def requested_options(request: PlanRequest, pricing: Pricing) -> tuple[Recompute, ...]:
+    """Recompute choices of a request, see :func:`recompute_options`: those that its launcher can be told."""
+    found = recompute_options(request.recompute, request.framework, pricing)
+    return found if request.sayable.modules else tuple(one for one in found if one in (NO_RECOMPUTE, FULL_RECOMPUTE))
 
 
 def check_modules(recompute: Recompute, framework: Framework, pricing: Pricing) -> None:

@@ -50,6 +50,8 @@ def _loss(request: PlanRequest) -> tuple[str, ...]:
     told = [word for name, word in request.words if name == "software"]
     if said_loss(tools) is usual or "fused_loss" in stated_switches(told):
         return ()
+    if request.sayable.program:
+        return (f"loss as stated: {loss_words(tools)}",)
     whose = "plans" if request.framework is Framework.NONE else f"plans for {request.framework}"
     return (f"loss as stated: {loss_words(tools)}; {whose} usually have {usual}",)
 

@@ -31,6 +31,7 @@ def check_to_json(report: LaunchReport) -> Json:
         **heading(),
         "framework": judged.framework.value,
         "framework_version": judged.version,
+        "trainer": judged.sayable.key,
         "world_size": judged.world,
         "legal": judged.legal,
         "accepted_at_launch": judged.accepted,

@@ -73,7 +73,7 @@ def html_text(report: PlanReport) -> str:
     title = f"{request.model.name} on {request.cluster.name}"
     asked = (
         f"{count(request.job.global_batch, 'sequence')} of {count(request.job.seq, 'token')}, "
-        f"{request.job.precision.name}, for {request.framework}, ranked by {request.objective}"
+        f"{request.job.precision.name}, for {request.program}, ranked by {request.objective}"
     )
     body = [f"<h1>{escape(title)}</h1>", f"<p>{escape(asked)}</p>"]
     if report.layouts:

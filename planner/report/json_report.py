@@ -32,7 +32,7 @@ HZ_PER_MHZ: Final = 1e6
 TRILLION: Final = 1e12
 SECONDS_PER_DAY: Final = 86400.0
 
-_WHERE_SET: Final = ("fixed", "profile", "telemetry", "software", "tries")  # written in a form of their own
+_WHERE_SET: Final = ("fixed", "profile", "telemetry", "software", "tries", "trainer")  # written in a form of their own
 
 Json = dict[str, object]
 
@@ -98,6 +98,8 @@ def request_to_json(request: PlanRequest) -> Json:
         out["software"] = list(question.software)
     if question.tries:
         out["tries"] = list(question.tries)
+    if question.trainer:
+        out["trainer"] = question.trainer
     if question.profile:
         out["profile"] = question.profile
     out["resolved"] = {

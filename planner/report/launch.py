@@ -185,7 +185,9 @@ def _warnings(request: PlanRequest, ranked: RankedLayout) -> tuple[str, ...]:
         Verdict.OOM: (f"this layout does not fit: {memory}",),
         Verdict.RISKY: (f"this layout may run out of memory: {memory}",),
     }
-    return (*short.get(use.verdict, ()), *position_notes(request.model, request.job.seq))
+    other = f"found for {request.program}, within what it can be told: this launch is of another program"
+    elsewhere = (other,) if request.sayable.program else ()
+    return (*elsewhere, *short.get(use.verdict, ()), *position_notes(request.model, request.job.seq))
 
 
 def _places(request: PlanRequest, ranked: RankedLayout) -> tuple[RankPlace, ...]:

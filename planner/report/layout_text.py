@@ -84,7 +84,7 @@ def job_line(request: PlanRequest, *, machine: bool = True) -> Text:
     where = f" on {cluster.name} ({kinds})" if machine else ""
     return Text(
         f"{model.name} ({parameters}, {count(model.layers, 'layer')}){where}\n"
-        f"batch {batch}, {job.precision.name}, for {request.framework}{pinned}"
+        f"batch {batch}, {job.precision.name}, for {request.program}{pinned}"
     )
 
 

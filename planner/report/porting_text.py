@@ -1,6 +1,7 @@
 """A recipe on another machine, as text and as JSON."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +24,7 @@ from planner.report.json_report import Json, layout_to_json
 from planner.report.layout_text import bullets
 from planner.report.words import gib, layout_text, seconds
 from planner.request import Framework, PlanRequest
+from planner.sayable import EVERYTHING
 
 _FRAMEWORK: Final = Framework.MEGATRON.value
 """Whose launch a file is that neither says so nor is said to be another's."""
@@ -77,6 +79,7 @@ def _recipe_of_report(question: PortQuestion) -> Recipe:
         raise InputError(f"--rank {question.rank}", allowed=f"1 to {len(report.layouts)}", where=str(question.file))
     request = report.request_of(report.layouts[question.rank - 1])
     framework = Framework(question.asked.framework or request.framework.value)
+    same = framework is request.framework
     return Recipe(
         name=f"{question.file.name}, rank {question.rank}",
         model=request.model,
@@ -85,7 +88,9 @@ def _recipe_of_report(question: PortQuestion) -> Recipe:
         seq=request.job.seq,
         precision=request.job.precision.name,
         framework=framework,
-        job=request.job if framework is request.framework else _elsewhere(request, framework),
+        job=request.job if same else _elsewhere(request, framework),
+        sayable=request.sayable if same else EVERYTHING,
+        left="" if same else request.sayable.program,
     )
 
 
@@ -126,6 +131,8 @@ def port_to_json(port: Port) -> Json:
         "forced": [{"change": change.what, "why": change.why} for change in port.forced],
         "carried": layout_to_json(carried, port.report.request) if carried is not None else None,
         "further": list(port.further),
+        "program": port.report.request.program,
+        "notes": list(_program_notes(port)),
     }
 
 
@@ -136,7 +143,8 @@ def port_sections(port: Port) -> tuple[RenderableType, ...]:
         f"{port.recipe.name}: {layout_text(port.recipe.layout)} on {count(port.recipe.layout.gpus, 'GPU')}, to {name}"
     )
     forced = [f"{change.what}: {change.why}" for change in port.forced] or ["nothing"]
-    parts: list[RenderableType] = [Text(start), section("What must change, and why", bullets(forced))]
+    parts: list[RenderableType] = [Text(start), *(Text(note) for note in _program_notes(port))]
+    parts.append(section("What must change, and why", bullets(forced)))
     if port.carried is None:
         parts.append(Text("The recipe cannot be carried to this machine by changes of its own."))
         return tuple(parts)
@@ -147,6 +155,18 @@ def port_sections(port: Port) -> tuple[RenderableType, ...]:
         title = f"What the fastest changes further ({gain:.1f} % more tokens per second)"
         parts.append(section(title, bullets(list(port.further))))
     return tuple(parts)
+
+
+def _program_notes(port: Port) -> Iterator[str]:
+    """Whose layouts these are, where that is not a framework itself, or another program than the recipe's."""
+    request, left = port.report.request, port.recipe.left
+    if request.sayable.lacks:
+        yield (
+            f"Searched is what {request.program} can be told: {request.sayable.lacks}. plan search MODEL CLUSTER "
+            "--framework FRAMEWORK asks for another program."
+        )
+    if left:
+        yield f"The recipe is of {left}, which cannot be told these layouts: they are for {request.program}, as asked."
 
 
 def _price(ranked: RankedLayout) -> str:

@@ -17,6 +17,7 @@ from planner.report.layout_text import breakdown, facts, job_line, labelled
 from planner.report.ranking import ranking
 from planner.report.stage_text import uneven_sections
 from planner.report.target import Target
+from planner.report.trainer_text import trainer_steps
 from planner.report.words import gib, interval, listed, percent, ranked_text, seconds
 from planner.request import Framework, Objective
 from planner.rules import broken_rules
@@ -156,10 +157,10 @@ def roomier_lines(report: PlanReport) -> Sequence[Text]:
 def _constraint_words(report: PlanReport) -> str:
     best = report.layouts[0].cost.step.total_s
     cost = best / report.unconstrained_s - 1.0
-    framework = report.request.framework
+    program = report.request.program
     if cost < 0.0005:
-        return f"what {framework} cannot do costs nothing here"
-    return f"what {framework} cannot do costs {percent(cost)} ({seconds(report.unconstrained_s)} without)"
+        return f"what {program} cannot do costs nothing here"
+    return f"what {program} cannot do costs {percent(cost)} ({seconds(report.unconstrained_s)} without)"
 
 
 def _infeasible(report: PlanReport) -> Sequence[RenderableType]:
@@ -177,6 +178,8 @@ def _exported_to(report: PlanReport) -> Framework:
 
 def _not_launched(report: PlanReport) -> tuple[str, int]:
     """Why the best layout cannot be exported, and the first rank that can: empty and 1 where the best can, 0: none."""
+    if report.request.sayable.program:
+        return "", 0  # told in its own options
     target = Target(format=str(_exported_to(report)))
     try:
         launch_of(report.request_of(report.layouts[0]), report.layouts[0], target)
@@ -195,6 +198,7 @@ def _next(report: PlanReport, saved: str, *, rank: int) -> Sequence[RenderableTy
     steps = [
         f"plan explain {file} --rank 1    # where the time goes, what to change",
         launched if rank else bare,
+        *trainer_steps(report.request, report.layouts[0]),
     ]
     how = "" if saved and saved != "-" else ", once --json plan.json is added to this search"
     return (section(f"Next{how}", Text("\n".join(f"  {step}" for step in steps))),)

@@ -23,6 +23,7 @@ from costmodels.workload.model import (
     MoeFfn,
     StateSpace,
 )
+from planner.sayable import Sayable
 
 RECOMPUTE_MODULES: Final = ("moe", "moe_act", "layernorm", "mla_up_proj", "shared_experts")
 """Recompute modules that some rule asks about."""
@@ -179,6 +180,11 @@ class Proposal:
     split: Split = field(default_factory=Split)
     switches: Switches = field(default_factory=Switches)
     options: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    def said_by(self, sayable: Sayable) -> bool:
+        """Whether a launcher can be told the degrees."""
+        groups = sayable.groups or not self.shard_group
+        return groups and sayable.says_grid(self.tp, self.cp, self.pp, self.ep, self.zero)
 
 
 def replicas_of(world: int, *degrees: int) -> int:

@@ -28,7 +28,7 @@ from planner.inter_op.stages import StageProblem, partition_stages
 from planner.layouts.build import schedule_of, uniform_stages, with_strategies
 from planner.layouts.expand import pinned_virtual
 from planner.layouts.grids import Grids, divisors, enumerate_grids
-from planner.layouts.recompute_options import recompute_options
+from planner.layouts.recompute_options import requested_options
 from planner.layouts.shard_groups import group_sizes
 from planner.request import PlanRequest
 from planner.rules import broken_rules, request_mask
@@ -135,7 +135,7 @@ class IslandSearch:
             if pinned in (None, sum(stages)):
                 shapes.append(Shape(grids=self._grids(stage_gpus, sum(stages)), stages=stages))
         shapes = [shape for shape in shapes if len(shape.grids)]
-        options = recompute_options(self.request.recompute, self.request.framework, self.pricings[0])
+        options = requested_options(self.request, self.pricings[0])
         return IslandFrontier(self.pricings, options, island_orders(len(self.pricings)), shapes) if shapes else None
 
     def _stage_sizes(self) -> tuple[int, ...]:

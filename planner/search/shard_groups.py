@@ -15,7 +15,7 @@ from planner.rules import request_mask
 def legal_groups(request: PlanRequest, grids: Grids, tiers: Sequence[Tier]) -> tuple[Ints, Grids]:
     """Return grids with ZeRO over groups of ranks, and the row that each came from, shape (G,).
 
-    None where the request pins what ZeRO shards over: its grids have it.
+    None where the request pins what ZeRO shards over, which its grids have, or its launcher has no groups.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ def legal_groups(request: PlanRequest, grids: Grids, tiers: Sequence[Tier]) -> t
     tiers : sequence of Tier
         Of their island, as :func:`planner.layouts.shard_groups.group_sizes` takes them.
     """
-    if request.fixed_degree("shard_group") is not None:
+    if request.fixed_degree("shard_group") is not None or not request.sayable.groups:
         grids = grids.take(np.empty(0, dtype=np.int64))
     rows, group = grouped_rows(grids, tiers)
     found = in_groups(grids.take(rows), group)

@@ -15,7 +15,7 @@ from planner.bounds.memory import memory_bound
 from planner.bounds.option_memory import OptionMemory
 from planner.layouts.build import uniform_layout
 from planner.layouts.grids import Grids, enumerate_grids
-from planner.layouts.recompute_options import recompute_options
+from planner.layouts.recompute_options import requested_options
 from planner.layouts.splits import even_chunks
 from planner.request import PlanRequest
 from planner.rules import broken_rules, request_mask
@@ -51,7 +51,7 @@ def smallest_layout(request: PlanRequest, pricing: Pricing) -> Smallest | None:
     grids = every.take(np.flatnonzero(legal))
     if not len(grids):
         return None
-    option = recompute_options(request.recompute, request.framework, pricing)[-1]
+    option = requested_options(request, pricing)[-1]
     over = excess_bytes(request, pricing, grids, option, Verdict.RISKY)
     weighed = [
         _weighed(request, pricing, grids, (int(row), option)) for row in np.argsort(over, kind="stable")[:WEIGHED]

@@ -23,7 +23,7 @@ from planner.inter_op.objective import one_f_one_b
 from planner.inter_op.stages import StageProblem, partition_stages
 from planner.intra_op.solution import SolutionCache
 from planner.layouts.grids import Grids, enumerate_grids
-from planner.layouts.recompute_options import recompute_options
+from planner.layouts.recompute_options import requested_options
 from planner.layouts.shard_groups import in_groups
 from planner.request import Framework, PlanRequest
 from planner.rules import request_mask
@@ -107,7 +107,7 @@ def stage_strategies(request: PlanRequest, pricing: Pricing, shape: StageShape) 
         divides = (chosen.table.zero > 0) & (ranks > shape.shard_group) & (ranks % shape.shard_group == 0)
         chosen = in_groups(chosen, np.where(divides, shape.shard_group, 0))
     legal = request_mask(request, chosen.table).ok
-    choices = recompute_options(request.recompute, request.framework, pricing)
+    choices = requested_options(request, pricing)
     rows = np.flatnonzero(legal & _of_one_kind(request, chosen.table, legal))
     return tuple(_with_recomputes(chosen.take(rows), choices))
 

@@ -22,7 +22,7 @@ from planner.bounds.priced import PricedBounds
 from planner.bounds.step_time import part_seconds, part_work
 from planner.layouts.expand import WITH_ONE_RECOMPUTE, Group, expand, lone_ends, pinned_virtual, pipeline_groups
 from planner.layouts.grids import Grids, enumerate_grids, halved_sizes, kernel_table, world_sizes
-from planner.layouts.recompute_options import recompute_options
+from planner.layouts.recompute_options import requested_options
 from planner.request import PlanRequest
 from planner.rules import request_mask
 from planner.search.frontier import Frontier
@@ -72,7 +72,7 @@ class UniformSearch:
         self.request = request
         self.pricing = pricing
         self.weights = part_weights(pricing)
-        options = recompute_options(request.recompute, request.framework, pricing)
+        options = requested_options(request, pricing)
         self.options = options[-1:] if any_will_do else options
         self.any_will_do = any_will_do
         self.accepted = Verdict.FITS
