@@ -270,6 +270,20 @@ def test_another_micro_batch_names_bubble_peak_and_temperature() -> None:
     assert row == ["4", "+0.250", "s", "+0.500", "s", "+31", "W", "+0.8", "C", "risky"]
 
 
+def test_other_micro_batches_are_not_told_where_power_is_not_modelled() -> None:
+    change = MicroBatchChange(
+        micro_batch=2,
+        step_s=0.5,
+        before_s=4.0,
+        bubble_s=0.1,
+        peak_w=0.0,
+        before_w=0.0,
+        hottest_c=0.0,
+        verdict=Verdict.FITS,
+    )
+    assert not heat_sections(HeatAdvice(slots=(), micro_batches=(change,)))
+
+
 def test_larger_micro_batches_of_a_deep_pipeline_only_throttle_more() -> None:
     question = Question(model="gpt3-175b", cluster="h200-thermal-study", global_batch=128, seq=2048, thermal=True)
     request = request_of(question)

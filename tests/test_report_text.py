@@ -1,6 +1,7 @@
 """What a search prints."""
 
 import io
+import random
 import re
 from dataclasses import replace
 
@@ -19,9 +20,10 @@ from planner.report.estimate_text import print_estimate
 from planner.report.explain_text import Surroundings, print_explanation
 from planner.report.json_report import report_to_json
 from planner.report.layout_text import memory_words
-from planner.report.ranking import Pieces
 from planner.report.search_text import print_search, proof_words
-from planner.request import Objective
+from planner.report.tables import Pieces, ruled_table
+from planner.report.words import choices_text, digits, layout_text
+from planner.request import Objective, Variant
 from planner.rules import broken_rules, verdict
 from planner.traffic.sensitivity import Sensitivity
 
@@ -380,6 +382,41 @@ def test_text_goes_to_standard_error_beside_json(capsys):
     show(text_console(json_on_stdout=True), "words")
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "words\n")
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 140])
+def test_no_number_and_no_unit_of_a_ranking_leaves_its_line_however_long_the_names(width):
+    report = samples.report()
+    tried = (("schedule", "interleavedzerobubble"), ("compiled", "off"), ("fused_cross_entropy", "off"))
+    layouts = tuple(replace(ranked, choices=tried) for ranked in report.layouts)
+    variant = Variant(
+        choices=tried, software=report.request.job.software, optimizer_bytes=8.0, schedule=None, recompute="auto"
+    )
+    request = replace(report.request, variants=(variant, variant))
+    told = search_text(width, replace(report, layouts=layouts, request=request))
+    table = told[told.index("#  layout") :].splitlines()
+    for title in ("layout", "tried", "tok/s/GPU", "GiB"):
+        assert title in table[0].split(), title
+    for ranked in layouts:
+        cells = (layout_text(ranked.layout), choices_text(ranked), digits(ranked.cost.step.total_s))
+        assert [line for line in table if all(cell in line for cell in cells)], cells
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_tables_break_between_words_alone(seed):
+    rng = random.Random(seed)
+    table = ruled_table()
+    columns, width = rng.randint(2, 9), rng.randint(20, 120)
+    for number in range(columns):
+        title = f"{rng.choice(['tok/s/GPU', 'MFU %', 'recompute'])} {number}"
+        table.add_column(title, justify=rng.choice(["left", "right"]))
+    words = ["12,345.6", "interleavedzerobubble", "TP4", "3.266", "s", "selective:core_attn"]
+    for _ in range(4):
+        table.add_row(*(" ".join(rng.choices(words, k=rng.randint(1, 3))) for _ in range(columns)))
+    whole = printed(2000, lambda console: show(console, table)).split()
+    told = printed(width, lambda console: show(console, table))
+    assert set(told.split()) - set(whole) <= {"\u2500" * max(map(len, told.splitlines()))}
+    assert max(map(len, told.splitlines())) <= max(width, table.least_width())
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from planner.profile import FittedRun, MachineProfile
 from planner.report.console import section, show
 from planner.report.layout_text import bullets, labelled
 from planner.report.left_out_text import left_out_rows
-from planner.report.ranking import ruled_table
+from planner.report.tables import ruled_table
 from planner.report.words import gib, listed, percent
 
 LABELS: Final = MappingProxyType(

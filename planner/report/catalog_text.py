@@ -13,7 +13,7 @@ from hardware.nouns import count
 from planner.report.catalog_json import catalog_names
 from planner.report.console import section, show
 from planner.report.layout_text import labelled
-from planner.report.ranking import ruled_table
+from planner.report.tables import ruled_table
 from planner.report.words import large
 
 _HINTS = MappingProxyType(

@@ -16,7 +16,8 @@ from planner.plan_report import RankedLayout
 from planner.report.console import section, show
 from planner.report.json_report import Json, heading, layout_to_json, memory_use_to_json, request_to_json
 from planner.report.layout_text import bullets, job_line, labelled
-from planner.report.ranking import STYLES, ruled_table
+from planner.report.ranking import STYLES
+from planner.report.tables import ruled_table
 from planner.report.words import digits, gib, layout_text, memory_text, percent, recompute_text
 from planner.request import Framework, PlanRequest
 

@@ -92,7 +92,7 @@ def _print(console: Console, parts: tuple[RenderableType, ...]) -> None:
     for number, part in enumerate(parts):
         if number:
             console.print()
-        console.print(part)
+        console.print(part, crop=False)  # a table may be wider: better than one with its end cut off
 
 
 def bars(console: Console) -> Bars:

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from rich.console import Console, Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from costmodels.results import Verdict
@@ -18,8 +17,9 @@ from planner.plan_report import PlanReport, RankedLayout
 from planner.report.console import NARROW, bars, section, show
 from planner.report.heat_text import heat_sections
 from planner.report.layout_text import bullets, facts, job_line, labelled, refusals, stages, strategies
-from planner.report.ranking import STYLES, ruled_table
+from planner.report.ranking import STYLES
 from planner.report.stage_text import stage_sections
+from planner.report.tables import WholeTable, ruled_table
 from planner.report.traffic_text import traffic_sections
 from planner.report.words import digits, gib, layout_text, percent, recompute_text, seconds
 from planner.request import PlanRequest
@@ -79,7 +79,7 @@ def print_explanation(
         *(stage_sections(ranked, report.request) or [section("Stages", stages(ranked))]),
         section("Memory of the heaviest GPU", _memory(ranked)),
         *_groups(crossings(ranked, report.request.cluster)),
-        *traffic_sections(traffic_of(report.request, ranked)),
+        *traffic_sections(traffic_of(report.request, ranked), console.width),
         *(heat_sections(more.heat) if more.heat else ()),
         *_fabrics(ranked, more.fabrics),
         *_what_ifs(ranked, more.what_ifs),
@@ -104,7 +104,7 @@ def _waterfall(ranked: RankedLayout, request: PlanRequest, console: Console) -> 
     """Rows from the peak (MFU 100 %) to the step's own MFU, each with the MFU that is left after it."""
     step_s = ranked.cost.step.total_s
     drawn = replace(bars(console), width=FALL_BAR if console.width >= NARROW else NARROW_FALL_BAR)
-    table = Table.grid(padding=(0, 2))
+    table = WholeTable.grid(padding=(0, 2))
     for justify in ("left", "right", "right", "right", "left"):
         table.add_column(justify=justify, no_wrap=True)
     table.add_row("", "time", "of step", "MFU left", "", style="dim")
@@ -125,7 +125,7 @@ def _waterfall(ranked: RankedLayout, request: PlanRequest, console: Console) -> 
 
 def _memory(ranked: RankedLayout) -> RenderableType:
     use = ranked.cost.heaviest
-    table = Table.grid(padding=(0, 2))
+    table = WholeTable.grid(padding=(0, 2))
     for justify in ("left", "right", "right"):
         table.add_column(justify=justify, no_wrap=True)
     for name, size in sorted(use.components, key=lambda item: -item[1]):
@@ -139,7 +139,7 @@ def _memory(ranked: RankedLayout) -> RenderableType:
 def _groups(found: Sequence[Crossing]) -> Sequence[RenderableType]:
     if not found:
         return ()
-    table = Table.grid(padding=(0, 2))
+    table = WholeTable.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column()
     for crossing in found:
@@ -229,7 +229,7 @@ def _next_one(report: PlanReport, rank: int) -> Sequence[RenderableType]:
     this, other = report.layouts[rank - 1], report.layouts[rank]
     found = differences(this.cost.step, other.cost.step)
     total = other.cost.step.total_s - this.cost.step.total_s
-    table = Table.grid(padding=(0, 2))
+    table = WholeTable.grid(padding=(0, 2))
     for justify in ("left", "right"):
         table.add_column(justify=justify, no_wrap=True)
     for loss in _largest(found):

@@ -12,7 +12,7 @@ from costmodels.results import Evidence
 from planner.advice.gap import REPEATS, Gap, Suspect
 from planner.report.console import section, show
 from planner.report.layout_text import labelled
-from planner.report.ranking import ruled_table
+from planner.report.tables import ruled_table
 from planner.report.words import interval, percent, seconds
 
 CLEAR: Final = 0.5  # the share of the difference from which on one part is named alone

@@ -9,7 +9,8 @@ from rich.text import Text
 from costmodels.results import Verdict
 from planner.advice.heat import HeatAdvice, MicroBatchChange, hottest
 from planner.report.console import section
-from planner.report.ranking import STYLES, ruled_table
+from planner.report.ranking import STYLES
+from planner.report.tables import ruled_table
 from planner.report.words import percent, seconds
 
 MOST_ROWS: Final = 32
@@ -53,7 +54,7 @@ def _slots(advice: HeatAdvice) -> Sequence[RenderableType]:
 
 
 def _micro_batches(advice: HeatAdvice) -> Sequence[RenderableType]:
-    if not advice.micro_batches:
+    if not any(change.before_w > 0.0 for change in advice.micro_batches):
         return ()
     table = ruled_table()
     for title in ("micro-batch", "step", "bubble", "peak W", "hottest die"):

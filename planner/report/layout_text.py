@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import Final
 
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from costmodels.goodput import goodput
@@ -20,7 +19,8 @@ from planner.layouts.splits import runs_of
 from planner.plan_report import RankedLayout
 from planner.profile import MachineProfile
 from planner.report.console import Bars, section
-from planner.report.ranking import STYLES, ruled_table
+from planner.report.ranking import STYLES
+from planner.report.tables import WholeTable, ruled_table
 from planner.report.words import (
     GIGA,
     choices_text,
@@ -210,7 +210,7 @@ def _noun(request: PlanRequest) -> str:
 
 def labelled(rows: Sequence[tuple[str, str]]) -> RenderableType:
     """Return rows of a label and a text that wraps behind it."""
-    table = Table.grid(padding=(0, 2))
+    table = WholeTable.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column()
     for label, text in rows:
@@ -220,7 +220,7 @@ def labelled(rows: Sequence[tuple[str, str]]) -> RenderableType:
 
 def bullets(lines: Sequence[str]) -> RenderableType:
     """Return lines that wrap with a hanging indent."""
-    table = Table.grid(padding=(0, 1))
+    table = WholeTable.grid(padding=(0, 1))
     table.add_column(no_wrap=True)
     table.add_column()
     for line in lines:
@@ -338,7 +338,7 @@ def _measured_words(request: PlanRequest) -> str:
 
 def breakdown(step: StepTime, bars: Bars) -> RenderableType:
     """Return the parts of a step as bars; they sum to the step."""
-    table = Table.grid(padding=(0, 2))
+    table = WholeTable.grid(padding=(0, 2))
     for justify in ("left", "right", "right", "left"):
         table.add_column(justify=justify, no_wrap=True)
     for name, field in _PARTS:

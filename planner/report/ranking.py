@@ -1,22 +1,19 @@
 """The table of ranked layouts."""
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from types import MappingProxyType
 from typing import Final
 
-from rich import box
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.measure import Measurement
-from rich.table import Table
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from costmodels.layout import Layout
 from costmodels.results import Verdict
 from planner.plan_report import REPEAT_NOISE, RankedLayout
 from planner.report.console import NARROW
+from planner.report.tables import Pieces, WholeTable, ruled_table
 from planner.report.words import (
     choices_text,
     digits,
@@ -94,7 +91,8 @@ def ranking(layouts: Sequence[RankedLayout], width: int, request: PlanRequest) -
     layouts : sequence of RankedLayout
         At least one, best first.
     width : int
-        Columns of the console. In a narrow one, columns that are equal in all rows are said once below the table.
+        Columns of the console. Where they do not do for every column, some are left out, and those that are equal in
+        all rows are said once below the table; a table that needs more even so is wider than the console.
     request : PlanRequest
         Says what layouts are ranked by, and whether the model reads tokens; else throughput is in samples.
 
@@ -103,24 +101,39 @@ def ranking(layouts: Sequence[RankedLayout], width: int, request: PlanRequest) -
     RenderableType
         Table and remarks.
     """
-    narrow = width < NARROW
     columns = [
         column
         for column in _COLUMNS
-        if not (narrow and column.wide)
-        and (column.needed is None or column.needed(layouts))
-        and (column.title != "tried" or len(request.variants) > 1)
+        if (column.needed is None or column.needed(layouts)) and (column.title != "tried" or len(request.variants) > 1)
     ]
     ranked_by = objective_column(request)
     if ranked_by is not None:
         columns.insert(_place_of_step(columns), _Column(*ranked_by))
-    said = []
-    if narrow and len(layouts) > 1:
-        for column in [column for column in columns if column.in_words]:
-            values = {column.value(ranked) for ranked in layouts}
-            if len(values) == 1:
-                columns.remove(column)
-                said.append(column.in_words.format(values.pop()))
+    table = _table(columns, layouts, request)
+    said: list[str] = []
+    if width < NARROW or table.least_width() > width:
+        columns, said = _without_dispensable(columns, layouts)
+        table = _table(columns, layouts, request)
+    remarks = [f"In all: {listed(said)}."] if said else []
+    return Group(table, *[Text(line) for line in (*remarks, *_ties(layouts, request))])
+
+
+def _without_dispensable(
+    columns: Sequence[_Column], layouts: Sequence[RankedLayout]
+) -> tuple[list[_Column], list[str]]:
+    """The columns that a narrow table has, and in words what the others have in common in all rows."""
+    kept: list[_Column] = []
+    said: list[str] = []
+    for column in columns:
+        values = {column.value(ranked) for ranked in layouts} if column.in_words else set()
+        if len(values) == 1 and len(layouts) > 1:
+            said.append(column.in_words.format(values.pop()))
+        elif not column.wide:
+            kept.append(column)
+    return kept, said
+
+
+def _table(columns: Sequence[_Column], layouts: Sequence[RankedLayout], request: PlanRequest) -> WholeTable:
     table = ruled_table()
     table.add_column("#", justify="right")
     for column in columns:
@@ -130,13 +143,7 @@ def ranking(layouts: Sequence[RankedLayout], width: int, request: PlanRequest) -
     for rank, ranked in enumerate(layouts, start=1):
         cells = [_cell(column, ranked) for column in columns]
         table.add_row(str(rank), *cells, style="bold" if rank == 1 else "")
-    remarks = [f"In all: {listed(said)}."] if said else []
-    return Group(table, *[Text(line) for line in (*remarks, *_ties(layouts, request))])
-
-
-def ruled_table() -> Table:
-    """Return an empty table with a rule below its head and two spaces between its columns."""
-    return Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 0, 0, 1), show_edge=False)
+    return table
 
 
 def _short_recompute(layout: Layout) -> str:
@@ -153,29 +160,6 @@ def _short_layers(layout: Layout) -> str:
     if len(text) <= _LONGEST_LAYERS:
         return text
     return text[: _LONGEST_LAYERS - len("...")].rpartition(",")[0] + ",..."
-
-
-@dataclass(frozen=True)
-class Pieces:
-    """Text that breaks behind commas and plus signs alone, so that no number and no name is cut in two."""
-
-    text: str
-
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        """Width of the longest piece, and of all of them in one line."""
-        return Measurement(max(map(len, self._pieces()), default=0), len(self.text))
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Yield the lines that fit the width, as many pieces in each as it has room for."""
-        lines = [""]
-        for piece in self._pieces():
-            if lines[-1] and len(lines[-1]) + len(piece) > options.max_width:
-                lines.append("")
-            lines[-1] += piece
-        yield Text("\n".join(lines), overflow="fold")
-
-    def _pieces(self) -> list[str]:
-        return re.findall(r"[^,+]+[,+]?|[,+]", self.text)
 
 
 def _cell(column: _Column, ranked: RankedLayout) -> RenderableType:

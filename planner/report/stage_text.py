@@ -12,7 +12,8 @@ from planner.layouts.logits import logits_of
 from planner.plan_report import RankedLayout
 from planner.report.console import section
 from planner.report.layout_text import labelled, stages
-from planner.report.ranking import STYLES, ruled_table
+from planner.report.ranking import STYLES
+from planner.report.tables import ruled_table
 from planner.report.words import gib
 from planner.request import Framework, PlanRequest
 from planner.rules.layout_string import layout_string

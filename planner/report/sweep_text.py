@@ -13,7 +13,7 @@ from rich.text import Text
 from hardware.nouns import count
 from planner.report.console import console_on, section, show
 from planner.report.layout_text import labelled
-from planner.report.ranking import ruled_table
+from planner.report.tables import ruled_table
 from planner.report.words import digits
 from planner.sweeps.sweep import Row, SweepResult
 

@@ -5,19 +5,20 @@ from types import MappingProxyType
 from typing import Final
 
 from rich.console import Console, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from costmodels.network_loads import Pattern
 from planner.plan_report import PlanReport
 from planner.report.console import section, show
 from planner.report.layout_text import facts, job_line, labelled, refusals
-from planner.report.ranking import ruled_table
+from planner.report.tables import WholeTable, ruled_table
 from planner.report.words import digits, layout_text, percent, seconds
 from planner.rules import broken_rules
 from planner.traffic import NetworkRanking, ScalePoint, Scaling, Traffic
 
 _LEFT: Final = ("for", "collective", "way", "tier", "layout")
+_DISPENSABLE: Final = frozenset({"way", "slow B/tok"})
+"""Columns that a narrow console goes without."""
 _COLLECTIVES: Final = MappingProxyType(
     {
         "all_reduce": "all-reduce",
@@ -73,29 +74,36 @@ def print_traffic(
         job_line(report.request),
         facts(f"Rank {rank}", ranked, report.request, broken),
         *refusals(broken, report.request),
-        *traffic_sections(traffic),
+        *traffic_sections(traffic, console.width),
         *_networks(report, networks),
         *(_scaling(scaling) if scaling is not None else ()),
     )
 
 
-def traffic_sections(traffic: Traffic) -> Sequence[RenderableType]:
-    """Return the traffic of a layout: per axis, per link, and what transfers cost each other."""
+def traffic_sections(traffic: Traffic, width: int) -> Sequence[RenderableType]:
+    """Return the traffic of a layout: per axis, per link, and what transfers cost each other, for so many columns."""
     if not traffic.axes:
         return ()
     return (
-        section(f"What a GPU of stage {traffic.stage} exchanges in a step", _axes(traffic)),
+        section(f"What a GPU of stage {traffic.stage} exchanges in a step", _axes(traffic, width)),
         section("How busy its share of each link is", _links(traffic)),
     )
 
 
-def _axes(traffic: Traffic) -> RenderableType:
+def _axes(traffic: Traffic, width: int) -> RenderableType:
+    table = _axes_table(traffic, frozenset())
+    return table if table.least_width() <= width else _axes_table(traffic, _DISPENSABLE)
+
+
+def _axes_table(traffic: Traffic, without: frozenset[str]) -> WholeTable:
     table = ruled_table()
-    for title in ("for", "collective", "way", "ranks", "tier", "largest", "calls", "time", "slow B/tok", "shown"):
+    titles = ("for", "collective", "way", "ranks", "tier", "largest", "calls", "time", "slow B/tok", "shown")
+    kept = [title for title in titles if title not in without]
+    for title in kept:
         table.add_column(title, justify="left" if title in _LEFT else "right", no_wrap=title in ("for", "collective"))
     for row in traffic.axes:
         shown = "bubble" if row.exposed_share is None else percent(row.exposed_share, 0)
-        table.add_row(
+        cells = (
             _purpose(row.purpose),
             _COLLECTIVES.get(row.collective, row.collective),
             row.algorithm,
@@ -107,6 +115,7 @@ def _axes(traffic: Traffic) -> RenderableType:
             digits(row.slow_bytes_per_token) if row.slow_bytes_per_token else "0",
             shown,
         )
+        table.add_row(*(cell for title, cell in zip(titles, cells, strict=True) if title in kept))
     return table
 
 
@@ -115,7 +124,7 @@ def _purpose(name: str) -> str:
 
 
 def _links(traffic: Traffic) -> RenderableType:
-    table = Table.grid(padding=(0, 2))
+    table = WholeTable.grid(padding=(0, 2))
     for justify in ("left", "right", "right", "left"):
         table.add_column(justify=justify)
     for number, link in enumerate(traffic.resources):
@@ -134,7 +143,7 @@ def _links(traffic: Traffic) -> RenderableType:
     if traffic.adapters:
         shown = "; ".join(traffic.adapters[:8])
         rows.append(("adapters", shown))
-    grid = Table.grid()
+    grid = WholeTable.grid()
     grid.add_row(table)
     grid.add_row(labelled(rows))
     return grid

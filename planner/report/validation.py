@@ -20,7 +20,7 @@ from planner.report.console import section, show
 from planner.report.json_report import Json, heading
 from planner.report.layout_text import bullets, labelled
 from planner.report.left_out_text import left_out_rows
-from planner.report.ranking import ruled_table
+from planner.report.tables import ruled_table
 from planner.report.words import gib, percent
 
 MOST_GROUPS: Final = 20
