@@ -15,6 +15,18 @@ from planner.request import Framework
 from planner.rules.table import NEWEST, newer_notes
 
 TITAN = '[job]\ndump_folder = "x"\n[model]\nname = "llama3"\nflavor = "8B"\n[training]\nlocal_batch_size = 2\n'
+AXOLOTL = (
+    "base_model: Qwen/Qwen2.5-32B\nsequence_len: 16384\nmicro_batch_size: 1\ntensor_parallel_size: 2\nbf16: true\n"
+)
+FACTORY = "model_name_or_path: meta-llama/Meta-Llama-3-8B\nstage: sft\nfinetuning_type: full\ncutoff_len: 2048\n"
+TRAINER = "model_name_or_path: Qwen/Qwen3-8B\nper_device_train_batch_size: 2\nlearning_rate: 1.0e-5\nbf16: true\n"
+NEOX = '{"pipe-parallel-size": 2, "model-parallel-size": 2, "num-layers": 44, "train_micro_batch_size_per_gpu": 4}\n'
+NEMO_1 = (
+    "trainer:\n  num_nodes: 4\n  devices: 8\n  precision: bf16\nmodel:\n  micro_batch_size: 2\n"
+    "  tensor_model_parallel_size: 4\n  encoder_seq_length: 4096\n  num_layers: 40\n  hidden_size: ${h}\n"
+)
+TUNE = "model:\n  _component_: torchtune.models.llama3.llama3_8b\nbatch_size: 2\nepochs: 1\n"
+LIT = "checkpoint_dir: meta-llama/Llama-2-7b-hf\ndevices: 4\ntrain:\n  global_batch_size: 64\n  max_seq_length: 512\n"
 NEMO = "trainer:\n  num_nodes: 1\n  devices: 8\n  strategy:\n    tensor_model_parallel_size: 4\n"
 
 
@@ -44,7 +56,7 @@ def test_words_of_another_framework_name_it(name, text, framework, meant, tmp_pa
 
 
 def test_a_program_with_no_option_of_megatron_is_not_judged_as_one(tmp_path):
-    text = "accelerate launch --num_processes 8 train.py --model_name_or_path m --per_device_train_batch_size 1\n"
+    text = "accelerate launch --num_processes 8 train.py --model_name_or_path m --batch 1\n"
     with pytest.raises(InputError, match=r"arguments of train.py are not Megatron-LM's \(--model_name_or_path"):
         judged(tmp_path, "run.sh", text, "megatron")
     own = f"accelerate launch --num_processes 8 train.py {SIZES} {BATCH} --own-option 1\n"
@@ -109,3 +121,31 @@ def test_the_answer_in_json_has_the_note_on_the_version(tmp_path):
     words = ("check", "--framework-version", "0.99", "--world-size", "8", "--json", str(out), "--")
     assert CliRunner().invoke(app, [*words, *SIZES.split(), *BATCH.split()]).exit_code == 0
     assert any("0.99 is newer" in note for note in json.loads(out.read_text())["notes"])
+
+
+@pytest.mark.parametrize("framework", ["megatron", "bridge", "nemo", "torchtitan", "galvatron"])
+@pytest.mark.parametrize(
+    ("settings", "named", "instead"),
+    [
+        (AXOLOTL, "settings of axolotl, as there is base_model", "--framework deepspeed"),
+        (FACTORY, "settings of llamafactory, as there is finetuning_type", "--framework deepspeed"),
+        (TRAINER, "settings of Hugging Face's Trainer, as there is per_device_train", "--framework deepspeed"),
+        (NEOX, "settings of GPT-NeoX, as there is pipe_parallel_size", "--framework deepspeed"),
+        (NEMO_1, "settings of NeMo 1, as there is model.micro_batch_size", "--tensor-model-parallel-size 4"),
+        (TUNE, "settings of torchtune, as there is model._component_", "plan estimate"),
+        (LIT, "settings of LitGPT, as there is train.max_seq_length", "plan estimate"),
+    ],
+)
+def test_settings_of_another_program_are_named(tmp_path, framework, settings, named, instead):
+    """They were judged as wrong options of Megatron-LM, or as overrides of NeMo 2 that would start."""
+    with pytest.raises(InputError) as refused:
+        judged(tmp_path, "settings.yaml", settings, framework, world=32, model="llama3_8b")
+    assert named in str(refused.value)
+    assert instead in str(refused.value)
+
+
+@pytest.mark.parametrize("framework", ["megatron", "nemo"])
+def test_overrides_of_nemo_1_in_a_script_are_named(tmp_path, framework):
+    text = "python megatron_gpt_pretraining.py trainer.devices=8 ++model.mcore_gpt=True model.optim.lr=1e-4"
+    with pytest.raises(InputError, match=r"settings of NeMo 1, as there is model\.mcore_gpt"):
+        judged(tmp_path, "launch.sh", text, framework, world=8)

@@ -1,13 +1,17 @@
 """Launches that are read as those of a framework that they are not for."""
 
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from importlib.resources import files
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from hardware.errors import InputError
 from planner.ingest.judged import LaunchInput
 from planner.ingest.options import Fault
-from planner.ingest.trainer_words import trainer_table
+from planner.ingest.swift import is_swift
+from planner.ingest.trainer_words import told_options, trainer_sign, trainer_table
 from planner.request import Framework
 
 _SIGNS: Final = MappingProxyType(
@@ -34,19 +38,23 @@ _SIZES: Final = 5
 """Missing options among the six that every launch of Megatron-LM has."""
 
 
+@lru_cache(maxsize=1)
+def _programs() -> Mapping[str, Any]:
+    """Programs with settings of their own, by name."""
+    text = files("planner.ingest").joinpath("other_programs.toml").read_text(encoding="utf-8")
+    return MappingProxyType(tomllib.loads(text))
+
+
 def refuse_other_framework(given: LaunchInput) -> None:
-    """Refuse a launch in the words of another framework than it is to be judged by.
+    """Refuse a launch in the words of another framework, or program, than it is to be judged by.
 
     Raises
     ------
     InputError
-        Names the framework whose words they are.
+        Names the framework or program whose words they are.
     """
-    program = given.text.program
-    if program in trainer_table() and given.framework is not Framework.DEEPSPEED and given.text.accelerate is None:
-        raise InputError(
-            f"this is a launch of {program}, which trains on DeepSpeed", allowed=f"--framework {Framework.DEEPSPEED}"
-        )
+    _refuse_trainer(given)
+    _refuse_program(given)
     for framework, signs in _SIGNS.items():
         if given.framework is framework or given.framework in _SHARED[framework]:
             continue
@@ -56,6 +64,43 @@ def refuse_other_framework(given: LaunchInput) -> None:
             raise InputError(
                 f"this looks like a launch of {framework}, as it has {found[0]}", allowed=f"--framework {framework}"
             )
+
+
+def _refuse_trainer(given: LaunchInput) -> None:
+    """Refuse a launch of a trainer on DeepSpeed, by its program or by settings that no framework has."""
+    text = given.text
+    if given.framework is Framework.DEEPSPEED or text.accelerate is not None:
+        return
+    allowed = f"--framework {Framework.DEEPSPEED}"
+    if text.program in trainer_table():
+        raise InputError(f"this is a launch of {text.program}, which trains on DeepSpeed", allowed=allowed)
+    own = _SIGNS.get(given.framework, ())
+    found = trainer_sign(told_options(text.arguments))
+    if found and not is_swift(text) and not any(word.startswith(own) for word in text.arguments if own):
+        trainer, sign = found
+        raise InputError(f"these are settings of {trainer}, as there is {sign}", allowed=allowed)
+
+
+def _refuse_program(given: LaunchInput) -> None:
+    """Refuse settings of a program that is none of the frameworks."""
+    told = {}
+    for word in given.text.arguments:
+        name, sign, value = word.lstrip("+-").partition("=")
+        if sign:
+            told[name.replace("-", "_")] = value
+    for program, facts in _programs().items():
+        signs = [name for name in told if name in facts["signs"] or f"*.{name.rpartition('.')[2]}" in facts["signs"]]
+        if signs and given.framework != facts.get("reads"):
+            raise InputError(f"these are settings of {program}, as there is {signs[0]}", allowed=_instead(facts, told))
+
+
+def _instead(facts: Mapping[str, Any], told: Mapping[str, str]) -> str:
+    """What to ask in the place of settings that the framework does not read."""
+    if facts.get("reads"):
+        return f"--framework {facts['reads']}"
+    pairs = [(name, told.get(f"model.{name}", "")) for name in facts.get("options", ())]
+    words = [f"--{name.replace('_', '-')} {value}" for name, value in pairs if value.isdecimal()]
+    return f"{facts['says']}: {' '.join(words)}" if words else str(facts["says"])
 
 
 def refuse_foreign(program: str, foreign: Sequence[str], faults: Sequence[Fault]) -> None:

@@ -62,8 +62,22 @@ def trains(program: str, told: Mapping[str, str]) -> bool:
     told : mapping of str to str
         Of :func:`told_options`.
     """
-    signs = {sign for facts in trainer_table().values() for sign in facts["signs"]}
-    return program in trainer_table() or _BATCH in told or not signs.isdisjoint(told)
+    return program in trainer_table() or bool(trainer_sign(told))
+
+
+def trainer_sign(told: Mapping[str, str]) -> tuple[str, str] | None:
+    """The trainer whose options a launch has, and the option that shows it; None where there is none.
+
+    Parameters
+    ----------
+    told : mapping of str to str
+        Of :func:`told_options`.
+    """
+    for name, facts in trainer_table().items():
+        for sign in facts["signs"]:
+            if sign in told:
+                return name, sign.lstrip("-").replace("-", "_")
+    return ("Hugging Face's Trainer", _BATCH.lstrip("-").replace("-", "_")) if _BATCH in told else None
 
 
 def as_options(overrides: Sequence[str]) -> tuple[str, ...]:
