@@ -43,6 +43,7 @@ class Precision:
     gather_bytes: float  # per parameter in a weight all-gather
     reduce_bytes: float  # per parameter in a gradient reduction
     block_scaled: bool = False  # low-precision operands have a scale per block, not one per tensor
+    microscaled: bool = False  # a scale per 32 elements, which the matrix units apply themselves
     step_bytes: float = 0.0  # per parameter of the optimizer's shard, only while the optimizer steps (fp32 gradient)
     moment_bytes: float = 8.0  # of Adam's two moments, where the job states nothing else
     source: str = ""

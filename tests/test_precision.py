@@ -46,6 +46,7 @@ def test_names_and_aliases(written: str, name: str) -> None:
         # FSDP: fp32 weights are the master
         ("bf16", "torchtitan", (8.0, 8.0)),
         ("bf16-pure", "torchtitan", (4.0, 4.0)),
+        ("mxfp8", "torchtitan", (8.0, 8.0)),
     ],
 )
 def test_bytes_per_parameter_are_the_published_ones(name: str, framework: str, parts: tuple[float, float]) -> None:
@@ -83,7 +84,7 @@ def test_wide_weights_stay_beside_what_products_read() -> None:
 
 def test_variants_are_not_offered_but_unknown_families_fall_back() -> None:
     assert not any("-fsdp" in name or "-deepspeed" in name for name in names())
-    assert precision("mxfp8", framework="torchtitan").name == "mxfp8"
+    assert precision("nvfp4", framework="torchtitan").name == "nvfp4"
     assert precision("bf16", framework="no such framework").name == "bf16"
 
 

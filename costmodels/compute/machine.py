@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from costmodels.efficiency import Efficiency, Generation, SharedEfficiency
+from costmodels.job import Precision
 from costmodels.table import Floats
 from hardware.cluster import Accelerator
 from hardware.errors import InputError
@@ -38,12 +39,7 @@ class Machine:
         """
         peak = float(getattr(self.accelerator.peak, number_format, 0.0))
         if peak <= 0.0:
-            known = [name for name in PEAK_FORMATS if getattr(self.accelerator.peak, name) > 0.0]
-            raise InputError(
-                f"{self.accelerator.name} does not compute in {number_format}",
-                allowed=", ".join(known) or "an accelerator with a peak rate",
-                where="precision",
-            )
+            raise lacks(self.accelerator, number_format)
         return peak * self.clock
 
     def gemm_math(self, number_format: str) -> float:
@@ -58,6 +54,37 @@ class Machine:
         share = share * (self.generation.early_math if early else 1.0)
         scaled = self.shared.block_scaled_math if self.block_scaled and number_format == "fp8" else 1.0
         return scaled * share * math.get(number_format, math["bf16"])
+
+
+def lacking_format(accelerator: Accelerator, recipe: Precision) -> str:
+    """Return the format of a recipe's products that an accelerator does not compute in; empty when it has it.
+
+    References
+    ----------
+    torchao and Transformer Engine run mxfp8 from SM100 and gfx950 on, the first parts of their makers with fp4; on the
+    parts before, fp8 products have no scale per 32 elements.
+    """
+    if getattr(accelerator.peak, recipe.gemm, 0.0) <= 0.0:
+        return recipe.gemm
+    before = accelerator.vendor in ("nvidia", "amd") and accelerator.peak.fp4 <= 0.0
+    return f"mx{recipe.gemm}" if recipe.microscaled and before else ""
+
+
+def refuse_format(accelerator: Accelerator, recipe: Precision) -> None:
+    """Raise InputError where an accelerator does not compute in the format of a recipe's products."""
+    lacking = lacking_format(accelerator, recipe)
+    if lacking:
+        raise lacks(accelerator, lacking)
+
+
+def lacks(accelerator: Accelerator, number_format: str) -> InputError:
+    """Return the error of an accelerator without a format."""
+    known = [name for name in PEAK_FORMATS if getattr(accelerator.peak, name) > 0.0]
+    return InputError(
+        f"{accelerator.name} does not compute in {number_format}",
+        allowed=", ".join(known) or "an accelerator with a peak rate",
+        where="precision",
+    )
 
 
 LOW_PRECISION = ("fp8", "fp4")

@@ -11,7 +11,7 @@ from costmodels.compute.attention import AttentionShape, flash_attention_s, matr
 from costmodels.compute.capacity import capacity_s, masked
 from costmodels.compute.gemm import GemmShape, gemm_s
 from costmodels.compute.local import ROUTED, Grid, attention_shape, feature_split, gemm_shape, grid_of, rank_tokens
-from costmodels.compute.machine import ELEMENT_BYTES, LOW_PRECISION, Machine, machine_of
+from costmodels.compute.machine import ELEMENT_BYTES, LOW_PRECISION, Machine, machine_of, refuse_format
 from costmodels.compute.traffic import quantise_s, scan_s, traffic_s
 from costmodels.efficiency import Efficiency
 from costmodels.job import Dispatcher, TrainingJob
@@ -99,6 +99,7 @@ def op_times(
     InputError
         When the accelerator lacks the job's number format.
     """
+    refuse_format(accelerator, job.precision)
     grid = grid_of(table, clock)
     row_clock = clock if np.ndim(clock) == 0 else np.asarray(clock, dtype=np.float64)[grid.first]
     machine = replace(

@@ -18,7 +18,7 @@ from costmodels.pipeline.schedules import Schedule, runs
 from costmodels.results import LayoutCost
 from hardware.errors import InputError
 from hardware.tiers import island_tiers
-from planner.layouts.build import uniform_layout, with_strategies
+from planner.layouts.build import recomputing_as, uniform_layout, with_strategies
 from planner.layouts.grids import expert_count
 from planner.layouts.recompute_options import OWN_CHOICES
 from planner.layouts.shard_groups import group_sizes
@@ -92,8 +92,7 @@ def _recomputes(request: PlanRequest, layout: Layout) -> Iterator[tuple[str, Lay
     own = OWN_CHOICES.get(request.framework)
     selective = [_selective(module) for module in MODULES if module in present] if own is None else own
     for option in (NO_RECOMPUTE, *selective, FULL_RECOMPUTE):
-        words = "no recompute" if option == NO_RECOMPUTE else f"recompute {option} in all layers"
-        yield words, with_strategies(layout, recompute=option)
+        yield _recompute_words(option), with_strategies(layout, recompute=option)
 
 
 def _rank_orders(layout: Layout) -> Iterator[tuple[str, Layout]]:
@@ -251,15 +250,22 @@ def _rebuilt(
     if vpp > 1 and schedule is None and micro_batches % pp:
         return
     try:
-        yield (
-            words,
-            uniform_layout(
-                strategy,
-                even_chunks(request.model.layers, pp, vpp, schedule),
-                micro_batch=layout.micro_batch,
-                num_microbatches=micro_batches,
-                schedule=schedule,
-            ),
+        changed = uniform_layout(
+            strategy,
+            even_chunks(request.model.layers, pp, vpp, schedule),
+            micro_batch=layout.micro_batch,
+            num_microbatches=micro_batches,
+            schedule=schedule,
         )
     except InputError:
         return
+    if len({run.strategy.recompute for stage in layout.stages for run in stage.strategies if run.count}) < 2:
+        yield words, changed
+    elif changed.layers_per_stage == layout.layers_per_stage:
+        yield words, recomputing_as(changed, layout)
+    else:  # which layers recompute goes with the split
+        yield f"{words}, {_recompute_words(strategy.recompute)}", changed
+
+
+def _recompute_words(option: Recompute) -> str:
+    return "no recompute" if option == NO_RECOMPUTE else f"recompute {option} in all layers"

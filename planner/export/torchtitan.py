@@ -49,7 +49,14 @@ _SCHEDULES: Final = MappingProxyType(
 )
 _RESHARD: Final = MappingProxyType({0: "default", 2: "never", 3: "always"})
 _PURE: Final = "bf16-pure"
-_DTYPES: Final = MappingProxyType({"bf16": "bfloat16", "bf16-fsdp": "bfloat16", _PURE: "bfloat16", "fp32": "float32"})
+_OF_CONFIGURATIONS: Final = MappingProxyType({"fp8-cs-fsdp": "fp8-cs", "mxfp8-fsdp": "mxfp8"})
+"""Recipes that are part of a configuration, by the names that the registry has for them."""
+_DTYPES: Final = MappingProxyType(
+    {
+        **dict.fromkeys(("bf16", "bf16-fsdp", _PURE, *_OF_CONFIGURATIONS), "bfloat16"),
+        "fp32": "float32",
+    }
+)
 _PROGRAM: Final = Program(
     target="-m torchtitan.train",
     script="",
@@ -116,7 +123,7 @@ def launch_arguments(model: ModelSpec, job: TrainingJob, layout: Layout, grid: S
     InputError
         A part of the model or of the layout has no option.
     """
-    entry = _registered(model)
+    entry = _registered(model, job.precision.name)
     return (
         *("--module", entry["module"], "--config", entry["config"]),
         *_batch_arguments(job, layout),
@@ -136,10 +143,11 @@ def _checkpointing(layout: Layout) -> str:
     return "full" if whole_or_no_recompute(layout, "torchtitan") else "none"
 
 
-def _registered(model: ModelSpec) -> dict[str, Any]:
+def _registered(model: ModelSpec, precision: str) -> dict[str, Any]:
     facts: ModelFacts = facts_of(model)
-    plain = [entry for entry in registry() if "precision" not in entry]
-    for entry in plain:
+    wanted = _OF_CONFIGURATIONS.get(precision, "")
+    fitting = [entry for entry in registry() if entry.get("precision", "") == wanted]
+    for entry in fitting:
         if same_sizes(entry, facts):
             if model.mtp_layers:
                 raise InputError(
@@ -149,8 +157,8 @@ def _registered(model: ModelSpec) -> dict[str, Any]:
                 )
             return entry
     raise InputError(
-        f"torchtitan has no bf16 configuration of the sizes of {model.name}",
-        allowed=", ".join(entry["config"] for entry in plain),
+        f"torchtitan has no {precision if wanted else 'bf16'} configuration of the sizes of {model.name}",
+        allowed=", ".join(entry["config"] for entry in fitting),
     )
 
 
@@ -159,8 +167,8 @@ def _batch_arguments(job: TrainingJob, layout: Layout) -> list[str]:
     dtype = _DTYPES.get(job.precision.name)
     if dtype is None:
         raise InputError(
-            f"precision {job.precision.name} has no option in torchtitan: it is part of a model's configuration",
-            allowed=f"bf16, {_PURE}, fp32",
+            f"precision {job.precision.name} has no option in torchtitan, and no configuration",
+            allowed=f"bf16, {_PURE}, fp32, {', '.join(_OF_CONFIGURATIONS.values())}",
         )
     local = layout.micro_batch * (layout.num_microbatches if layout.pp > 1 else 1)
     return [

@@ -34,7 +34,7 @@ from planner.ingest.options import Fault, rest_stands
 from planner.ingest.plain_layout import StatedLayout, UnpricedError
 from planner.ingest.shell_values import BLANK
 from planner.ingest.torchtitan_models import entry_of, model_of_config
-from planner.ingest.torchtitan_words import own_name
+from planner.ingest.torchtitan_numbers import numbers_of, unjudged_names, unpriced_notes
 from planner.ingest.trainer_sharding import not_read, tied_over_tensors, with_own_sharding
 from planner.ingest.trainers import model_named, named_config, optimizer_bytes, told_to, with_fills
 from planner.request import Framework
@@ -82,29 +82,24 @@ def judge_torchtitan(given: LaunchInput) -> JudgedLaunch:
         lambda: torchtitan.stated_layout(plain, facts),
         torchtitan.degrees_of(launch, facts),
     )
+    numbers = numbers_of(launch, experts=facts.experts > 0)
     judged = _with_violations(judged, torchtitan_switches.switch_violations(plain, launch.checkpoint, facts))
-    dense = _dense_recipe(launch)
-    recipe = dense if launch.old else str(entry.get("precision", dense))
-    unjudged = tuple(own_name(word) for word in launch.unjudged if word.startswith("--"))
+    judged = _with_violations(judged, fault_violations(numbers.faults, SOURCES[Framework.TORCHTITAN]))
+    if launch.layers_apart:
+        notes.append(f"one layer in {launch.layers_apart} runs again in full ({torchtitan.LAYERS_APART})")
+    notes += (*numbers.notes, *unpriced_notes(launch))
     return replace(
         judged,
         title=f"torchtitan {version}",
-        precision=recipe,
-        optimizer_bytes=precision(recipe).moment_bytes,
+        precision=numbers.precision,
+        optimizer_bytes=precision(numbers.precision).moment_bytes,
         state_offload=launch.arguments.has("--training.enable_cpu_offload"),
         loss=Loss.CHUNKED if launch.loss_chunks > 1 else Loss.WHOLE,
         loss_chunks=launch.loss_chunks,
         software=torchtitan_switches.priced_as(launch),
-        unjudged=unjudged,
+        unjudged=unjudged_names(launch),
         notes=(*notes, *judged.notes),
     )
-
-
-def _dense_recipe(launch: torchtitan.TitanLaunch) -> str:
-    """Recipe of a launch whose configuration names none."""
-    if launch.arguments.text("--training.dtype") == "bfloat16":
-        return "bf16-pure"
-    return "fp32" if launch.arguments.text("--training.mixed_precision_param") == "float32" else "bf16"
 
 
 def _with_violations(judged: JudgedLaunch, found: Sequence[Violation]) -> JudgedLaunch:

@@ -12,11 +12,18 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
-from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, TITAN_SELECTIVE, Layout, Strategy
+from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, TITAN_SELECTIVE, Layout, Stage, Strategy
 from costmodels.pipeline.schedules import Schedule, positions
 from hardware.errors import InputError
 from planner.ingest.options import Arguments, Fault, Option, read_arguments, refuse_faults, rest_stands
-from planner.ingest.plain_layout import StatedLayout, UnpricedError, has_replicas, refuse_illegal, uniform_stages
+from planner.ingest.plain_layout import (
+    StatedLayout,
+    UnpricedError,
+    has_replicas,
+    joined,
+    refuse_illegal,
+    uniform_stages,
+)
 from planner.ingest.torchtitan_models import defaults_of, entry_of
 from planner.ingest.torchtitan_words import (
     CHECKPOINT,
@@ -26,6 +33,7 @@ from planner.ingest.torchtitan_words import (
     of_any_version,
     opposite,
     option_table,
+    told_values,
 )
 from planner.layouts.splits import even_chunks
 from planner.request import Framework
@@ -61,6 +69,9 @@ _RECOMPUTE: Final = MappingProxyType({"full": FULL_RECOMPUTE, _SELECTIVE: TITAN_
 _OWN_PLACES: Final = ("--hf_assets_path", "--dump_folder")
 _OWN: Final = ("--module", "--config")
 _VALUES: Final = MappingProxyType({"flag": "0", "list": "+"})
+LAYERS_APART: Final = "activation_checkpoint.selective_ac_option"
+_APART_BEFORE_0_3: Final = "2"
+"""What 0.1 and 0.2 take where nothing is told (``config/job_config.py`` at v0.2.2, class ActivationCheckpoint)."""
 CHUNKS: Final = "--loss.num_chunks"
 _P: Final = "--parallelism."
 _T: Final = "--training."
@@ -78,11 +89,13 @@ class TitanLaunch:
         Options that decide on the layout, with what the configuration sets beside them, and faults: unknown names,
         values of the wrong type.
     unjudged : tuple of str
-        Options of sections that say nothing about a layout.
+        Options of sections that say nothing about a grid, with their values.
     checkpoint : str
         Word of the subcommand ``activation-checkpoint:``, else what the configuration has; empty when none is named.
     old : bool
         Whether it is a launch of 0.2.
+    layers_apart : int
+        Of selective checkpointing in 0.2: of so many layers the last runs again; 0: a list of ops decides.
     """
 
     world: int
@@ -90,6 +103,7 @@ class TitanLaunch:
     unjudged: tuple[str, ...]
     checkpoint: str
     old: bool = False
+    layers_apart: int = 0
 
     @property
     def loss_chunks(self) -> int:
@@ -163,13 +177,25 @@ def parse_torchtitan(arguments: Sequence[str], *, world: int, old: bool = False)
     ]
     config = "" if old else read.text("--config")
     checkpoint = str(entry_of(config).get("checkpoint", _SELECTIVE)) if config or old else ""
+    checkpoint = chosen[-1].replace("_", "-") if chosen else checkpoint
+    apart = _layers_apart(unjudged, old=old) if checkpoint == _SELECTIVE else "op"
+    if not apart.isdecimal() and apart != "op":
+        message = f"{LAYERS_APART} {apart!r} is neither op nor a number of layers"
+        faults.append(Fault(rule="torchtitan-option-value", argument=f"--{LAYERS_APART}", message=message))
+    layers_apart = int(apart) if apart.isdecimal() else 0
     return TitanLaunch(
         world=world,
         arguments=replace(read, faults=tuple(faults), given=_with_defaults(read.given, config)),
         unjudged=tuple(unjudged),
-        checkpoint=chosen[-1].replace("_", "-") if chosen else checkpoint,
+        checkpoint="full" if apart.isdecimal() and not layers_apart else checkpoint,  # every layer
         old=old,
+        layers_apart=layers_apart,
     )
+
+
+def _layers_apart(words: Sequence[str], *, old: bool) -> str:
+    """How selective checkpointing selects: ``op``, or every so many layers, which 0.2 does unless told otherwise."""
+    return ",".join(told_values(words, LAYERS_APART) or ((_APART_BEFORE_0_3,) if old else ("op",)))
 
 
 def _says_nothing(name: str, *, old: bool) -> bool:
@@ -237,7 +263,7 @@ def stated_layout(launch: TitanLaunch, model: ModelFacts) -> StatedLayout:
     if len(split[0]) == 1:
         schedule = _OF_ONE_CHUNK.get(schedule, schedule)
     layout = Layout(
-        stages=uniform_stages(split, strategy),
+        stages=_stages(split, strategy, launch.layers_apart),
         micro_batch=micro,
         num_microbatches=batch // (micro * strategy.dp),
         schedule=schedule,
@@ -245,6 +271,26 @@ def stated_layout(launch: TitanLaunch, model: ModelFacts) -> StatedLayout:
     )
     seq = read.number(_T + "seq_len", 2048)
     return StatedLayout(layout=layout, global_batch=batch, seq=seq, loss_chunks=launch.loss_chunks)
+
+
+def _stages(split: Sequence[Sequence[int]], strategy: Strategy, layers_apart: int) -> tuple[Stage, ...]:
+    """Stages of a launch; where every so many layers run again, each rank counts those that it holds."""
+    if not layers_apart:
+        return uniform_stages(split, strategy)
+    kept, again = (replace(strategy, recompute=recompute) for recompute in (NO_RECOMPUTE, FULL_RECOMPUTE))
+    return tuple(
+        Stage(
+            layers_per_chunk=tuple(chunks),
+            strategies=joined(
+                [(kept, 0), *((kept if place % layers_apart else again, 1) for place in _places(chunks))]
+            ),
+        )
+        for chunks in split
+    )
+
+
+def _places(chunks: Sequence[int]) -> range:
+    return range(1, sum(chunks) + 1)
 
 
 def round_group(schedule: Schedule, pp: int, microbatches: int) -> int:

@@ -96,3 +96,31 @@ def opposite(name: str) -> str:
 def last_switches(words: Sequence[str]) -> list[str]:
     """Words without a switch that a later word turns the other way."""
     return [word for index, word in enumerate(words) if opposite(word) not in words[index + 1 :]]
+
+
+def told_values(words: Sequence[str], name: str) -> tuple[str, ...] | None:
+    """Values of an option among words, apart at commas; of a switch its way, ``true`` or ``false``; None: not told.
+
+    Parameters
+    ----------
+    words : sequence of str
+        Options with their values, as of :func:`of_any_version`; the last one counts.
+    name : str
+        Such as ``model.converters``, without dashes.
+    """
+    found: list[str] | None = None
+    for word in words:
+        if word.startswith("--"):
+            stated, sign, value = word.partition("=")
+            own = own_name(stated)[2:]
+            if own in (name, opposite(name)):
+                found = [value] if sign else []
+                switched = "true" if own == name else "false"
+                at = found
+            else:
+                at = []
+        elif found is not None:
+            at.append(word)
+    if found is None:
+        return None
+    return tuple(part for value in found for part in value.split(",") if part) or (switched,)

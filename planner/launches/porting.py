@@ -3,8 +3,9 @@
 from dataclasses import dataclass, replace
 from typing import Final
 
+from costmodels.compute.machine import lacking_format
 from costmodels.job import TrainingJob
-from costmodels.layout import Layout, Strategy
+from costmodels.layout import FULL_RECOMPUTE, Layout, Strategy
 from costmodels.precision import precision as find_precision
 from costmodels.results import MemoryUse, Verdict
 from costmodels.software_words import stated_job
@@ -16,6 +17,8 @@ from planner.adapters import with_adapters_of
 from planner.advice.remedies import Remedy, remedies
 from planner.ingest.judged import JudgedLaunch
 from planner.launches.check import cluster_of, is_preset_alone, job_of_launch, layout_of_proposal, read_launch
+from planner.layouts.build import recomputing_as, with_strategies
+from planner.layouts.recompute_options import OWN_CHOICES
 from planner.plan_report import PlanReport, RankedLayout
 from planner.planning import estimate, over_islands, plan
 from planner.question import LaunchQuestion, PortQuestion, Question, job_of, request_for
@@ -31,6 +34,7 @@ MOST_CHANGES: Final = 8
 ADAM_BYTES: Final = 8.0
 WRITTEN_BYTES: Final = (ADAM_BYTES, 4.0, 2.0)
 """Bytes a parameter of Adam's moments in fp32, bf16 and fp8, which exports state."""
+_ONE_RECOMPUTE: Final = "one-recompute"
 _WIDE: Final = ("bf16", "fp16", "fp32")
 """Formats that a recipe falls back to, where the machine has them."""
 _GIB: Final = 2.0**30
@@ -174,13 +178,14 @@ def port(recipe: Recipe, question: PortQuestion) -> Port:
 
 def _formats(recipe: Recipe, machine: Cluster) -> tuple[str, tuple[Change, ...]]:
     """Training recipe on a machine, and the change where a part of it does not compute in the format of the old one."""
-    wanted = find_precision(recipe.precision, framework=recipe.framework.value).gemm
+    wanted = find_precision(recipe.precision, framework=recipe.framework.value)
     for island in machine.islands:
         part = island.node.accelerator
-        if getattr(part.peak, wanted) <= 0:
+        lacking = lacking_format(part, wanted)
+        if lacking:
             wide = next((name for name in _WIDE if getattr(part.peak, name) > 0), _WIDE[-1])
             told = Change(
-                what=f"precision {recipe.precision} -> {wide}", why=f"{part.name} does not compute in {wanted}"
+                what=f"precision {recipe.precision} -> {wide}", why=f"{part.name} does not compute in {lacking}"
             )
             return wide, (told,)
     return recipe.precision, ()
@@ -266,8 +271,10 @@ def _cheapest(request: PlanRequest, at: RankedLayout) -> Remedy | None:
 
 def _on_gpus(recipe: Recipe, request: PlanRequest) -> tuple[Layout | None, list[Change]]:
     """The recipe on as many GPUs as the machine has: replicas follow, then what rules force."""
-    gpus, before = request.cluster.gpus, recipe.layout
     changes: list[Change] = []
+    recipe, joined = _of_one_recompute(recipe, request)
+    changes += joined
+    gpus, before = request.cluster.gpus, recipe.layout
     first = before.first
     if gpus == before.gpus and request.job.global_batch == recipe.global_batch:
         if not broken_rules(before, request):
@@ -293,22 +300,26 @@ def _on_gpus(recipe: Recipe, request: PlanRequest) -> tuple[Layout | None, list[
         told = f"ranks that ZeRO shards over {first.shard_group} -> {_sharded_over(layout.first)}"
         changes.append(Change(what=told, why=why))
     same = (proposal.pp, proposal.vpp) == (before.pp, before.vpp)
-    return _with_recompute(layout, before) if same else layout, changes
+    return recomputing_as(layout, before) if same else layout, changes
+
+
+def _of_one_recompute(recipe: Recipe, request: PlanRequest) -> tuple[Recipe, list[Change]]:
+    """The recipe with one recompute for all layers where the framework has no option for some: its own, else full."""
+    same = replace(request, job=replace(request.job, global_batch=recipe.global_batch))
+    mixed = [broken for broken in broken_rules(recipe.layout, same) if broken.rule == _ONE_RECOMPUTE]
+    if not mixed:
+        return recipe, []
+    options = (*OWN_CHOICES.get(request.framework, ()), FULL_RECOMPUTE)
+    layouts = [with_strategies(recipe.layout, recompute=option) for option in options]
+    before = {broken.rule for broken in broken_rules(recipe.layout, same)}
+    found = next((one for one in layouts if {rule.rule for rule in broken_rules(one, same)} < before), layouts[-1])
+    what = f"recompute of some layers -> {found.first.recompute} in all"
+    return replace(recipe, layout=found), [Change(what=what, why=_rules(tuple(mixed)))]
 
 
 def _keeps(proposal: Proposal, request: PlanRequest) -> bool:
     same = (proposal.global_batch, proposal.world) == (request.job.global_batch, request.cluster.gpus)
     return same and proposal.said_by(request.sayable)
-
-
-def _with_recompute(layout: Layout, before: Layout) -> Layout:
-    """The new layout with the recompute of each stage of the old one."""
-    stages = []
-    for new, old in zip(layout.stages, before.stages, strict=True):
-        grid = new.strategies[0].strategy
-        runs = tuple(replace(run, strategy=replace(grid, recompute=run.strategy.recompute)) for run in old.strategies)
-        stages.append(replace(new, layers_per_chunk=old.layers_per_chunk, strategies=runs))
-    return replace(layout, stages=tuple(stages))
 
 
 def _proposal(recipe: Recipe, request: PlanRequest) -> Proposal:

@@ -95,3 +95,19 @@ def with_strategies(layout: Layout, **changes: object) -> Layout:
                 runs.append(StrategyRun(strategy=strategy, count=run.count))
         stages.append(replace(stage, strategies=tuple(runs)))
     return replace(layout, stages=tuple(stages))
+
+
+def recomputing_as(layout: Layout, before: Layout) -> Layout:
+    """Return a layout with the split and the recompute of each stage of another one of as many stages.
+
+    Raises
+    ------
+    ValueError
+        The stages are not as many.
+    """
+    stages = []
+    for new, old in zip(layout.stages, before.stages, strict=True):
+        grid = new.strategies[0].strategy
+        runs = tuple(replace(run, strategy=replace(grid, recompute=run.strategy.recompute)) for run in old.strategies)
+        stages.append(replace(new, layers_per_chunk=old.layers_per_chunk, strategies=runs))
+    return replace(layout, stages=tuple(stages))
