@@ -95,6 +95,9 @@ class Software:
     sync_each_batch: bool = (
         True  # sharded gradients are reduced with each micro-batch; false: whole ones wait for the last
     )
+    pipelines_reduce_once: bool = (
+        False  # torch.distributed.pipelining: every stage reduces after its last backward pass
+    )
     whole_reductions: bool = False  # under ZeRO-1 and 2 all ranks get the sum of all gradients, not of their part alone
     separate_accumulation: bool = False  # every micro-batch's gradients are added to the sum in a pass of their own
     sliced_states: bool = False  # shards of every tensor are copied one by one from Python before and after exchanges
@@ -147,9 +150,15 @@ class Software:
         """Whether column-parallel products that read one input exchange it, and its gradient, each for itself."""
         return self.inputs_gathered_apart and not self.compiled
 
-    def hides_reduction(self, zero: Ints) -> Bools:
+    def hides_reduction(self, zero: Ints, pp: Ints | int) -> Bools:
         """Where the reduction of gradients runs beside the last backward pass, of the shape of the ZeRO stages."""
-        return np.asarray(self.grad_overlap & (self.sharded_grad_overlap | (zero != 1)), dtype=np.bool_)
+        beside = self.sharded_grad_overlap | (zero != 1)
+        after = self.pipelines_reduce_once & (np.asarray(pp) > 1)
+        return np.asarray(self.grad_overlap & beside & ~after, dtype=np.bool_)
+
+    def gradients_wait(self, pp: int) -> bool:
+        """Whether whole gradients may wait for the last micro-batch, in pipelines of a depth."""
+        return not self.sync_each_batch or (self.pipelines_reduce_once and pp > 1)
 
 
 @dataclass(frozen=True, kw_only=True)

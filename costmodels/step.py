@@ -424,7 +424,7 @@ def _state_times(
     loads = np.minimum(busy_s / np.maximum(states_s[:, None], 1e-30), 0.0 if contents.alone else 1.0)
     software = pricings[0].job.software
     zero = costs[0].placed.table.zero[contents.rows[:, :1]]
-    hidden = software.hides_reduction(zero), np.full(zero.shape, software.param_overlap)
+    hidden = software.hides_reduction(zero, contents.spec.pp), np.full(zero.shape, software.param_overlap)
     for number, rows in enumerate(hidden):
         if rows.any():
             window = _window(contents, work, sends, backward=number == 0)

@@ -56,6 +56,11 @@ def waiting() -> PlanRequest:
     return replace(request, job=replace(request.job, software=software))
 
 
+def titan() -> PlanRequest:
+    """A request for torchtitan's pipelines, whose stages reduce once and hold whole gradients, short of memory."""
+    return small("llama3_8b", layers=(6,), gpus=4, memory_gib=24.0, seq=4096, framework="torchtitan")
+
+
 CASES = {
     "dense": lambda: small(layers=(6,), gpus=8, memory_gib=8.0, seq=8192),
     "dense, short of memory": lambda: small("llama3_8b", layers=(6,), gpus=8, memory_gib=14.0, seq=8192),
@@ -94,6 +99,7 @@ CASES = {
         "deepseek_v2_lite", cluster="dgx-h100:1", layers=(1, 3), gpus=2, nodes=2, memory_gib=24.0, seq=4096
     ),
     "gradients that wait": waiting,
+    "stages that reduce once": titan,
     **{f"{schedule} of a model with a large head": partial(piped, schedule) for schedule in OTHERS},
     "all or nothing": lambda: small("gpt3_126m", layers=(7,), gpus=4, memory_gib=2.2, framework="deepspeed"),
 }

@@ -348,6 +348,21 @@ def test_gradients_that_wait_are_reduced_once_and_weights_gathered_with_every_mi
             assert once == pytest.approx(waits * 2.0 * count * share)
 
 
+def test_stages_of_pytorch_reduce_once_behind_all_backward_passes() -> None:
+    """Of torch.distributed.pipelining: one psi a step whatever its micro-batches, and no pass to hide it beside."""
+    dense, ranks = model_of(DENSE), 4
+    count = layer_parameters(dense)
+    job = job_of(pipelines_reduce_once=True)
+    for m in (16, 1):
+        for pp in (2, 1):
+            table = replace(one(pp=pp, dp=ranks, zero=2), micro_batch=np.array([64 // (ranks * m)]))
+            each = layer_exchange("dense", dense, job, placed(table)).weights_bytes[0]
+            once = state_exchange(parameters(count), job, placed(table), 160e6).reduce_bytes[0]
+            sent = BF16.reduce_bytes * count * (ranks - 1) / ranks
+            assert (each, once) == pytest.approx((0.0, sent) if pp > 1 else (sent, 0.0))
+    assert job.software.hides_reduction(np.array([2, 2, 0]), np.array([1, 2, 2])).tolist() == [True, False, False]
+
+
 def test_products_that_gather_their_input_apart_exchange_it_five_times_a_layer_unless_compiled() -> None:
     """Queries, keys, values, gate and up: each a ColwiseParallel of DTensor with an input layout of its own."""
     table = one(tp=8, dp=2, sequence_parallel=True)

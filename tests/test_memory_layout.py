@@ -222,6 +222,21 @@ def test_gradients_that_wait_for_the_last_micro_batch_are_whole_until_then(zero,
     assert use.total_bytes == pytest.approx(plain.total_bytes + parts(use)["unreduced"])
 
 
+@pytest.mark.parametrize(("chunks", "count"), [([[4, 2], [8, 2]], 8), ([[6], [10]], 1)])
+def test_stages_of_pytorch_hold_whole_gradients_until_their_last_backward_pass(chunks, count):
+    """Each stage those of its own parameters, one micro-batch no less than eight; without a pipeline nothing waits."""
+    tools = replace(NOW, pipelines_reduce_once=True)
+    asked = replace(job(tools), global_batch=4 * count)
+    layout = plan(chunks, Strategy(dp=4, zero=2), count=count)
+    uses, plain = (stage_memory(layout, LLAMA, replace(asked, software=s), BIG) for s in (tools, NOW))
+    for use, sharded in zip(uses, plain, strict=True):
+        gradients = asked.precision.reduce_bytes / asked.precision.weight_bytes * parts(use)["weights"]
+        assert parts(use)["gradients"] + parts(use)["unreduced"] == pytest.approx(gradients)
+        assert use.total_bytes == pytest.approx(sharded.total_bytes + parts(use)["unreduced"])
+    (alone,) = stage_memory(plan([[16]], Strategy(dp=4, zero=2), count=count), LLAMA, asked, BIG)
+    assert "unreduced" not in parts(alone)
+
+
 def test_gradients_that_wait_are_gone_when_the_optimizer_steps():
     """A peak in the step alone holds shards only; what waits counts where it exists."""
     tools = replace(NOW, sync_each_batch=False, step_gradient_bytes=1e3)

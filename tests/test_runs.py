@@ -151,6 +151,23 @@ def test_hybrid_sharding_of_a_source_reduces_over_nodes_what_it_gathers_inside_t
 
 
 @pytest.mark.parametrize(
+    ("framework", "pp", "vpp", "stage"),
+    [
+        ("torchtitan", 4, 1, 2),
+        ("torchtitan", 4, 2, 2),
+        ("torchtitan", 4, 4, 3),
+        ("torchtitan", 1, 1, 3),
+        ("FSDP", 4, 1, 3),
+    ],
+)
+def test_fsdp_keeps_weights_gathered_in_torchtitans_pipelines_of_up_to_three_chunks(framework, pp, vpp, stage):
+    """As many as PyTorch's schedules keep (``max_active_stages``)."""
+    grid = {"pp": str(pp), "vpp": str(vpp), "tp": "1", "dp": str(8 // pp), "n_gpus": "8"}
+    stated = {"framework": framework, "model": "llama3_8b", "zero": "3"}
+    assert question_of(parse_run(ROW | stated | grid)).layout.stages[0].strategies[0].strategy.zero == stage
+
+
+@pytest.mark.parametrize(
     ("framework", "grid", "precision", "stage"),
     [
         ("Megatron-DeepSpeed 0.12", {"pp": "2", "dp": "4"}, "bf16", 1),  # BF16_Optimizer shards what Adam holds

@@ -54,7 +54,7 @@ def stage_sums(model: ModelSpec, job: TrainingJob, memory: ModelMemory, contents
         working=working + np.where(held.offloaded > 0, of_layer, 0.0),  # activations of one layer on their way
         step=np.minimum(added["step"], held.of_stage(memory.step_most)),
         passing=added["passing"],
-        unreduced=None if job.software.sync_each_batch else added["unreduced"],
+        unreduced=added["unreduced"] if job.software.gradients_wait(contents.spec.pp) else None,
         late=added["late"] * held.share_ahead(memory.layers_ahead),
         gathered=gathered,
         loss=held.widest(widest[:1] + widest[1:2], held.rows_of(memory.head))[0],

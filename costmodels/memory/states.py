@@ -122,10 +122,13 @@ def reduced_once(job: TrainingJob, table: StrategyTable) -> Bools:
     PyTorch FSDP's ``no_sync`` (torch/distributed/fsdp/_runtime_utils.py, ``_post_backward_hook``) and FSDP2's
     ``set_requires_gradient_sync(False)`` (_fully_shard/_fsdp_param_group.py, ``post_backward``): weights are gathered
     and freed with every micro-batch all the same, gradients are left whole. FSDP2 holds them in the width in which it
-    reduces (_fsdp_param.py, ``to_accumulated_grad_if_needed``), FSDP1 in that of the gathered weights.
+    reduces (_fsdp_param.py, ``to_accumulated_grad_if_needed``), FSDP1 in that of the gathered weights. Stages of
+    torch.distributed.pipelining (stage.py, ``backward_maybe_with_nosync`` and ``perform_reduce_grad``) do so with every
+    backward pass, the last one as well, and reduce behind it.
     """
     several = job.global_batch > table.dp * table.micro_batch
-    return np.asarray(several & (not job.software.sync_each_batch))
+    piped = job.software.pipelines_reduce_once & (table.pp > 1)
+    return np.asarray(several & (not job.software.sync_each_batch) | piped)
 
 
 def _unreduced_bytes(whole: Floats, held: Floats, job: TrainingJob, table: StrategyTable) -> Floats:

@@ -219,7 +219,7 @@ def _reduced_each(
     request: PlanRequest, layout: Layout, cost: LayoutCost, constants: Constants | None, there: Placement | None
 ) -> list[Remedy]:
     """The same layout with gradients that are reduced with every micro-batch, where whole ones wait for the last."""
-    if not dict(cost.heaviest.components).get("unreduced", 0.0):
+    if request.job.software.sync_each_batch or not dict(cost.heaviest.components).get("unreduced", 0.0):
         return []
     software = replace(request.job.software, sync_each_batch=True)
     price = estimate(replace(request, job=replace(request.job, software=software)), layout, constants, there).cost

@@ -262,7 +262,7 @@ def _layout(run: MeasuredRun, grid: RunGrid, model: ModelSpec, job: TrainingJob)
         ep=grid.ep,
         etp=(grid.etp or (1 if grid.ep > 1 else grid.tp)) if expert_count(model) else 1,
         sequence_parallel=grid.tp > 1 and _sequence_parallel(run, software),
-        zero=zero_stage(run, software, job.precision),
+        zero=zero_stage(run, software, job.precision, grid),
         shard_group=shard_group(run, grid),
         recompute=_recompute(run, job),
     )

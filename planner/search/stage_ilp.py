@@ -167,7 +167,8 @@ class StageSolver:
         held = LocalParameters(dense=costs.dense_parameters.T, expert=costs.expert_parameters.T)
         exchange = state_exchange(held, job, costs.placed, overlap.bucket_bytes)
         window = overlap.window_share * costs.backward_s.sum(axis=0).T
-        hidden_s = np.where(job.software.hides_reduction(costs.placed.table.zero)[:, None], window, 0.0)
+        table = costs.placed.table
+        hidden_s = np.where(job.software.hides_reduction(table.zero, table.pp)[:, None], window, 0.0)
         reduce = np.maximum(exchange.reduce_s - hidden_s, 0.0)
         optimizer = optimizer_step_s(
             exchange.owned_parameters,
