@@ -14,12 +14,13 @@ from planner.evidence.runs import question_of as run_question
 from planner.evidence.validate import predict
 from planner.export.deepspeed import CONFIG, export_deepspeed
 from planner.export.launch import Planned, Site
-from planner.ingest.deepspeed import in_host, parse_deepspeed
+from planner.ingest.deepspeed import in_host, inputs_in_host, parse_deepspeed
 from planner.ingest.deepspeed_sections import key_table
 from planner.ingest.deepspeed_text import read_config
 from planner.ingest.deepspeed_words import spelled
-from planner.launches.check import check_launch, read_launch, request_of_launch
+from planner.launches.check import check_launch, job_of_launch, read_launch, request_of_launch
 from planner.layouts.explicit import ExplicitLayout, layout_of
+from planner.offloads import said_offload
 from planner.planning import estimate
 from planner.question import LaunchQuestion, Question, question_of, request_of
 
@@ -114,8 +115,11 @@ def test_what_a_configuration_offloads(section, told):
     assert in_host(read) == told
 
 
-@pytest.mark.parametrize(("offload", "zero"), [("none", 3), ("optimizer", 2), ("states", 3)])
-def test_an_export_reads_back_with_what_lies_in_the_host(offload, zero):
+@pytest.mark.parametrize(
+    ("offload", "zero"),
+    [("none", 3), ("optimizer", 2), ("states", 3), ("inputs", 3), ("optimizer+inputs", 2), ("states+inputs", 3)],
+)
+def test_an_export_reads_back_with_what_lies_in_the_host(tmp_path, offload, zero):
     asked = Question(model="llama3_8b", cluster="dgx-a100:1", global_batch=8, seq=2048, framework="deepspeed",
                      offload=offload, fixed=(f"zero={zero}", "tp=1", "pp=1", "cp=1", "micro_batch=1"))  # fmt: skip
     request = request_of(asked)
@@ -124,7 +128,20 @@ def test_an_export_reads_back_with_what_lies_in_the_host(offload, zero):
     site = Site(hosts=("host0",), gpus_per_node=8)
     exported = export_deepspeed(Planned(model=request.model, job=request.job, layout=layout, site=site))
     read = parse_deepspeed(dict(exported.files)[CONFIG], exported.arguments, world=8)
-    assert in_host(read) == (offload == "optimizer", offload == "states")
+    assert in_host(read) == (offload.startswith("optimizer"), offload.startswith("states"))
+    assert inputs_in_host(read) == offload.endswith("inputs")
+    judged = launch(tmp_path, dict(exported.files)[CONFIG], *exported.arguments, world=8)
+    assert judged.proposal is not None
+    assert said_offload(job_of_launch(judged, judged.proposal).software).value == offload
+    assert not [note for note in judged.notes if "cpu_checkpointing" in note]
+
+
+def test_inputs_in_the_host_need_the_checkpointing_that_reads_it(tmp_path):
+    """``cpu_checkpointing`` is a word of ``deepspeed.checkpointing``: torch's recompute never looks at it."""
+    told = '{"train_batch_size": 8, "activation_checkpointing": {"cpu_checkpointing": true}}'
+    judged = launch(tmp_path, told)
+    assert not judged.inputs_offload
+    assert [note for note in judged.notes if "cpu_checkpointing is priced as off" in note]
 
 
 @pytest.mark.parametrize(("words", "per_parameter"), [("optimizer to host", 16.0), ("weights and optimizer", 18.0)])

@@ -47,6 +47,8 @@ _LAYERS_ALONE: Final = (_BALANCED, "type:transformer|mlp")
 _GRADIENT_BYTES: Final = MappingProxyType({"bf16": 2.0, "fp16": 2.0, "fp32": 4.0})
 _UNPRICED: Final = ("zero_hpz_partition_size", "zenflow")
 _QUANTIZED: Final = ("zero_quantized_weights", "zero_quantized_gradients")
+_RECOMPUTE: Final = "activation_checkpointing"
+_INPUTS: Final = "cpu_checkpointing"
 _WITH_ENDS: Final = ("type:transformer|embedding", "type:embedding|transformer")
 
 
@@ -239,6 +241,17 @@ def in_host(launch: DeepSpeedLaunch) -> tuple[bool, bool]:
     return optimizer and not states, states
 
 
+def inputs_in_host(launch: DeepSpeedLaunch) -> bool:
+    """Whether inputs of recomputed layers wait in host memory.
+
+    ``cpu_checkpointing`` is read by DeepSpeed's own checkpointing alone (``runtime/activation_checkpointing``), which
+    Megatron-DeepSpeed takes with ``--deepspeed-activation-checkpointing``; trainers recompute by torch's.
+    """
+    read = launch.arguments
+    own = read.has("--checkpoint-activations") and read.has("--deepspeed-activation-checkpointing")
+    return own and switched(section_of(launch.config, _RECOMPUTE), _INPUTS)
+
+
 def gradient_bytes(launch: DeepSpeedLaunch) -> float:
     """Bytes per parameter in which gradients are summed, where a launch in bf16 says so; 0.0: as it is priced."""
     told = launch.config.get("data_types")
@@ -261,6 +274,9 @@ def assumptions(launch: DeepSpeedLaunch) -> tuple[str, ...]:
         notes.append("pipeline: DeepSpeed does not read stages; they are taken as what the program cuts its model into")
     if offloaded(launch.config, "param") and not in_host(launch)[1]:
         notes.append("offload_param without ZeRO-3 and offload_optimizer has no price here: it is priced on the GPUs")
+    if switched(section_of(launch.config, _RECOMPUTE), _INPUTS) and not inputs_in_host(launch):
+        needs = "--checkpoint-activations with --deepspeed-activation-checkpointing"
+        notes.append(f"{_RECOMPUTE}: {_INPUTS} is priced as off: only DeepSpeed's own checkpointing reads it ({needs})")
     if launch.commented:
         notes.append("the configuration has comments: DeepSpeed reads them, the Hugging Face Trainer's reader does not")
     unpriced = [key for key in _UNPRICED if zero.get(key) not in (None, False, 0, 1)]

@@ -173,6 +173,7 @@ def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
         optimizer_bytes=optimizer_bytes(given.text.arguments),
         optimizer_offload=optimizer,
         state_offload=states,
+        inputs_offload=deepspeed.inputs_in_host(launch),
         sayable=sayable,
         loss=deepspeed.loss_of(launch),
         adapters=adapters,

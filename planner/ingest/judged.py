@@ -90,6 +90,8 @@ class JudgedLaunch:
         Its kind, such as ``adam`` or ``muon``.
     optimizer_offload, state_offload : bool
         The optimizer's states, or all states, lie in host memory.
+    inputs_offload : bool
+        The inputs of layers that recompute in full lie there.
     sync_each_batch : bool
         Sharded gradients are reduced with every micro-batch, where its software would let them wait for the last.
     loss, loss_chunks : Loss, int
@@ -126,6 +128,7 @@ class JudgedLaunch:
     optimizer: str = "adam"
     optimizer_offload: bool = False
     state_offload: bool = False
+    inputs_offload: bool = False
     sync_each_batch: bool = False
     loss: Loss = Loss.DEFAULT
     loss_chunks: int = 0

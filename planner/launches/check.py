@@ -27,6 +27,7 @@ from planner.launches.near import near_launch
 from planner.layouts.build import uniform_layout
 from planner.losses import with_loss
 from planner.nearest import nearest
+from planner.offloads import ALL_LAYERS
 from planner.plan_report import RankedLayout
 from planner.planning import estimate, over_islands
 from planner.question import LaunchQuestion, job_of
@@ -257,7 +258,7 @@ def job_of_launch(judged: JudgedLaunch, proposal: Proposal) -> TrainingJob:
     base = with_loss(software(judged.software) if judged.software else job.software, judged.loss, judged.loss_chunks)
     tools = replace(
         base,
-        activation_offload_layers=proposal.switches.cpu_offload_layers or base.activation_offload_layers,
+        activation_offload_layers=_offloaded_layers(judged, proposal) or base.activation_offload_layers,
         gradient_bytes=judged.gradient_bytes or base.gradient_bytes,
         optimizer_offload=judged.optimizer_offload or base.optimizer_offload,
         state_offload=judged.state_offload or base.state_offload,
@@ -271,6 +272,11 @@ def job_of_launch(judged: JudgedLaunch, proposal: Proposal) -> TrainingJob:
     if adapters is None or judged.model is None:
         return job
     return with_adapters(job, judged.model, adapters.rank, adapters.targets, separate=adapters.separate)
+
+
+def _offloaded_layers(judged: JudgedLaunch, proposal: Proposal) -> int:
+    """Layers of a stage whose activations, or inputs under full recompute, wait in host memory; 0: none are stated."""
+    return ALL_LAYERS if judged.inputs_offload else proposal.switches.cpu_offload_layers
 
 
 def layout_of_proposal(proposal: Proposal) -> Layout:
