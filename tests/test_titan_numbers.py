@@ -284,3 +284,24 @@ def test_defaults_are_not_told():
     plain = old("--optimizer.implementation", "fused", "--debug.no_deterministic", "--optimizer.lr", "1e-4")
     assert "no price" not in told(plain)
     assert plain.unjudged == ("--optimizer.lr",)
+
+
+def test_a_section_of_0_2_without_a_named_model_is_of_0_2_and_unknown_to_0_3():
+    words = ("--training.seq_len", "8192", "--activation_checkpoint.mode", "selective")
+    judged = read_launch(LaunchQuestion(framework="torchtitan", arguments=words, world=8, model="llama3_8b"))
+    assert (judged.title, judged.layout.stages[0].strategies[1].strategy.recompute) == (
+        "torchtitan 0.2",
+        FULL_RECOMPUTE,
+    )
+    words = ("--module", "llama3", "--config", "llama3_8b", *FLOAT8)
+    newer = read_launch(LaunchQuestion(framework="torchtitan", arguments=words, world=8))
+    assert (newer.unknown, newer.precision) == (("--model.converters",), "bf16")
+    words = (
+        *words[:4],
+        "--compile.enable",
+        "activation-checkpoint:memory-budget",
+        "--activation-checkpoint.memory-budget",
+    )
+    budget = read_launch(LaunchQuestion(framework="torchtitan", arguments=(*words, "0.3"), world=8))
+    assert (budget.legal, budget.unjudged) == (True, ())
+    assert "memory-budget is priced as selective" in told(budget)

@@ -20,6 +20,7 @@ _SWITCHED: Final = "float8.enable_float8_linear"
 """What swapped linear layers before converters did (torchtitan of 2024, ``config_manager.py``)."""
 _RECIPES: Final = ("tensorwise", "rowwise", "rowwise_with_gw_hp")
 _SECTIONS: Final = ("quantize.", "float8.", "mx.")
+_BUDGET: Final = "activation_checkpoint.memory_budget"
 _GATHER: Final = "enable_fsdp_float8_all_gather"
 _FLOAT8_EXPERTS: Final = "quantize.grouped_mm.float8"
 _ALONE: Final = ("pipeline", "context")
@@ -177,6 +178,7 @@ def _stated(launch: TitanLaunch, name: str) -> str:
 def unjudged_names(launch: TitanLaunch) -> tuple[str, ...]:
     """Options that say nothing about a layout, its time or its memory."""
     read = {_CONVERTERS, _SWITCHED, LAYERS_APART, *option_table()["unpriced"]}
+    read |= {_BUDGET} if launch.checkpoint == "memory-budget" else set()  # the note on it stands for the budget
     sections = _SECTIONS if _converters(launch) else ()
     names = (own_name(word) for word in launch.unjudged if word.startswith("--"))
     return tuple(

@@ -14,6 +14,9 @@ CHECKPOINT: Final = "activation-checkpoint:"
 """What the subcommand of activation checkpointing begins with."""
 OVERRIDE: Final = "override"
 """Section that stands for those which only 0.2 has."""
+_CHECKPOINT: Final = "activation_checkpoint"
+"""The one of those that 0.3 has too, as a subcommand."""
+_NEW: Final = ("--module", "--config")
 _OVERRIDE: Final = f"--{OVERRIDE}."
 
 
@@ -35,8 +38,11 @@ def of_any_version(arguments: Sequence[str]) -> tuple[list[str], bool]:
     Returns
     -------
     tuple
-        The words, and whether they were those of 0.2: a model named by ``--model.name``.
+        The words, and whether they were those of 0.2: a model named by ``--model.name``, or a section that only 0.2 has
+        where 0.3's ``--module`` and ``--config`` are not told.
     """
+    newer = any(word.partition("=")[0] in _NEW for word in arguments)
+    before = not newer and any(map(_only_old, arguments))
     words: list[str] = []
     told = dict.fromkeys((*_MODEL, "mode"), "")
     pending = ""
@@ -50,17 +56,19 @@ def of_any_version(arguments: Sequence[str]) -> tuple[list[str], bool]:
         if key:
             told[key], pending = value, "" if sign else key
         else:
-            words.append(f"{_OVERRIDE}{word.removeprefix('--')}" if _only_old(word) else word)
-    if told["name"]:
+            aside = _only_old(word) and not (newer and section != _CHECKPOINT)
+            words.append(f"{_OVERRIDE}{word.removeprefix('--')}" if aside else word)
+    if told["name"] or before:
         words = [_new_name(word) for word in words]
+    if told["name"]:
         words += ["--module", told["name"]]
         words += ["--config", _config(told["name"], told["flavor"])] if told["flavor"] else []
-    return [*words, *([f"{CHECKPOINT}{told['mode']}"] if told["mode"] else [])], bool(told["name"])
+    return [*words, *([f"{CHECKPOINT}{told['mode']}"] if told["mode"] else [])], bool(told["name"]) or before
 
 
 def _told_by(section: str, field: str) -> str:
     """What an option of 0.2 says that has another form in 0.3; empty for others."""
-    if (section, field) == ("activation_checkpoint", "mode"):
+    if (section, field) == (_CHECKPOINT, "mode"):
         return "mode"
     return field if section == "model" and field in _MODEL else ""
 
