@@ -151,11 +151,14 @@ class PortQuestion:
         batch and sequence are those of the file where it leaves them empty or 0.
     rank : int
         Which layout of a report.
+    world : int
+        GPUs that the launch ran on; 0: as it says.
     """
 
     file: Path
     asked: Question
     rank: int = 1
+    world: int = 0
 
 
 def said(question: Question) -> tuple[str, ...]:

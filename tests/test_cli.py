@@ -31,7 +31,7 @@ OPTIONS = {
     "search": {
         "--global-batch", "--seq", "--precision", "--framework", "--objective", "--micro-batch", "--recompute", "--fix",
         "--top", "--time-limit", "--offload", "--power-cap", "--thermal", "--launcher", "--profile", "--json", "--html",
-        "--trace", "--telemetry", "--from", "--rank", "--software", "--try", "--loss",
+        "--trace", "--telemetry", "--from", "--rank", "--world-size", "--software", "--try", "--loss",
         "--lora-rank", "--lora-targets",
     },
     "estimate": {

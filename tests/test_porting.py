@@ -1,6 +1,7 @@
 """Recipes carried to another machine: what is forced, by which rule or memory, and what the fastest changes further."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -240,3 +241,71 @@ def test_a_machine_without_the_recipes_format_forces_a_wider_one(cluster, precis
     assert [change.what for change in told] == ([] if precision == "fp8-cs" else [f"precision fp8-cs -> {precision}"])
     assert moved.report.request.job.precision.name == precision
     assert all("does not compute in fp8" in change.why for change in told)
+
+
+TITAN = """[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 4
+global_batch_size = 256
+seq_len = 8192
+[parallelism]
+data_parallel_replicate_degree = 2
+data_parallel_shard_degree = -1
+tensor_parallel_degree = 4
+context_parallel_degree = 2
+"""
+ZERO = {"train_batch_size": 256, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 8}
+SCRIPT = f"torchrun --nnodes $NODES --nproc_per_node $GPUS pretrain_gpt.py {SMALL} --micro-batch-size 4\n"
+OPEN = {  # name of a file, its text, framework, model
+    "titan": ("run.toml", TITAN, "torchtitan", ""),
+    "script": ("run.sh", SCRIPT, "megatron", ""),
+    "zero": ("ds.json", json.dumps({**ZERO, "bf16": {"enabled": True}}), "deepspeed", "llama3_8b"),
+}
+
+
+@pytest.mark.parametrize(
+    ("launch", "machine", "assumed", "used"),
+    [
+        ("titan", "dgx-h100:6", 32, 48),  # 6 replicas of 8 GPUs are none of 256 sequences; 4 are the most that are
+        ("titan", "gb200-nvl72:9", 32, 32),  # 36 GPUs are no multiple of 8, and replicas by 9 divide no batch
+        ("script", "dgx-h100:8", 32, 64),  # 64 sequences are 16 micro-batches of 4, for 16 replicas of 2 GPUs
+        ("zero", "dgx-h200:2", 8, 16),  # 256 sequences are 8 steps of 4 for 8 GPUs and for no other number
+    ],
+)
+def test_launches_that_leave_their_gpus_open_are_carried_with_their_batch(tmp_path, launch, machine, assumed, used):
+    name, text, framework, model = OPEN[launch]
+    file = tmp_path / name
+    file.write_text(text)
+    asked = asking(machine, file=file, framework=framework, model=model, seq=8192, time_limit_s=0.5)
+    start = recipe_in(asked)
+    assert start.layout.gpus == assumed
+    assert f"{assumed} are assumed, the nearest to" in start.assumed
+    found = port(start, asked)
+    assert found.forced
+    layout = found.carried.layout
+    assert layout.gpus == used
+    assert layout.micro_batch * layout.num_microbatches * layout.first.dp == start.global_batch
+    said = recipe_in(replace(asked, world=assumed))
+    assert (said.layout, said.assumed) == (start.layout, "")
+
+
+def test_groups_that_zero_shards_over_hold_what_they_held_beside_other_stages(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text(TITAN)
+    asked = asking("dgx-h100:6", file=file, framework="torchtitan", time_limit_s=0.5)
+    grid = port(recipe_in(asked), asked).carried.layout.first
+    assert grid.dp * grid.cp == 4
+    assert grid.zero_group == 4
+
+
+def test_gpus_are_asked_of_launches_alone(saved):
+    for words in (
+        ["dgx-h100:1", "--from", str(saved), "--world-size", "8"],
+        ["--from", str(saved), "--world-size", "8"],
+        ["llama3_8b", "dgx-h100:1", "--global-batch", "8", "--seq", "4096", "--world-size", "8"],
+    ):
+        result = RUN.invoke(app, ["search", *words])
+        assert result.exit_code == 2
+        assert "--world-size" in result.output

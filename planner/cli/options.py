@@ -62,6 +62,10 @@ StartFile = Annotated[
     Path | None,
     typer.Option("--from", help="With CLUSTER: carry this launch or report there. Alone: place a running report anew."),
 ]
+StartWorld = Annotated[
+    int | None,
+    typer.Option("--world-size", min=1, help="GPUs that the launch of --from ran on; default: as it says."),
+]
 StartRank = Annotated[int, typer.Option("--rank", min=1, help="Which layout of --from.")]
 GlobalBatch = Annotated[int, typer.Option("--global-batch", help="Sequences (or samples) per optimizer step.", min=1)]
 Seq = Annotated[

@@ -1,7 +1,6 @@
 """``plan search``: a question from the words of the command line, or a start from what exists."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -32,6 +31,7 @@ from planner.cli.options import (
     SoftwareStated,
     StartFile,
     StartRank,
+    StartWorld,
     TelemetryFiles,
     Thermal,
     TimeLimit,
@@ -40,7 +40,7 @@ from planner.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from planner.commands import Outputs, Question
+    from planner.commands import Outputs, PortQuestion
 
 
 _ALLOWED: Final = "plan search MODEL CLUSTER --global-batch N, or --from REPORT.json"
@@ -73,6 +73,7 @@ def search(  # noqa: PLR0913, PLR0917 - the flags are the command line's contrac
     telemetry: TelemetryFiles = None,
     start: StartFile = None,
     rank: StartRank = 1,
+    world_size: StartWorld = None,
     json_out: JsonOut = None,
     html: Page = None,
     trace: Trace = None,
@@ -81,8 +82,8 @@ def search(  # noqa: PLR0913, PLR0917 - the flags are the command line's contrac
     from planner import commands  # noqa: PLC0415 - keeps help fast
 
     outputs = commands.Outputs(json=json_out, html=html, trace=trace)
-    if start is None and (model is None or cluster is None or global_batch is None):
-        raise InputError("MODEL, CLUSTER or --global-batch is missing", allowed=_ALLOWED)
+    if start is None:
+        _asks_enough(None not in (model, cluster, global_batch), world_size)
     wanted: dict[str, Any] = {"loss": loss.value, "lora_rank": lora_rank, "lora_targets": lora_targets}
     wanted |= {"offload": offload.value, "top": top, "time_limit_s": time_limit, "thermal": thermal}
     question = commands.Question(
@@ -104,17 +105,28 @@ def search(  # noqa: PLR0913, PLR0917 - the flags are the command line's contrac
         telemetry=tuple(map(str, telemetry or ())),
     )
     if start is not None:
-        return _started(start, rank, question, outputs)
+        return _started(commands.PortQuestion(file=start, asked=question, rank=rank, world=world_size or 0), outputs)
     return commands.search(question, outputs)
 
 
-def _started(start: Path, rank: int, asked: "Question", outputs: "Outputs") -> int:
+def _asks_enough(whole: bool, world_size: int | None) -> None:
+    """Refuse a search that lacks what it is about, or says how many GPUs a launch has that there is none of."""
+    if not whole:
+        raise InputError("MODEL, CLUSTER or --global-batch is missing", allowed=_ALLOWED)
+    if world_size is not None:
+        raise InputError("--world-size without --from: the CLUSTER has its GPUs", allowed="--from LAUNCH")
+
+
+def _started(given: "PortQuestion", outputs: "Outputs") -> int:
     """Place a running report anew, or carry a recipe to the machine that is named last."""
     from planner import commands  # noqa: PLC0415
 
+    asked = given.asked
     if asked.tries:
         raise InputError("--try with --from: a recipe is carried over as it is", allowed="one of them")
     if asked.telemetry or not (asked.model or asked.cluster):
-        return commands.rebalance(start, rank, asked, outputs)
+        if given.world:
+            raise InputError("--world-size without CLUSTER: a report has its GPUs", allowed="a launch and CLUSTER")
+        return commands.rebalance(given.file, given.rank, asked, outputs)
     here = replace(asked, model=asked.model if asked.cluster else "", cluster=asked.cluster or asked.model)
-    return commands.port(commands.PortQuestion(file=start, asked=here, rank=rank), outputs)
+    return commands.port(replace(given, asked=here), outputs)

@@ -193,6 +193,12 @@ def _stated_world(question: LaunchQuestion, text: LaunchText, framework: Framewo
     return find_cluster(question.cluster).gpus if question.cluster and not is_preset_alone(question.cluster) else 0
 
 
+def states_world(question: LaunchQuestion) -> bool:
+    """Whether the user or the launch itself says how many GPUs it has; errors as of :func:`check_launch`."""
+    given = _launch_input(replace(question, cluster=""))
+    return bool(question.world or stated_world(given.text, given.framework))
+
+
 def is_preset_alone(cluster: str) -> bool:
     """Whether a cluster is a preset without a number of nodes."""
     is_file = cluster.casefold().endswith(".toml") or os.sep in cluster

@@ -13,10 +13,12 @@ from costmodels.workload import presets
 from costmodels.workload.model import ModelSpec
 from hardware.cluster import Cluster
 from hardware.errors import InputError
+from hardware.nouns import count
 from planner.adapters import with_adapters_of
 from planner.advice.remedies import Remedy, remedies
 from planner.ingest.judged import JudgedLaunch
-from planner.launches.check import cluster_of, is_preset_alone, job_of_launch, layout_of_proposal, read_launch
+from planner.launches.check import cluster_of, is_preset_alone, job_of_launch, layout_of_proposal
+from planner.launches.own_gpus import launch_on_its_gpus
 from planner.layouts.build import recomputing_as, with_strategies
 from planner.layouts.recompute_options import OWN_CHOICES
 from planner.plan_report import PlanReport, RankedLayout
@@ -45,7 +47,8 @@ class Recipe:
     """Where a port starts: a layout with the model, batch and precision that it was made for.
 
     ``job`` has what else changes its price: number formats of gradients and optimizer, offload; None: the framework's.
-    ``sayable`` is what its launcher can be told, ``left`` the program that it was made for where another is asked for.
+    ``sayable`` is what its launcher can be told, ``left`` the program that it was made for where another is asked for,
+    ``assumed`` what the launch leaves open and was assumed, in words.
     """
 
     name: str
@@ -58,6 +61,7 @@ class Recipe:
     job: TrainingJob | None = None
     sayable: Sayable = EVERYTHING
     left: str = ""
+    assumed: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +105,7 @@ def recipe_of_launch(question: LaunchQuestion) -> Recipe:
     InputError
         The launch cannot be read, would not start where it was made, or its model is not known.
     """
-    judged = read_launch(question)
+    judged, assumed = launch_on_its_gpus(question)
     if judged.layout is None or judged.model is None or judged.proposal is None:
         wrong = judged.violations[0].message if judged.violations else "its model is not known"
         what, _, allowed = wrong.partition("; allowed: ")
@@ -121,6 +125,7 @@ def recipe_of_launch(question: LaunchQuestion) -> Recipe:
         framework=judged.framework,
         job=_carried_job(judged, judged.proposal),
         sayable=judged.sayable,
+        assumed=assumed,
     )
 
 
@@ -284,15 +289,20 @@ def _on_gpus(recipe: Recipe, request: PlanRequest) -> tuple[Layout | None, list[
         whole = gpus % shards == 0
         told = f"dp {first.dp} -> {gpus // shards}" if whole else f"GPUs {before.gpus} -> {gpus}"
         changes.append(Change(what=told, why=f"{gpus} GPUs instead of {before.gpus}, tp x cp x pp = {shards}"))
-    proposal = _proposal(recipe, request)
+    proposal = _proposal(recipe, request, gpus)
     broken = check(proposal, request.framework)
     if broken:
         near = [one for one in nearest_legal(proposal, request.framework, count=9) if _keeps(one.proposal, request)]
-        if not near:
+        fewer = None if near else _on_fewer(recipe, request)
+        if near:
+            changes.append(Change(what=str(near[0]), why=_rules(broken)))
+            proposal = _regrouped(near[0].proposal, recipe)
+        elif fewer is not None:
+            changes = [*joined, Change(what=_in_use(fewer, first, gpus), why=_rules(broken))]
+            proposal = fewer
+        else:
             changes.append(Change(what="nothing near it is legal", why=_rules(broken)))
             return None, changes
-        changes.append(Change(what=str(near[0]), why=_rules(broken)))
-        proposal = near[0].proposal
     layout = layout_of_proposal(proposal)
     ranks = layout.first.dp * layout.first.cp
     if first.shard_group not in (0, layout.first.zero_group):
@@ -322,22 +332,42 @@ def _keeps(proposal: Proposal, request: PlanRequest) -> bool:
     return same and proposal.said_by(request.sayable)
 
 
-def _proposal(recipe: Recipe, request: PlanRequest) -> Proposal:
-    """The recipe's degrees on the machine's GPUs; dp follows."""
+def _in_use(fewer: Proposal, before: Strategy, gpus: int) -> str:
+    dp = layout_of_proposal(fewer).first.dp
+    replicas = f", dp {before.dp} -> {dp}" if dp != before.dp else ""
+    return f"{fewer.world:,} of {count(gpus, 'GPU')} in use{replicas}"
+
+
+def _on_fewer(recipe: Recipe, request: PlanRequest) -> Proposal | None:
+    """The recipe's degrees on as many of the machine's GPUs as the framework takes; None where it takes no number."""
+    shards = recipe.layout.first.tp * recipe.layout.first.cp * recipe.layout.pp
+    for replicas in range((request.cluster.gpus - 1) // shards, 0, -1):
+        proposal = _proposal(recipe, request, shards * replicas)
+        if not check(proposal, request.framework):
+            return proposal
+    return None
+
+
+def _regrouped(proposal: Proposal, recipe: Recipe) -> Proposal:
+    """A proposal with other degrees, whose ZeRO shards over groups as large as the recipe's where they still divide."""
+    group, ranks = recipe.layout.first.shard_group, proposal.world // (proposal.tp * proposal.pp)
+    group = group if group and ranks % group == 0 else 0  # as large as a node, or all
+    switches = replace(proposal.switches, optimizer_instances=ranks // group if group else 1)
+    return replace(proposal, shard_group=group, switches=switches)
+
+
+def _proposal(recipe: Recipe, request: PlanRequest, world: int) -> Proposal:
+    """The recipe's degrees on so many GPUs; dp follows."""
     facts = facts_of(recipe.model)
     told = proposals_of(
         recipe.layout,
         facts,
         global_batch=request.job.global_batch,
         seq=request.job.seq,
-        world=request.cluster.gpus,
+        world=world,
         base=job_switches(facts, request.job),
     )[0]
-    ranks = request.cluster.gpus // (told.tp * told.pp)
-    group = told.shard_group if told.shard_group and ranks % told.shard_group == 0 else 0  # as large as a node, or all
-    instances = ranks // group if group else 1
-    switches = replace(told.switches, optimizer_instances=instances)
-    return replace(told, world=request.cluster.gpus, dp=0, shard_group=group, switches=switches)
+    return _regrouped(replace(told, world=world, dp=0), recipe)
 
 
 def _rules(broken: tuple[Violation, ...]) -> str:

@@ -44,6 +44,12 @@ def recipe_in(question: PortQuestion) -> Recipe:
         The file is none of these, or does not say enough.
     """
     kind = _json_kind(question.file)
+    if kind and question.world:
+        raise InputError(
+            f"--world-size {question.world}: a saved {kind} has its own GPUs",
+            allowed="--world-size with a launch",
+            where=str(question.file),
+        )
     if kind == "report":
         return _recipe_of_report(question)
     if kind == "layout":
@@ -51,7 +57,11 @@ def recipe_in(question: PortQuestion) -> Recipe:
     asked = question.asked
     return recipe_of_launch(
         LaunchQuestion(
-            framework=asked.framework or _FRAMEWORK, file=question.file, model=asked.model, cluster=asked.cluster
+            framework=asked.framework or _FRAMEWORK,
+            file=question.file,
+            model=asked.model,
+            cluster=asked.cluster,
+            world=question.world,
         )
     )
 
@@ -132,7 +142,7 @@ def port_to_json(port: Port) -> Json:
         "carried": layout_to_json(carried, port.report.request) if carried is not None else None,
         "further": list(port.further),
         "program": port.report.request.program,
-        "notes": list(_program_notes(port)),
+        "notes": list(_notes(port)),
     }
 
 
@@ -143,7 +153,7 @@ def port_sections(port: Port) -> tuple[RenderableType, ...]:
         f"{port.recipe.name}: {layout_text(port.recipe.layout)} on {count(port.recipe.layout.gpus, 'GPU')}, to {name}"
     )
     forced = [f"{change.what}: {change.why}" for change in port.forced] or ["nothing"]
-    parts: list[RenderableType] = [Text(start), *(Text(note) for note in _program_notes(port))]
+    parts: list[RenderableType] = [Text(start), *(Text(note) for note in _notes(port))]
     parts.append(section("What must change, and why", bullets(forced)))
     if port.carried is None:
         parts.append(Text("The recipe cannot be carried to this machine by changes of its own."))
@@ -157,9 +167,11 @@ def port_sections(port: Port) -> tuple[RenderableType, ...]:
     return tuple(parts)
 
 
-def _program_notes(port: Port) -> Iterator[str]:
-    """Whose layouts these are, where that is not a framework itself, or another program than the recipe's."""
+def _notes(port: Port) -> Iterator[str]:
+    """What was assumed of the launch, and whose layouts these are where that is not the recipe's own framework."""
     request, left = port.report.request, port.recipe.left
+    if port.recipe.assumed:
+        yield port.recipe.assumed
     if request.sayable.lacks:
         yield (
             f"Searched is what {request.program} can be told: {request.sayable.lacks}. plan search MODEL CLUSTER "
