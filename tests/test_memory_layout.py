@@ -237,6 +237,19 @@ def test_stages_of_pytorch_hold_whole_gradients_until_their_last_backward_pass(c
     assert "unreduced" not in parts(alone)
 
 
+def test_weights_that_zero_3_gathers_stay_whole_behind_a_backward_pass_of_pytorchs_stages():
+    """What a micro-batch kept is gone then: the peak where it kept little, and no part of one where it kept much."""
+    tools = replace(NOW, pipelines_reduce_once=True)
+    layout = plan([[6], [10]], Strategy(dp=4, zero=3), count=4)
+    for seq, stay in ((8, True), (8192, False)):
+        asked = replace(job(tools, seq=seq), global_batch=16)
+        pairs = zip(*(stage_memory(layout, LLAMA, replace(asked, software=s), BIG) for s in (tools, NOW)), strict=True)
+        for use, sharded in pairs:
+            whole = asked.precision.gather_bytes / asked.precision.weight_bytes * 4 * parts(use)["weights"]
+            assert parts(use)["gathered"] == pytest.approx(whole if stay else parts(sharded)["gathered"])
+            assert parts(use)["unreduced"] > 0.0
+
+
 def test_gradients_that_wait_are_gone_when_the_optimizer_steps():
     """A peak in the step alone holds shards only; what waits counts where it exists."""
     tools = replace(NOW, sync_each_batch=False, step_gradient_bytes=1e3)

@@ -53,6 +53,8 @@ class LayerMemory:
         Gradients of one micro-batch that stand until its backward pass is done; the token table's are in ``working``.
     unreduced : ndarray
         What whole gradients that wait for the last micro-batch take beyond ``gradients``, until the optimizer steps.
+    left_whole : ndarray
+        Gathered weights that stay from a backward pass to the next forward pass.
     late : ndarray
         Whole inputs of reduce-scatters over tp, per micro-batch: free for reuse only once the device has sent them.
     """
@@ -69,6 +71,7 @@ class LayerMemory:
     step: Floats
     passing: Floats
     unreduced: Floats
+    left_whole: Floats
     late: Floats
 
     @property
@@ -205,6 +208,7 @@ def _with_states(
         step=states.step,
         passing=states.passing,
         unreduced=states.unreduced,
+        left_whole=states.left_whole,
         late=np.zeros_like(kept),
     )
 

@@ -22,7 +22,18 @@ from costmodels.memory.tokens import token_shares
 from costmodels.table import Floats, StrategyTable
 from costmodels.workload.model import ModelSpec
 
-ADDED: Final = ("weights", "gradients", "optimizer", "host", "step", "copies", "passing", "unreduced", "late")
+ADDED: Final = (
+    "weights",
+    "gradients",
+    "optimizer",
+    "host",
+    "step",
+    "copies",
+    "passing",
+    "unreduced",
+    "left_whole",
+    "late",
+)
 """Sizes of :class:`LayerMemory` that the parts of a stage add up."""
 SIZES: Final = (*ADDED, "working", "gathered", "once", "kept")
 """All of its sizes, in the order of :attr:`ModelMemory.sizes`."""

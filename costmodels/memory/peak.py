@@ -42,6 +42,8 @@ class StageSums:
     unreduced : ndarray or None
         What whole gradients that wait for the last micro-batch take beyond ``gradients`` until the optimizer steps
         [B]; None where the software reduces with every micro-batch.
+    left_whole : ndarray
+        Gathered weights that stay from a backward pass to the next forward pass [B].
     late : ndarray
         Freed, but not reusable until the device has run what the host queued [B].
     embedding_gradient : ndarray
@@ -64,6 +66,7 @@ class StageSums:
     loss: Floats
     passing: Floats
     unreduced: Floats | None
+    left_whole: Floats
     late: Floats
     embedding_gradient: Floats
     buffers: Floats
@@ -74,8 +77,8 @@ def components(sums: StageSums, usable_bytes: float, constants: MemoryConstants)
     """Name the parts of the peak, which come to the total when they are added.
 
     The peak is the largest of four moments: the loss (logits), the backward of the widest layer, the end of the
-    backward (a micro-batch's activations are gone but the embedding's dense gradient is there), and the optimizer's
-    step (no activations, and no gradients that wait to be reduced).
+    backward (a micro-batch's activations are gone, the embedding's dense gradient and weights that stay gathered are
+    there), and the optimizer's step (no activations, and no gradients that wait to be reduced).
 
     Parameters
     ----------
@@ -101,7 +104,7 @@ def components(sums: StageSums, usable_bytes: float, constants: MemoryConstants)
     choices = (
         (sums.activations, sums.working, sums.gathered, nothing, nothing, waiting),
         (sums.activations, nothing, nothing, sums.loss, nothing, waiting),
-        (ending, sums.embedding_gradient + sums.passing, nothing, nothing, nothing, waiting),
+        (ending, sums.embedding_gradient + sums.passing, sums.left_whole, nothing, nothing, waiting),
         (nothing, nothing, nothing, nothing, sums.step, nothing),
     )
     at = np.argmax([sum(choice, nothing) for choice in choices], axis=0)

@@ -55,6 +55,7 @@ def stage_sums(model: ModelSpec, job: TrainingJob, memory: ModelMemory, contents
         step=np.minimum(added["step"], held.of_stage(memory.step_most)),
         passing=added["passing"],
         unreduced=added["unreduced"] if job.software.gradients_wait(contents.spec.pp) else None,
+        left_whole=added["left_whole"],
         late=added["late"] * held.share_ahead(memory.layers_ahead),
         gathered=gathered,
         loss=held.widest(widest[:1] + widest[1:2], held.rows_of(memory.head))[0],

@@ -30,7 +30,7 @@ class StateBytes:
     ``host`` is what the host holds for the rank, ``copies`` what exchanges hold beside the states (a whole copy of the
     weights as they are gathered), ``step`` what only the optimizer's step needs, ``passing`` the gradients of one
     micro-batch until they are added to the sum, ``unreduced`` what whole gradients that wait for the last micro-batch
-    take beyond ``gradients``.
+    take beyond ``gradients``, ``left_whole`` gathered weights that stay from a backward pass to the next forward pass.
     """
 
     weights: Floats
@@ -41,6 +41,7 @@ class StateBytes:
     step: Floats
     passing: Floats
     unreduced: Floats
+    left_whole: Floats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +132,17 @@ def reduced_once(job: TrainingJob, table: StrategyTable) -> Bools:
     return np.asarray(several & (not job.software.sync_each_batch) | piped)
 
 
+def _left_whole_bytes(whole: Floats, job: TrainingJob, table: StrategyTable) -> Floats:
+    """Weights that ZeRO-3 gathered for a backward pass and that stay for the forward pass behind it, shape (S,).
+
+    References
+    ----------
+    torch/distributed/pipelining/stage.py, ``backward_maybe_with_nosync``: ``set_reshard_after_backward(False)``.
+    """
+    stays = job.software.pipelines_reduce_once & (table.pp > 1) & (table.zero == 3)
+    return np.where(stays, job.precision.gather_bytes * whole, 0.0)
+
+
 def _unreduced_bytes(whole: Floats, held: Floats, job: TrainingJob, table: StrategyTable) -> Floats:
     """What whole gradients take beyond those that are held, shape (S,); a rank alone is a shard of one as well."""
     sharded = (table.zero >= 2) | (table.dp * table.cp == 1)
@@ -206,10 +218,8 @@ def state_bytes(parameters: LocalParameters, job: TrainingJob, table: StrategyTa
     dense_group, expert_group = table.zero_group, table.expert_zero_group
 
     def held(stage: int) -> Floats:
-        sharded = table.zero >= stage
-        return parameters.dense / np.where(sharded, dense_group, 1) + parameters.expert / np.where(
-            sharded, expert_group, 1
-        )
+        dense, expert = (np.where(table.zero >= stage, group, 1) for group in (dense_group, expert_group))
+        return parameters.dense / dense + parameters.expert / expert
 
     software, trained = job.software, job.trained_share
     copied = np.where((table.dp * table.cp > 1) & (table.zero == 0), software.gradient_copy_bytes, 0.0)
@@ -236,4 +246,5 @@ def state_bytes(parameters: LocalParameters, job: TrainingJob, table: StrategyTa
         step=_step_bytes(job) * trained * held(1),
         passing=software.passing_gradient_bytes * trained * whole,
         unreduced=_unreduced_bytes(whole, np.asarray(gradients), job, table),
+        left_whole=_left_whole_bytes(whole, job, table),
     )
