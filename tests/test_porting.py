@@ -243,6 +243,15 @@ def test_a_machine_without_the_recipes_format_forces_a_wider_one(cluster, precis
     assert all("does not compute in fp8" in change.why for change in told)
 
 
+@pytest.mark.parametrize("cluster", ["dgx-h100:2", "rtx-4090-8:2"])
+def test_scales_per_block_give_way_to_one_per_tensor(cluster):
+    low = recipe(more="--fp8-format hybrid --fp8-recipe mxfp8")
+    moved = port(low, asking(cluster, time_limit_s=1.0))
+    assert moved.forced[0].what == "precision mxfp8 -> fp8-cs"
+    assert "does not compute in mxfp8 (a scale per 32 elements)" in moved.forced[0].why
+    assert moved.report.request.job.precision.name == "fp8-cs"
+
+
 TITAN = """[model]
 name = "llama3"
 flavor = "8B"

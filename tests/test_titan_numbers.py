@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from costmodels.compute.machine import lacking_format
+from costmodels.compute.machine import lacking_format, recipes_on
 from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, TITAN_SELECTIVE
 from costmodels.precision import precision
 from costmodels.workload.presets import model
@@ -112,14 +112,26 @@ def test_parts_without_the_format_give_no_price(words, cluster, lacks):
 
 
 @pytest.mark.parametrize(
-    ("part", "scaled"),
-    [("h100-sxm-80gb", False), ("l40s-48gb", False), ("mi300x", False), ("b200-sxm-180gb", True), ("mi355x", True)],
+    ("part", "recipes"),
+    [
+        ("a100-sxm-80gb", ()),
+        ("l40s-48gb", ("fp8-cs",)),
+        ("rtx-4090", ("fp8-cs",)),
+        ("h100-nvl-94gb", ("fp8-cs", "fp8-blockwise")),
+        ("gh200-96gb", ("fp8-cs", "fp8-blockwise")),
+        ("rtx-5080", ("fp8-cs", "fp8-blockwise")),
+        ("rtx-pro-6000-max-q", ("fp8-cs", "fp8-blockwise")),
+        ("gb10", ("fp8-cs", "fp8-blockwise")),
+        ("mi325x", ("fp8-cs", "fp8-blockwise")),
+        ("gb300", ("fp8-cs", "fp8-blockwise", "mxfp8")),
+        ("mi355x", ("fp8-cs", "fp8-blockwise", "mxfp8")),
+    ],
 )
-def test_a_scale_for_32_elements_came_with_sm100_and_gfx950(part, scaled):
-    found = accelerator(part)
-    assert lacking_format(found, precision("mxfp8")) == ("" if scaled else "mxfp8")
-    assert not lacking_format(found, precision("fp8-cs"))
-    assert not lacking_format(found, precision("fp8-blockwise"))
+def test_scales_of_fp8_that_each_generation_takes(part, recipes):
+    """Transformer Engine's ``check_recipe_support``: fp8 from 8.9, 1x128 from 9.0, MXFP8 on 10.x; gfx942, gfx950."""
+    asked = ("fp8-cs", "fp8-blockwise", "mxfp8")
+    assert tuple(name for name in asked if not lacking_format(accelerator(part), precision(name))) == recipes
+    assert set(recipes) == set(asked) & set(recipes_on(accelerator(part)))
 
 
 def test_float8_is_faster_by_what_its_products_save():

@@ -5,6 +5,7 @@ from types import MappingProxyType
 
 from costmodels.efficiency import Efficiency, Generation, SharedEfficiency
 from costmodels.job import Precision
+from costmodels.precision import names, precision
 from costmodels.table import Floats
 from hardware.cluster import Accelerator
 from hardware.errors import InputError
@@ -59,15 +60,18 @@ class Machine:
 def lacking_format(accelerator: Accelerator, recipe: Precision) -> str:
     """Return the format of a recipe's products that an accelerator does not compute in; empty when it has it.
 
-    References
-    ----------
-    torchao and Transformer Engine run mxfp8 from SM100 and gfx950 on, the first parts of their makers with fp4; on the
-    parts before, fp8 products have no scale per 32 elements.
+    Fp8 products with a scale per block of elements are taken from the blocks that the part states (``fp8_blocks``).
     """
     if getattr(accelerator.peak, recipe.gemm, 0.0) <= 0.0:
         return recipe.gemm
-    before = accelerator.vendor in ("nvidia", "amd") and accelerator.peak.fp4 <= 0.0
-    return f"mx{recipe.gemm}" if recipe.microscaled and before else ""
+    if not recipe.fp8_block or recipe.fp8_block in accelerator.fp8_blocks:
+        return ""
+    return _OF_BLOCKS.get(recipe.fp8_block, "fp8") + f" (a scale per {recipe.fp8_block} elements)"
+
+
+def recipes_on(accelerator: Accelerator) -> tuple[str, ...]:
+    """Return the names of the recipes whose products an accelerator computes in."""
+    return tuple(name for name in names() if not lacking_format(accelerator, precision(name)))
 
 
 def refuse_format(accelerator: Accelerator, recipe: Precision) -> None:
@@ -79,14 +83,14 @@ def refuse_format(accelerator: Accelerator, recipe: Precision) -> None:
 
 def lacks(accelerator: Accelerator, number_format: str) -> InputError:
     """Return the error of an accelerator without a format."""
-    known = [name for name in PEAK_FORMATS if getattr(accelerator.peak, name) > 0.0]
     return InputError(
         f"{accelerator.name} does not compute in {number_format}",
-        allowed=", ".join(known) or "an accelerator with a peak rate",
+        allowed=", ".join(recipes_on(accelerator)) or "an accelerator with a peak rate",
         where="precision",
     )
 
 
+_OF_BLOCKS = MappingProxyType({32: "mxfp8", 128: "fp8-blockwise"})
 LOW_PRECISION = ("fp8", "fp4")
 PEAK_FORMATS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
 ELEMENT_BYTES = MappingProxyType({"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "fp4": 0.5})

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from costmodels.compute.machine import lacking_format
-from costmodels.job import TrainingJob
+from costmodels.job import Precision, TrainingJob
 from costmodels.layout import FULL_RECOMPUTE, Layout, Strategy
 from costmodels.precision import precision as find_precision
 from costmodels.results import MemoryUse, Verdict
@@ -39,6 +39,7 @@ WRITTEN_BYTES: Final = (ADAM_BYTES, 4.0, 2.0)
 _ONE_RECOMPUTE: Final = "one-recompute"
 _WIDE: Final = ("bf16", "fp16", "fp32")
 """Formats that a recipe falls back to, where the machine has them."""
+_TENSOR_SCALED: Final = "fp8-cs"
 _GIB: Final = 2.0**30
 
 
@@ -188,12 +189,22 @@ def _formats(recipe: Recipe, machine: Cluster) -> tuple[str, tuple[Change, ...]]
         part = island.node.accelerator
         lacking = lacking_format(part, wanted)
         if lacking:
-            wide = next((name for name in _WIDE if getattr(part.peak, name) > 0), _WIDE[-1])
+            wide = next((name for name in _wider(wanted) if _computed(name, machine)), _WIDE[-1])
             told = Change(
                 what=f"precision {recipe.precision} -> {wide}", why=f"{part.name} does not compute in {lacking}"
             )
             return wide, (told,)
     return recipe.precision, ()
+
+
+def _wider(recipe: Precision) -> tuple[str, ...]:
+    """What a recipe falls back to: fp8 with a scale per block to fp8 with one per tensor first."""
+    return (*((_TENSOR_SCALED,) if recipe.fp8_block else ()), *_WIDE)
+
+
+def _computed(name: str, machine: Cluster) -> bool:
+    """Whether all accelerators of a machine compute in a recipe."""
+    return all(not lacking_format(island.node.accelerator, find_precision(name)) for island in machine.islands)
 
 
 def _request(recipe: Recipe, asked: Question, machine: Cluster) -> PlanRequest:
