@@ -35,6 +35,7 @@ from planner.ingest.plain_layout import StatedLayout, UnpricedError
 from planner.ingest.shell_values import BLANK
 from planner.ingest.torchtitan_models import entry_of, model_of_config
 from planner.ingest.torchtitan_numbers import numbers_of, unjudged_names, unpriced_notes
+from planner.ingest.trainer_options import option_faults, unlisted_options, with_whole_names
 from planner.ingest.trainer_sharding import not_read, tied_over_tensors, with_own_sharding
 from planner.ingest.trainers import model_named, named_config, optimizer_bytes, told_to, with_fills
 from planner.request import Framework
@@ -114,7 +115,7 @@ def _with_violations(judged: JudgedLaunch, found: Sequence[Violation]) -> Judged
 
 def deepspeed_text(given: LaunchInput) -> LaunchText:
     """A launch of DeepSpeed: its configuration apart from its options, and what its trainer fills in."""
-    given = replace(given, text=with_own_sharding(of_openrlhf(given.text), given.world))
+    given = replace(given, text=with_own_sharding(of_openrlhf(with_whole_names(given.text)), given.world))
     return _with_plugin(given, accelerated(given.text, given.world))
 
 
@@ -125,8 +126,9 @@ def _with_plugin(given: LaunchInput, plugin: Accelerated | None) -> LaunchText:
 
 def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
     """Read and judge a launch of DeepSpeed, or one by accelerate; see :func:`planner.ingest.judge.judge_launch`."""
-    sayable = told_to(given.text)
-    trainers = openrlhf_faults(given.text.program, given.text.arguments)
+    given = replace(given, text=with_whole_names(given.text))
+    sayable, unlisted = told_to(given.text), unlisted_options(given.text)
+    trainers = (*option_faults(given.text), *openrlhf_faults(given.text.program, given.text.arguments))
     given = replace(given, text=with_own_sharding(of_openrlhf(given.text), given.world))
     plugin = accelerated(given.text, given.world)
     given = replace(given, text=_with_plugin(given, plugin))
@@ -165,6 +167,8 @@ def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
     adapters = of_trainer(given.text.arguments, separate=True)
     told = (adapters.note,) if adapters else ()
     length = length if own else (*length, f"the model is taken as {model.name}, by its path")
+    unread = (name.partition(" ")[0] for name in launch.unread)
+    unknown = tuple(dict.fromkeys((*judged.unknown, *unlisted, *unread)))
     judged = replace(
         judged,
         title=f"DeepSpeed {given.version}",
@@ -177,8 +181,8 @@ def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
         sayable=sayable,
         loss=deepspeed.loss_of(launch),
         adapters=adapters,
-        unknown=(*judged.unknown, *(name.partition(" ")[0] for name in launch.unread)),
-        unjudged=not_read(launch.unjudged),
+        unknown=unknown,
+        unjudged=not_read(launch.unjudged, {name.lstrip("-") for name in unknown}),
         notes=(*given.text.notes, *length, *judged.notes, *told, *deepspeed.assumptions(launch), *ignored),
     )
     return judged if plugin is None else by_accelerate(judged, plugin)

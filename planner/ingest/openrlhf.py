@@ -30,6 +30,12 @@ _LENGTH: Final = ("--data.max-len", "--max-len")
 _RANK: Final = ("--ds.lora.rank", "--lora-rank")
 _KEPT: Final = (("--ds.zpg", "--zpg"), "zero_hpz_partition_size")
 _DEFAULT_LENGTH: Final = "2048"
+OWN_NAMES: Final = tuple(
+    name.lstrip("-").replace("-", "_")
+    for names in (_STAGE, _MICRO, _BATCH, _DTYPE, _TENSOR, _RING, _MODEL, _LENGTH, _RANK)
+    for name in names
+)
+"""Options that decide on a layout or its price, without dashes."""
 
 
 def of_openrlhf(text: LaunchText) -> LaunchText:

@@ -10,7 +10,7 @@ Hugging Face Transformers 5.12 ``training_args.py`` (``_process_fsdp_args``, ``_
 (``check_tensor_parallel_size_update_ds_json``, tied embeddings: pull request 2999).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
@@ -100,10 +100,11 @@ def _grid(told: Mapping[str, str], world: int) -> Mapping[str, Mapping[str, int]
     return {"parallelism_config": {f"parallelism_config_{axis}_size": max(1, size) for axis, size in sizes.items()}}
 
 
-def not_read(words: Sequence[str]) -> tuple[str, ...]:
-    """Names of the options among words that say nothing here: of sharding, of the optimizer, all others."""
+def not_read(words: Sequence[str], unknown: Collection[str]) -> tuple[str, ...]:
+    """Names of the options among words that say nothing here, but for those that are unknown (without dashes)."""
     names = (word.partition("=")[0] for word in words if word.startswith("--"))
-    return tuple(name for name in names if not _reads(name.replace("_", "-")))
+    read = (name for name in names if not _reads(name.replace("_", "-")))
+    return tuple(name for name in read if name.lstrip("-") not in unknown)
 
 
 def _reads(name: str) -> bool:

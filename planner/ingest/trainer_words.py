@@ -8,7 +8,7 @@ the same as options, names DeepSpeed's configuration by ``deepspeed``. Hugging F
 """
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from importlib.resources import files
 from types import MappingProxyType
@@ -121,6 +121,25 @@ def told_options(words: Sequence[str]) -> Mapping[str, str]:
         elif name:
             found[name] = f"{found[name]} {word}".strip()
     return MappingProxyType(found)
+
+
+def without_options(words: Sequence[str], names: Collection[str]) -> tuple[str, ...]:
+    """Arguments without some options and their values.
+
+    Parameters
+    ----------
+    words : sequence of str
+        As of :func:`told_options`.
+    names : collection of str
+        As written, with or without dashes.
+    """
+    bare = {name.lstrip("-") for name in names}
+    kept: list[str] = []
+    dropped = False
+    for word in words:
+        dropped = word.partition("=")[0].lstrip("-") in bare if word.startswith("--") else dropped
+        kept += [] if dropped else [word]
+    return tuple(kept)
 
 
 def switched_on(told: Mapping[str, str], name: str) -> bool:

@@ -47,7 +47,7 @@ def with_fills(text: LaunchText, world: int) -> LaunchText:
         Number of ranks.
     """
     told = told_options(text.arguments)
-    trainer = _trainer(text, told)
+    trainer = trainer_of(text, told)
     if not trainer:
         return text
     facts = trainer_table()[trainer]
@@ -77,7 +77,7 @@ def told_to(text: LaunchText) -> Sayable:
         return OPENRLHF
     if not trains(text.program, told):
         return EVERYTHING
-    return LLAMAFACTORY if _trainer(text, told) == _WITHOUT_CONTEXT else TRAINER
+    return LLAMAFACTORY if trainer_of(text, told) == _WITHOUT_CONTEXT else TRAINER
 
 
 def optimizer_bytes(words: Sequence[str]) -> float:
@@ -124,7 +124,7 @@ def named_config(text: LaunchText) -> str:
     return settings or next((told[name] for name in ("--deepspeed-config", "--deepspeed") if told.get(name)), "")
 
 
-def _trainer(text: LaunchText, told: Mapping[str, str]) -> str:
+def trainer_of(text: LaunchText, told: Mapping[str, str]) -> str:
     """The trainer that a launch starts, else the one whose options it has; empty for none that is known."""
     table = trainer_table()
     if text.program in table:

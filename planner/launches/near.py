@@ -9,6 +9,7 @@ from planner.ingest.judge import judge_launch
 from planner.ingest.judge_stated import deepspeed_text
 from planner.ingest.judged import JudgedLaunch, LaunchInput, no_layout_rule
 from planner.ingest.options import megatron_options, without_unknown
+from planner.ingest.trainer_words import without_options
 from planner.launches.restated import restated
 from planner.request import Framework
 from planner.rules.nearest import Neighbour, nearest_legal
@@ -152,10 +153,12 @@ def has_unknown(judged: JudgedLaunch) -> bool:
 
 
 def _without_unknown(judged: JudgedLaunch, given: LaunchInput) -> LaunchInput:
-    """A launch in flags or overrides without those that its framework does not know; others as they are."""
+    """A launch in flags or overrides without those that its framework, or trainer, does not know."""
     words = given.text.arguments
     if given.framework is Framework.MEGATRON:
         words, _ = without_unknown(words, megatron_options(given.version))
+    elif given.framework is Framework.DEEPSPEED:
+        words = without_options(words, judged.unknown)
     elif given.framework in (Framework.BRIDGE, Framework.NEMO):
         words = tuple(word for word in words if word.lstrip("+").partition("=")[0] not in judged.unknown)
     return replace(given, text=replace(given.text, arguments=words))
