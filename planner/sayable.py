@@ -12,7 +12,7 @@ parallelism); OpenRLHF ``openrlhf/utils/deepspeed`` (``ds_tensor_parallel_size``
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -130,57 +130,19 @@ TRAINER: Final = Sayable(
     tensor_zero=2,
 )
 """Also what is built on it, such as ms-swift, TRL and Axolotl."""
-LLAMAFACTORY: Final = Sayable(
-    key="llamafactory-deepspeed",
-    program="LLaMA-Factory on DeepSpeed",
-    context=False,
-    pipeline=False,
-    experts=False,
-    modules=False,
-    groups=False,
-    tensor_zero=2,
+LLAMAFACTORY: Final = replace(
+    TRAINER, key="llamafactory-deepspeed", program="LLaMA-Factory on DeepSpeed", context=False
 )
-OPENRLHF: Final = Sayable(
-    key="openrlhf",
-    program="OpenRLHF on DeepSpeed",
-    pipeline=False,
-    experts=False,
-    modules=False,
-    groups=False,
-    tensor_zero=2,
-)
-_SHARDS: Final = (0, 2, 3)  # of PyTorch's own sharding, and replicas
-FSDP_GRID: Final = Sayable(
-    key="trainer-fsdp-grid",
-    program="Hugging Face's Trainer with FSDP 2",
-    pipeline=False,
-    experts=False,
-    modules=False,
-    zero=_SHARDS,
-)
+OPENRLHF: Final = replace(TRAINER, key="openrlhf", program="OpenRLHF on DeepSpeed")
+_FSDP: Final = replace(TRAINER, zero=(0, 2, 3), tensor_zero=_MOST_STAGE)
+"""PyTorch's own sharding of states, and replicas."""
+FSDP_GRID: Final = replace(_FSDP, key="trainer-fsdp-grid", program="Hugging Face's Trainer with FSDP 2", groups=True)
 """FSDP 2 with the degrees of accelerate's settings, or of Axolotl's."""
-FSDP: Final = Sayable(
-    key="trainer-fsdp",
-    program="Hugging Face's Trainer with FSDP",
-    tensor=False,
-    context=False,
-    pipeline=False,
-    experts=False,
-    modules=False,
-    groups=False,
-    zero=_SHARDS,
+FSDP: Final = replace(
+    _FSDP, key="trainer-fsdp", program="Hugging Face's Trainer with FSDP", tensor=False, context=False
 )
 """FSDP 2 by the Trainer's own options, which have no degrees; replicas."""
-FSDP_1: Final = Sayable(
-    key="trainer-fsdp-1",
-    program="Hugging Face's Trainer with FSDP 1",
-    tensor=False,
-    context=False,
-    pipeline=False,
-    experts=False,
-    modules=False,
-    zero=_SHARDS,
-)
+FSDP_1: Final = replace(FSDP, key="trainer-fsdp-1", program="Hugging Face's Trainer with FSDP 1", groups=True)
 """FSDP 1, whose hybrid strategies shard over groups."""
 TRAINERS: Final = MappingProxyType({one.key: one for one in (TRAINER, LLAMAFACTORY, OPENRLHF, FSDP_GRID, FSDP, FSDP_1)})
 """What trainers can be told, by key."""

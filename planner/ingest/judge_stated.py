@@ -135,12 +135,7 @@ def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
     sharded = plugin if plugin is not None and plugin.engine is not Engine.DEEPSPEED else None
     if sharded is not None:
         given = replace(given, framework=Framework.NONE, version="")
-    if not given.text.config:
-        named = named_config(given.text).replace(BLANK, " ")
-        raise InputError(
-            f"no DeepSpeed configuration: {named} is not found, or is none" if named else "no DeepSpeed configuration",
-            allowed="--args-file ds_config.json, or a launch that names one as a file, its own or one beside it",
-        )
+    _refuse_without_config(given.text)
     refuse_gaps(given.text)
     launch = deepspeed.parse_deepspeed(
         given.text.config, without_unresolved(given.text, deepspeed.takes_value), world=given.world
@@ -186,6 +181,15 @@ def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
         notes=(*given.text.notes, *length, *judged.notes, *told, *deepspeed.assumptions(launch), *ignored),
     )
     return judged if plugin is None else by_accelerate(judged, plugin)
+
+
+def _refuse_without_config(text: LaunchText) -> None:
+    if not text.config:
+        named = named_config(text).replace(BLANK, " ")
+        raise InputError(
+            f"no DeepSpeed configuration: {named} is not found, or is none" if named else "no DeepSpeed configuration",
+            allowed="--args-file ds_config.json, or a launch that names one as a file, its own or one beside it",
+        )
 
 
 def _with_positions(model: ModelSpec) -> ModelFacts:
