@@ -198,6 +198,7 @@ def request_of(question: Question) -> PlanRequest:
         global_batch=question.global_batch,
         seq=_seq(model, question.seq),
         stated=question.software,
+        any_framework=bool(question.trainer),
     )
     return request_for(question, model, machine, job)
 
@@ -290,7 +291,13 @@ def _variants(question: Question, job: TrainingJob, framework: Framework) -> tup
 
 
 def job_of(
-    framework: Framework, recipe: str, *, global_batch: int, seq: int, stated: Sequence[str] = ()
+    framework: Framework,
+    recipe: str,
+    *,
+    global_batch: int,
+    seq: int,
+    stated: Sequence[str] = (),
+    any_framework: bool = False,
 ) -> TrainingJob:
     """Return the job of a framework as it is priced today, with what is stated of its software over it.
 
@@ -304,6 +311,8 @@ def job_of(
         Samples a step; tokens a sample.
     stated : sequence of str
         As :attr:`Question.software`.
+    any_framework : bool
+        Presets of another framework may be stated, as that of a trainer whose prices are another's.
 
     Raises
     ------
@@ -320,7 +329,7 @@ def job_of(
         software=usual_software(framework, found.gemm),
         optimizer_bytes=found.moment_bytes,
     )
-    return stated_job(job, stated, recipe, any_framework=framework is Framework.NONE)
+    return stated_job(job, stated, recipe, any_framework=any_framework or framework is Framework.NONE)
 
 
 def words_of(question: Question) -> tuple[tuple[str, str], ...]:
@@ -443,7 +452,9 @@ def question_from(values: Mapping[str, object], where: str) -> Question:
 def _loss_word(request: PlanRequest, stated: Sequence[str]) -> str:
     """The loss in the words of a question: ``default`` where it is that of a job of the framework as stated."""
     job = request.job
-    usual = job_of(request.framework, job.precision.name, global_batch=1, seq=1, stated=stated).software
+    trainer = bool(request.sayable.key)
+    name = job.precision.name
+    usual = job_of(request.framework, name, global_batch=1, seq=1, stated=stated, any_framework=trainer).software
     said = said_loss(job.software)
     return (Loss.DEFAULT if said is said_loss(usual) else said).value
 

@@ -9,7 +9,9 @@ from typer.testing import CliRunner
 from costmodels.layout import Granularity
 from planner.cli import app
 from planner.launches.porting import Port, port
+from planner.planning import estimate
 from planner.question import PortQuestion, Question, question_from, question_of, request_of
+from planner.report.json_reader import read_report
 from planner.report.porting_text import port_to_json, recipe_in
 from planner.sayable import TRAINERS, trainer_named
 
@@ -81,6 +83,19 @@ def test_the_answer_names_the_trainer_and_no_export_to_a_framework(tmp_path):
     pinned = RUN.invoke(app, [*words, "--fix", "pp=2"])
     assert pinned.exit_code == 2
     assert "--fix pp=2: Hugging Face's Trainer with FSDP cannot be told so" in pinned.output
+
+
+def test_a_report_of_a_trainer_is_read_back_with_its_prices(tmp_path):
+    """Its modules, and an optimizer in 8 bits: they were read back as torchtitan's, in fp32."""
+    file, saved = tmp_path / "launch.sh", tmp_path / "plan.json"
+    file.write_text(f"{FSDP} --optim adamw_8bit")
+    words = ["search", "dgx-h100:1", "--from", str(file), "--framework", "deepspeed", "--json", str(saved)]
+    assert RUN.invoke(app, words).exit_code == 0
+    report = read_report(saved)
+    assert report.request.job.optimizer_bytes == 2.0
+    again = estimate(report.request, report.layouts[0].layout)
+    assert again.cost.step.total_s == pytest.approx(report.layouts[0].cost.step.total_s)
+    assert again.cost.heaviest.total_bytes == pytest.approx(report.layouts[0].cost.heaviest.total_bytes)
 
 
 @pytest.mark.parametrize("key", TRAINERS)

@@ -1,5 +1,6 @@
 """A recipe carried to another machine: what must change and why, and what the fastest layout would change further."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -49,7 +50,8 @@ class Recipe:
 
     ``job`` has what else changes its price: number formats of gradients and optimizer, offload; None: the framework's.
     ``sayable`` is what its launcher can be told, ``left`` the program that it was made for where another is asked for,
-    ``assumed`` what the launch leaves open and was assumed, in words.
+    ``assumed`` what the launch leaves open and was assumed, in words, ``software`` what a trainer's launch has unlike
+    its framework, in the words of ``--software``.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Recipe:
     sayable: Sayable = EVERYTHING
     left: str = ""
     assumed: str = ""
+    software: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +119,7 @@ def recipe_of_launch(question: LaunchQuestion) -> Recipe:
             allowed=f"{allowed}; {hint}" if allowed else hint,
             where=question_name(question),
         )
+    job = _carried_job(judged, judged.proposal)
     return Recipe(
         name=question_name(question),
         model=_preset_like(judged.model),
@@ -124,10 +128,23 @@ def recipe_of_launch(question: LaunchQuestion) -> Recipe:
         seq=judged.proposal.seq,
         precision=judged.precision,
         framework=judged.framework,
-        job=_carried_job(judged, judged.proposal),
+        job=job,
         sayable=judged.sayable,
         assumed=assumed,
+        software=tuple(_stated_words(judged, job)),
     )
+
+
+def _stated_words(judged: JudgedLaunch, job: TrainingJob) -> Iterator[str]:
+    """What a report of a trainer's launch must state, so that it is read back with the same prices."""
+    if not judged.sayable.key:
+        return
+    if judged.software:
+        yield judged.software
+    if job.optimizer_bytes != ADAM_BYTES:
+        yield f"optimizer_bytes={job.optimizer_bytes:g}"
+    if judged.sync_each_batch:
+        yield "sync_each_batch=on"
 
 
 def _carried_job(judged: JudgedLaunch, proposal: Proposal) -> TrainingJob:
@@ -223,6 +240,7 @@ def _request(recipe: Recipe, asked: Question, machine: Cluster) -> PlanRequest:
         precision=precision,
         framework=recipe.framework.value,
         trainer=recipe.sayable.key,
+        software=(*recipe.software, *asked.software),
     )
     return request_for(asked, recipe.model, machine, replace(job, global_batch=batch, seq=seq))
 
