@@ -16,9 +16,10 @@ from megatron_reference import (
 )
 
 from hardware.errors import InputError
-from planner.ingest import layers_file, option_facts
+from planner.ingest import layers_file, option_facts, schedule_facts
 from planner.ingest.layer_pattern import moe_pattern
 from planner.ingest.megatron import judge, layout_of, parse_megatron
+from planner.ingest.option_facts import schedule_notes
 from planner.ingest.options import megatron_options
 from planner.request import Framework
 from planner.rules import all_rules, rules_for
@@ -63,7 +64,9 @@ def test_every_rule_on_options_has_a_case_and_asks_for_options_that_exist():
     shown = {case["rule"] for case in OPTION_CASES["case"]}
     newest = [rule for rule in rules_for(Framework.MEGATRON, NEWEST[Framework.MEGATRON]) if rule.needs_options]
     assert {rule.id for rule in newest} == shown
-    texts = [Path(module.__file__).read_text(encoding="utf-8") for module in (option_facts, layers_file)]
+    texts = [
+        Path(module.__file__).read_text(encoding="utf-8") for module in (option_facts, schedule_facts, layers_file)
+    ]
     derived = re.findall(r'"(--[a-z-]+)"', "".join(texts))
     known = {*megatron_options("0.13"), *megatron_options("0.16"), *megatron_options("0.19"), *derived}
     words = {name for rule in all_rules() for name in (*rule.conditions, *rule.fields) if name.startswith("--")}
@@ -79,9 +82,71 @@ def test_options_are_judged_by_what_older_versions_say_too():
         *words.split(),
         *["--micro-batch-size", "1", "--global-batch-size", "64", "--bf16", "--rampup-batch-size", "5", "3", "100"],
     ]
+    ramp += ["--train-samples", "6400"]
     old = judge(parse_megatron(ramp, world=8, version="0.13"))  # core 0.18 and later ignore the ramp
     assert {violation.rule for violation in old.violations} == {"megatron-ramp-steps", "megatron-first-batch"}
     assert judge(parse_megatron(ramp, world=8)).legal
+
+
+@pytest.mark.parametrize(
+    ("ramp", "more", "rules"),
+    [
+        # what the calculator and the parser of core 0.13 and 0.15.3 said, asked on a CPU at every stage of the growth
+        ("16 16 1000", "--train-samples 6400", []),
+        ("16 24 1000", "--train-samples 6400", []),
+        ("16 48 1000", "--train-samples 6400", []),
+        ("16 12 1000", "--train-samples 6400", ["megatron-batches-between"]),
+        ("16 12 1000", "--train-samples 6400 --decrease-batch-size-if-needed", []),
+        ("16 32 1000", "--train-samples 6400", ["megatron-ramp-steps"]),
+        ("16 16 0", "--train-samples 6400", ["megatron-ramp-positive"]),
+        ("16 16 1000", "--train-iters 10", ["megatron-ramp-iterations"]),
+    ],
+)
+def test_a_batch_that_grows_divides_at_every_stage(ramp, more, rules):
+    words = (
+        "--num-layers 8 --hidden-size 64 --num-attention-heads 8 --seq-length 64 --max-position-embeddings 64 --bf16 "
+        f"--micro-batch-size 1 --global-batch-size 64 --rampup-batch-size {ramp} {more}"
+    )
+    for version in ("0.13", "0.15"):
+        told = judge(parse_megatron(words.split(), world=8, version=version))
+        assert [violation.rule for violation in told.violations] == rules
+
+
+def test_a_ramp_that_a_version_ignores_is_remarked():
+    words = (
+        "--num-layers 8 --hidden-size 64 --num-attention-heads 8 --seq-length 64 --max-position-embeddings 64 --bf16"
+    )
+    read = parse_megatron(
+        [*words.split(), *["--global-batch-size", "280", "--rampup-batch-size", "32", "32", "100"]], world=8
+    )
+    (note,) = schedule_notes(read.arguments, "0.19")
+    assert "--rampup-batch-size 32 32 100 and ignores it" in note
+    assert schedule_notes(read.arguments, "0.17") == ()
+
+
+@pytest.mark.parametrize(
+    ("more", "rule"),
+    [
+        # what get_optimizer_param_scheduler of megatron-core 0.19.2 said
+        ("--train-iters 10 --lr-warmup-iters 10", "megatron-warmup-late"),
+        ("--train-iters 10 --lr-warmup-iters 9", ""),
+        ("--train-iters 10 --lr-decay-iters 5 --lr-warmup-iters 5", "megatron-warmup-late"),
+        ("--train-iters 10 --lr-decay-iters 0", "megatron-warmup-late"),
+        ("--train-iters 10 --lr-warmup-fraction 1.0", "megatron-warmup-late"),
+        ("--train-samples 640 --lr-warmup-samples 640", "megatron-warmup-late"),
+        ("--train-iters 10 --lr-decay-style WSD --lr-wsd-decay-iters 2", ""),
+        ("--train-samples 640 --lr-decay-style WSD --lr-wsd-decay-iters 2", "megatron-annealing"),
+        ("--train-iters 10 --lr-warmup-init 1e-4", ""),
+        ("--train-iters 10 --lr-warmup-init 1e-3", "megatron-warmup-start"),
+    ],
+)
+def test_the_learning_rate_has_a_course_that_the_scheduler_takes(more, rule):
+    words = (
+        "--num-layers 8 --hidden-size 64 --num-attention-heads 8 --seq-length 64 --max-position-embeddings 64 --bf16 "
+        f"--micro-batch-size 1 --global-batch-size 64 --lr 1e-4 {more}"
+    )
+    told = judge(parse_megatron(words.split(), world=8))
+    assert [violation.rule for violation in told.violations] == ([rule] if rule else [])
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,7 @@ def examine(arguments: Any, case: dict[str, Any], *, build: bool) -> dict[str, A
                 answer["parameters"] = _unlike_layers(args, config)
             mixers_of(config, _hybrid_pattern(args))
             optimizer_config(args)
+            learning_rate(args)
         answer["accepted"] = True
         answer["grid"] = _grid(args, world)
         if case.get("groups"):
@@ -420,6 +421,17 @@ def optimizer_config(args: Any) -> None:
         sys.modules.update({**parents, fused.__name__: fused})
         names = [field.name for field in dataclasses.fields(OptimizerConfig)]
         OptimizerConfig(**{name: getattr(args, name) for name in names if hasattr(args, name)})
+
+
+def learning_rate(args: Any) -> None:
+    """Make the schedule of the learning rate as the training loop does, around an optimizer of no parameters."""
+    if args.lr is None or not (args.train_iters or args.train_samples) or getattr(args, "skip_train", False):
+        return
+    with step("build"):
+        from megatron.training import training
+
+        training.get_args = lambda: args
+        training.get_optimizer_param_scheduler(types.SimpleNamespace(param_groups=[]))
 
 
 def _fused_adam(

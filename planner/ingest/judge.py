@@ -24,6 +24,7 @@ from planner.ingest.megatron import Launch, LaunchVerdict, judge, layout_built, 
 from planner.ingest.megatron_model import model_of
 from planner.ingest.megatron_switches import CONNECTIONS
 from planner.ingest.open_ends import deciding_keys, foreign_notes, own_options, refuse_gaps, refuse_missing
+from planner.ingest.option_facts import schedule_notes
 from planner.ingest.options import Arguments, Fault, megatron_options, rest_stands
 from planner.ingest.other_frameworks import refuse_foreign
 from planner.ingest.recipe_defaults import with_recipe_defaults
@@ -102,7 +103,10 @@ def _megatron(given: LaunchInput) -> JudgedLaunch:
     )
     refuse_missing(text, launch.faults)
     refuse_foreign(text.program, foreign, launch.faults)
-    model, notes = given.model, [*text.notes, *foreign_notes(foreign, given)]
+    model, notes = (
+        given.model,
+        [*text.notes, *foreign_notes(foreign, given), *schedule_notes(launch.arguments, launch.version)],
+    )
     wide = launch.proposal.tp * launch.proposal.cp > 1 and not launch.proposal.switches.megatron_fsdp
     if text.environment is not None and not told and wide:
         notes.append(f"the script does not set {CONNECTIONS}: it must be 1 with tp or cp up to Hopper")

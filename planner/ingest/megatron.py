@@ -22,7 +22,7 @@ from planner.ingest.hybrid_pattern import (
 from planner.ingest.layer_pattern import moe_pattern
 from planner.ingest.layers_file import PATH, common_width, without_idle
 from planner.ingest.megatron_switches import LATER, switches_of
-from planner.ingest.option_facts import batches_of, option_facts
+from planner.ingest.option_facts import RAMPS_BEFORE, batches_of, option_facts
 from planner.ingest.options import Arguments, Fault, megatron_options, read_arguments, rest_stands
 from planner.request import Framework
 from planner.rules.proposal import (
@@ -51,7 +51,6 @@ _ENCODER: Final = (("--num-layers", "--encoder-num-layers"), ("--seq-length", "-
 _VIRTUAL: Final = ("--num-virtual-stages-per-pipeline-rank", "--num-layers-per-virtual-pipeline-stage")
 _LAYOUT: Final = "--pipeline-model-parallel-layout"
 MOST_WORLD: Final = 100_000_000
-_RAMPS_BEFORE: Final = (0, 18)  # later versions take --rampup-batch-size and ignore it
 _STRATEGY_ZERO: Final = MappingProxyType({"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3})
 
 
@@ -283,7 +282,7 @@ def _proposal(
     )
     micro_batch = read.number("--micro-batch-size", 1)
     replicas = replicas_of(world, tp, pp, cp, gtp)
-    first, last = batches_of(read, micro_batch * replicas, ramps=version_key(version) < _RAMPS_BEFORE)
+    first, last = batches_of(read, micro_batch * replicas, ramps=version_key(version) < RAMPS_BEFORE)
     return Proposal(
         world=world,
         tp=tp,

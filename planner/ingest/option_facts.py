@@ -19,6 +19,7 @@ from planner.ingest import hybrid_pattern
 from planner.ingest.layer_pattern import moe_pattern
 from planner.ingest.layers_file import file_facts
 from planner.ingest.options import Arguments, whole
+from planner.ingest.schedule_facts import batches_between, common_divisor, learning_rate_facts
 from planner.rules.table import version_key
 
 Given = Mapping[str, tuple[str, ...]]
@@ -28,6 +29,8 @@ _RECOMPUTED: Final = frozenset(
     ["core_attn", "moe_act", "layernorm", "mla_up_proj", "mlp", "moe", "shared_experts", "gdn_norm_out"]
 )
 _WHOLE: Final = frozenset({"full", "full_iteration", "full_iteration_inference"})
+RAMPS_BEFORE: Final = (0, 18)
+"""Core version from which ``--rampup-batch-size`` is taken and ignored."""
 _RAMP: Final = 3  # start, increment, samples
 _DIGITS: Final = 12  # of samples, which may be many
 _MOST_SAMPLES: Final = 1e17
@@ -57,7 +60,7 @@ def option_facts(read: Arguments, layers: int, version: str) -> Given:
     facts: dict[str, tuple[str, ...]] = {"--graphs": (kind,)}
     facts |= {"--graphed": modules} if modules else {}
     facts |= {**_evaluation(read), **file_facts(read), **_unknown_modules(read, version_key(version))}
-    facts |= _unfit_freq(read, layers)
+    facts |= {**_unfit_freq(read, layers), **learning_rate_facts(read), **_between(read, version_key(version))}
     held = {**_graph_facts(read, kind, modules), **_expert_facts(read), **_layer_facts(read, layers)}
     held |= {**_ramp(read), **_data_facts(read)}
     return facts | {name: () for name, holds in held.items() if holds}
@@ -86,6 +89,15 @@ def batches_of(read: Arguments, single: int, *, ramps: bool) -> tuple[int, int]:
     return (ramp[0] if ramps and len(ramp) == _RAMP else last), last
 
 
+def schedule_notes(read: Arguments, version: str) -> tuple[str, ...]:
+    """What a version does not heed of the batch's growth."""
+    if not read.has("--rampup-batch-size") or version_key(version) < RAMPS_BEFORE:
+        return ()
+    given = " ".join(read.texts("--rampup-batch-size"))
+    ignored = f"core {version} takes --rampup-batch-size {given} and ignores it: every step has the whole batch"
+    return (f"{ignored}, and --step-batch-size-schedule makes it grow",)
+
+
 def _schedule(text: str) -> list[tuple[int, int]]:
     """Thresholds and batches of ``THRESHOLD:BATCH`` entries in order; none where one is not understood."""
     found: list[tuple[int, int]] = []
@@ -112,7 +124,7 @@ def _whole(texts: tuple[str, ...]) -> list[int]:
 
 def _ramp(read: Arguments) -> dict[str, bool]:
     ramp, last = _whole(read.texts("--rampup-batch-size")), read.number("--global-batch-size", 0)
-    counts = len(ramp) == _RAMP and min(ramp[:2]) > 0
+    counts = len(ramp) == _RAMP and min(ramp) > 0
     schedule = _schedule(read.text("--step-batch-size-schedule"))
     starts = [tokens // max(1, read.number("--seq-length", 1)) for tokens, _ in schedule]
     growing = starts[:1] == [0] and all(low < high for low, high in pairwise(starts))
@@ -122,6 +134,16 @@ def _ramp(read: Arguments) -> dict[str, bool]:
         "--ramp-counts": counts,
         "--ramp-fits": counts and ramp[0] != last and (last - ramp[0]) % ramp[1] == 0,
     }
+
+
+def _between(read: Arguments, version: tuple[int, ...]) -> dict[str, tuple[str, ...]]:
+    """What divides every batch between the first and the last one, where a version grows its batch over several."""
+    batches = [batch for _, batch in _schedule(read.text("--step-batch-size-schedule"))]
+    ramp = _whole(read.texts("--rampup-batch-size"))
+    common = common_divisor(batches)
+    if not batches and version < RAMPS_BEFORE and len(ramp) == _RAMP:
+        common = batches_between(ramp[0], ramp[1], read.number("--global-batch-size", 0))
+    return {"--batches-between": (str(common),)} if common else {}
 
 
 def _evaluation(read: Arguments) -> dict[str, tuple[str, ...]]:
