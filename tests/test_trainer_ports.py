@@ -85,12 +85,13 @@ def test_the_answer_names_the_trainer_and_no_export_to_a_framework(tmp_path):
     assert "--fix pp=2: Hugging Face's Trainer with FSDP cannot be told so" in pinned.output
 
 
-def test_a_report_of_a_trainer_is_read_back_with_its_prices(tmp_path):
+@pytest.mark.parametrize("more", [(), ("--precision", "fp16")])
+def test_a_report_of_a_trainer_is_read_back_with_its_prices(tmp_path, more):
     """Its modules, and an optimizer in 8 bits: they were read back as torchtitan's, in fp32."""
     file, saved = tmp_path / "launch.sh", tmp_path / "plan.json"
     file.write_text(f"{FSDP} --optim adamw_8bit")
     words = ["search", "dgx-h100:1", "--from", str(file), "--framework", "deepspeed", "--json", str(saved)]
-    assert RUN.invoke(app, words).exit_code == 0
+    assert RUN.invoke(app, [*words, *more]).exit_code == 0
     report = read_report(saved)
     assert report.request.job.optimizer_bytes == 2.0
     again = estimate(report.request, report.layouts[0].layout)

@@ -228,11 +228,13 @@ def _request(recipe: Recipe, asked: Question, machine: Cluster) -> PlanRequest:
     """The search on the new machine: what is asked of it, and the recipe's model and job where nothing else is."""
     batch, seq = asked.global_batch or recipe.global_batch, asked.seq or recipe.seq
     precision = asked.precision
-    job = recipe.job
+    job, stated = recipe.job, asked.software
     if job is None or precision != recipe.precision:
+        stated = (*recipe.software, *stated)
         told, job = job, job_of(recipe.framework, precision, global_batch=batch, seq=seq)
         job = job if told is None else with_adapters_of(job, told)
-    job = stated_job(job, asked.software, precision, any_framework=recipe.framework is Framework.NONE)
+    anyones = bool(recipe.sayable.key) or recipe.framework is Framework.NONE
+    job = stated_job(job, stated, precision, any_framework=anyones)
     asked = replace(
         asked,
         model=recipe.model.name,
