@@ -109,6 +109,7 @@ class Software:
     late_frees: str = ""  # what collectives read stays reserved for: "passes", each of a chunk, or "fill"
     main_params_in_optimizer: bool = True
     optimizer_offload: bool = False
+    optimizer_offload_share: float = 1.0  # of its states, where they are offloaded; the device steps with the rest
     state_offload: bool = False  # weights, gradients and optimizer all stay in host memory (FSDP's CPU offload)
     activation_offload_layers: int = 0
     dropout: bool = False  # masks are kept
@@ -148,6 +149,11 @@ class Software:
     def gathers_apart(self) -> bool:
         """Whether column-parallel products that read one input exchange it, and its gradient, each for itself."""
         return self.inputs_gathered_apart and not self.compiled
+
+    @property
+    def share_in_host(self) -> float:
+        """Share of the optimizer's states that lie, and are stepped with, in the host."""
+        return 1.0 if self.state_offload else self.optimizer_offload_share if self.optimizer_offload else 0.0
 
     def hides_reduction(self, zero: Ints, pp: Ints | int) -> Bools:
         """Where the reduction of gradients runs beside the last backward pass, of the shape of the ZeRO stages."""

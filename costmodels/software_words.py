@@ -38,6 +38,7 @@ _NUMBERS: Final = MappingProxyType(
         "optimizer_bytes": (0.0, 16.0),
         "capacity_factor": (0.0, 16.0),
         "routing_imbalance": (1.0, 64.0),
+        "optimizer_offload_share": (0.001, 1.0),
     }
 )
 """Least and most. ``optimizer_bytes`` is the job's: the optimizer's states per parameter beside master weights."""

@@ -135,7 +135,7 @@ SEARCH = {
     "rebalance?": {"now_s": float, "gain": float, "restart_s": float, "payback_steps": int},
     "port?": {
         "recipe": str, "start": str, "forced": [{"change": str, "why": str}], "carried": Maybe(LAYOUT),
-        "further": [str],
+        "further": [str], "program": str, "notes": [str],
     },
 }  # fmt: skip
 VIOLATION = {"rule": str, "message": str, "values": Free(object), "found": str, "source": str}
@@ -163,8 +163,8 @@ COMPARE = {
 }  # fmt: skip
 CHECK = {
     **HEADING,
-    "framework": str, "framework_version": str, "world_size": int, "legal": bool, "accepted_at_launch": bool,
-    "violations": [VIOLATION],
+    "framework": str, "framework_version": str, "trainer": str, "world_size": int, "legal": bool,
+    "accepted_at_launch": bool, "violations": [VIOLATION],
     "layers_per_stage": Maybe([[int]]),
     "layers_counted_unchecked": Maybe(int),
     "grids": Maybe(
@@ -223,8 +223,8 @@ MODEL = {
 }  # fmt: skip
 ACCELERATOR = {
     "name": str, "vendor": str, "memory_gib": float, "allocatable_gib": float, "memory_gb_per_s": float,
-    "dense_tflops": Free(float), "multiprocessors": int, "peak_clock_mhz": float, "max_clock_mhz": float,
-    "tdp_w": float, "idle_w": float, "slowdown_c": float, "sources": [str],
+    "dense_tflops": Free(float), "fp8_blocks": [int], "multiprocessors": int, "peak_clock_mhz": float,
+    "max_clock_mhz": float, "tdp_w": float, "idle_w": float, "slowdown_c": float, "sources": [str],
 }  # fmt: skip
 CLUSTER = {
     "name": str, "gpus": int, "nodes": int, "nics": int,

@@ -10,7 +10,11 @@ from costmodels.software import software
 from hardware.errors import InputError
 from planner.choices import Framework, Offload
 from planner.cli import app
+from planner.ingest.judged import JudgedLaunch
+from planner.launches.check import check_launch, read_launch
 from planner.offloads import recompute_under, said_offload, with_offload
+from planner.plan_report import RankedLayout
+from planner.question import LaunchQuestion
 
 MILLION = ["--framework", "none", "--cp", "8", "--zero", "3", "--global-batch", "1", "--seq", "1048576"]
 MILLION += ["--recompute", "full", "--loss", "chunked", "--precision", "bf16-pure"]
@@ -62,3 +66,48 @@ def test_deepspeed_is_told_so(tmp_path: Path):
     config = json.loads((folder / "ds_config.json").read_text())
     assert config["activation_checkpointing"]["cpu_checkpointing"] is True
     assert config["zero_optimization"]["offload_param"]["device"] == "cpu"
+
+
+SHARED = ("--tensor-model-parallel-size=2", "--num-layers=32", "--hidden-size=4096", "--num-attention-heads=32",
+          "--seq-length=4096", "--max-position-embeddings=4096", "--micro-batch-size=1", "--global-batch-size=32",
+          "--bf16", "--vocab-size=128256", "--use-distributed-optimizer",
+          "--use-precision-aware-optimizer")  # fmt: skip
+
+
+def _offloaded(*words: str) -> RankedLayout:
+    given = (*SHARED, *words)
+    found = check_launch(LaunchQuestion(framework="megatron", arguments=given, world=16, cluster="dgx-b200:2")).ranked
+    assert found is not None
+    return found
+
+
+def test_a_share_of_the_optimizer_is_priced_in_proportion():
+    """``HybridDeviceOptimizer`` gives a share of the parameters to the processors, and steps with the rest itself."""
+    plain, whole = _offloaded(), _offloaded("--optimizer-cpu-offload")
+    for share in (0.25, 0.5):
+        found = _offloaded("--optimizer-cpu-offload", "--optimizer-offload-fraction", str(share))
+        for part in ("host_bytes", "optimizer_bytes"):
+            ends = [_part(at, part) for at in (plain, whole)]
+            assert _part(found, part) == pytest.approx(ends[0] + share * (ends[1] - ends[0]), rel=1e-3)
+        ends = [at.cost.step.total_s for at in (plain, whole)]
+        assert found.cost.step.total_s == pytest.approx(ends[0] + share * (ends[1] - ends[0]), rel=0.02)
+
+
+def _part(found: RankedLayout, name: str) -> float:
+    use = found.cost.heaviest
+    return use.host_bytes if name == "host_bytes" else dict(use.components)["optimizer"]
+
+
+@pytest.mark.parametrize("framework", ["bridge", "nemo"])
+def test_an_offload_without_a_fraction_moves_nothing_where_its_default_is_none(framework: str):
+    """``OptimizerConfig.optimizer_offload_fraction`` is 0.0; Megatron-LM's option of that name 1.0."""
+    group = {"bridge": "optimizer", "nemo": "optim.config"}[framework]
+    words = (f"{group}.optimizer_cpu_offload=true", f"{group}.use_precision_aware_optimizer=true")
+
+    def read(*more: str) -> JudgedLaunch:
+        return read_launch(LaunchQuestion(framework=framework, model="llama3_8b", arguments=(*words, *more), world=8))
+
+    assert not read().optimizer_offload
+    assert [note for note in read().notes if "moves nothing" in note]
+    found = read(f"{group}.optimizer_offload_fraction=0.5")
+    assert (found.optimizer_offload, found.optimizer_offload_share) == (True, 0.5)

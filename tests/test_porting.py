@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from hardware.errors import InputError
 from planner.cli import app
 from planner.launches.porting import Recipe, carry, port, recipe_of_launch
-from planner.question import LaunchQuestion, PortQuestion, Question, request_of
+from planner.question import LaunchQuestion, PortQuestion, Question, question_of, request_of
 from planner.report.launch import launch_of
 from planner.report.porting_text import recipe_in
 from planner.report.target import Target
@@ -241,6 +241,15 @@ def test_a_machine_without_the_recipes_format_forces_a_wider_one(cluster, precis
     assert [change.what for change in told] == ([] if precision == "fp8-cs" else [f"precision fp8-cs -> {precision}"])
     assert moved.report.request.job.precision.name == precision
     assert all("does not compute in fp8" in change.why for change in told)
+
+
+def test_a_share_of_the_optimizer_in_the_host_is_carried_and_read_back():
+    words = "--optimizer-cpu-offload --use-precision-aware-optimizer --optimizer-offload-fraction 0.25"
+    moved = port(recipe(more=words), asking("dgx-h100:2", time_limit_s=1.0)).report
+    assert moved.request.job.software.share_in_host == 0.25
+    assert "optimizer_offload_share=0.25" in question_of(moved.request).software
+    said = launch_of(moved.request, moved.layouts[0], Target(format="megatron")).text
+    assert "--optimizer-offload-fraction 0.25" in said
 
 
 @pytest.mark.parametrize("cluster", ["dgx-h100:2", "rtx-4090-8:2"])

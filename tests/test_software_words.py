@@ -47,6 +47,7 @@ def test_software_that_keeps_other_states_has_its_own_recipe():
         ("dispatcher=DeepEP", "dispatcher", Dispatcher.DEEPEP),
         ("gradient_bytes=2", "gradient_bytes", 2.0),
         ("routing_imbalance=1.4", "routing_imbalance", 1.4),
+        ("optimizer_offload_share=0.25", "optimizer_offload_share", 0.25),
     ],
 )
 def test_a_switch_changes_its_field_alone(word, field, value):

@@ -136,6 +136,27 @@ def test_an_export_reads_back_with_what_lies_in_the_host(tmp_path, offload, zero
     assert not [note for note in judged.notes if "cpu_checkpointing" in note]
 
 
+def test_a_ratio_of_the_optimizer_is_read_back_and_disks_are_named(tmp_path):
+    def read(stage, **more):
+        offload = {"device": "cpu", **more}
+        return launch(
+            tmp_path, {"train_batch_size": 8, "zero_optimization": {"stage": stage, "offload_optimizer": offload}}
+        )
+
+    assert (read(3, ratio=0.3).optimizer_offload_share, read(3).optimizer_offload_share) == (0.3, 1.0)
+    assert not read(2, ratio=0.3).legal
+    assert [note for note in read(3, device="nvme").notes if "device nvme has no price" in note]
+    asked = Question(model="llama3_8b", cluster="dgx-a100:1", global_batch=8, seq=2048, framework="deepspeed",
+                     offload="optimizer", fixed=("zero=3",))  # fmt: skip
+    request = request_of(asked)
+    job = replace(request.job, software=replace(request.job.software, optimizer_offload_share=0.25))
+    layout = layout_of(request, ExplicitLayout(zero=3, recompute="full"))
+    site = Site(hosts=("host0",), gpus_per_node=8)
+    exported = export_deepspeed(Planned(model=request.model, job=job, layout=layout, site=site))
+    again = launch(tmp_path, dict(exported.files)[CONFIG], *exported.arguments, world=8)
+    assert (again.optimizer_offload, again.optimizer_offload_share) == (True, 0.25)
+
+
 def test_inputs_in_the_host_need_the_checkpointing_that_reads_it(tmp_path):
     """``cpu_checkpointing`` is a word of ``deepspeed.checkpointing``: torch's recompute never looks at it."""
     told = '{"train_batch_size": 8, "activation_checkpointing": {"cpu_checkpointing": true}}'

@@ -1,5 +1,6 @@
 """Work bound by memory traffic: elementwise kernels, number-format casts, optimizer steps, chunked scans."""
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -175,8 +176,13 @@ def optimizer_step_s(
         Seconds. Traffic per parameter: gradients read for the norm and for the update, master weights and states read
         and written, the working copy written.
     """
-    if node is not None and (job.software.optimizer_offload or job.software.state_offload):
-        return host_optimizer_step_s(parameters, job, node)
+    away = 0.0 if node is None else job.software.share_in_host
+    if node is not None and away > 0.0:
+        on_device = replace(job, software=replace(job.software, optimizer_offload=False, state_offload=False))
+        there_s = away * host_optimizer_step_s(parameters, job, node)
+        rest = (1.0 - away) * np.asarray(parameters, dtype=np.float64)
+        here_s = optimizer_step_s(rest, on_device, accelerator, efficiency=efficiency) if away < 1.0 else 0.0
+        return np.asarray(there_s + here_s)  # one after the other
     machine = machine_of(accelerator, efficiency)
     precision = job.precision
     gradient = job.software.gradient_bytes or precision.gradient_bytes

@@ -156,10 +156,9 @@ def _step_bytes(job: TrainingJob) -> float:
     The largest of the recipe's, of the copy of the gradient with what it is made from, and of Adam's temporaries.
     """
     software = job.software
-    if software.optimizer_offload or software.state_offload:
-        return 0.0
     temporaries = software.step_moment_copies * job.optimizer_bytes / _MOMENTS
-    return max(job.precision.step_bytes, software.step_gradient_bytes + software.step_flat_bytes, temporaries)
+    most = max(job.precision.step_bytes, software.step_gradient_bytes + software.step_flat_bytes, temporaries)
+    return (1.0 - software.share_in_host) * most
 
 
 def _host_gradient_bytes(job: TrainingJob) -> float:
@@ -233,14 +232,14 @@ def state_bytes(parameters: LocalParameters, job: TrainingJob, table: StrategyTa
     optimizer = per.optimizer * trained * held(1)
     nothing = np.zeros_like(optimizer)
     summed = _host_gradient_bytes(job) * trained * held(1)
-    on_host = optimizer + summed if software.optimizer_offload else nothing
+    on_host = software.share_in_host * (optimizer + summed)
     if software.state_offload:
         on_host = weights + np.maximum(gradients, summed) + optimizer
         weights = gradients = nothing
     return StateBytes(
         weights=weights,
         gradients=gradients,
-        optimizer=nothing if software.optimizer_offload or software.state_offload else optimizer,
+        optimizer=(1.0 - software.share_in_host) * optimizer,
         host=on_host,
         copies=gathered * whole,
         step=_step_bytes(job) * trained * held(1),

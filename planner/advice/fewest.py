@@ -151,7 +151,10 @@ def _hosts_lack(request: PlanRequest) -> bool:
     """Whether the hosts cannot hold the optimizer's states even once, where these are to lie there."""
     island = request.cluster.islands[0]
     there = island.nodes * island.node.host.memory_bytes
-    return request.job.software.optimizer_offload and 0 < there < dict(states_parts(request))["optimizer"]
+    return (
+        request.job.software.optimizer_offload
+        and 0 < there < request.job.software.share_in_host * dict(states_parts(request))["optimizer"]
+    )
 
 
 def _host_holds(request: PlanRequest, ranked: RankedLayout) -> bool:

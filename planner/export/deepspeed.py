@@ -32,6 +32,7 @@ from planner.export.plan_checks import (
     whole_or_no_recompute,
 )
 from planner.ingest.deepspeed import balanced_layers, layout_of, parse_deepspeed
+from planner.ingest.deepspeed_sections import MOST_STAGE
 from planner.ingest.plain_layout import same_launch
 from planner.offloads import keeps_inputs_there
 from planner.request import Framework
@@ -120,7 +121,7 @@ def ds_config(job: TrainingJob, layout: Layout, grid: Strategy, *, full: bool) -
     if grid.zero:
         sharding |= {"overlap_comm": job.software.grad_overlap, "reduce_scatter": True}
     if grid.zero and (job.software.optimizer_offload or job.software.state_offload):
-        sharding["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
+        sharding["offload_optimizer"] = {"device": "cpu", "pin_memory": True, **_ratio(job, grid)}
     if grid.zero == 3 and job.software.state_offload:
         sharding["offload_param"] = {"device": "cpu", "pin_memory": True}
     config: dict[str, Any] = {
@@ -143,6 +144,14 @@ def ds_config(job: TrainingJob, layout: Layout, grid: Strategy, *, full: bool) -
     if full and keeps_inputs_there(job.software):
         config["activation_checkpointing"]["cpu_checkpointing"] = True
     return config
+
+
+def _ratio(job: TrainingJob, grid: Strategy) -> dict[str, float]:
+    """The part of the optimizer's states in the host, where it is not all of them."""
+    share = job.software.share_in_host
+    if share < 1.0 and grid.zero != MOST_STAGE:
+        raise InputError(f"optimizer_offload_share {share:g} with ZeRO-{grid.zero}", allowed="ZeRO-3, or a share of 1")
+    return {"ratio": share} if share < 1.0 else {}
 
 
 def _precision(job: TrainingJob) -> dict[str, Any]:

@@ -244,7 +244,9 @@ def _optimizer_arguments(job: TrainingJob) -> list[str]:
         )
     arguments = ["--use-precision-aware-optimizer"] if dtype or job.software.optimizer_offload else []
     arguments += ["--exp-avg-dtype", dtype, "--exp-avg-sq-dtype", dtype] if dtype else []
-    return [*arguments, *(["--optimizer-cpu-offload"] if job.software.optimizer_offload else [])]
+    share = f"{job.software.optimizer_offload_share:g}"
+    there = ["--optimizer-cpu-offload", "--optimizer-offload-fraction", share]
+    return [*arguments, *(there if job.software.optimizer_offload else [])]
 
 
 def _software_arguments(job: TrainingJob, layout: Layout, grid: Strategy, *, is_moe: bool, version: str) -> list[str]:

@@ -48,6 +48,7 @@ _GRADIENT_BYTES: Final = MappingProxyType({"bf16": 2.0, "fp16": 2.0, "fp32": 4.0
 _UNPRICED: Final = ("zero_hpz_partition_size", "zenflow")
 _QUANTIZED: Final = ("zero_quantized_weights", "zero_quantized_gradients")
 _RECOMPUTE: Final = "activation_checkpointing"
+_OPTIMIZER: Final = "offload_optimizer"
 _INPUTS: Final = "cpu_checkpointing"
 _WITH_ENDS: Final = ("type:transformer|embedding", "type:embedding|transformer")
 
@@ -241,6 +242,14 @@ def in_host(launch: DeepSpeedLaunch) -> tuple[bool, bool]:
     return optimizer and not states, states
 
 
+def share_in_host(launch: DeepSpeedLaunch) -> float:
+    """Share of the optimizer's states in the host, where they are there: ``ratio``, which ZeRO-3 alone takes."""
+    told = section_of(launch.config, ZERO).get(_OPTIMIZER)
+    ratio = told.get("ratio", 1.0) if isinstance(told, dict) else 1.0
+    stated = isinstance(ratio, int | float) and 0.0 < ratio <= 1.0
+    return float(ratio) if stated and stage_of(launch.config) == MOST_STAGE else 1.0
+
+
 def inputs_in_host(launch: DeepSpeedLaunch) -> bool:
     """Whether inputs of recomputed layers wait in host memory.
 
@@ -274,6 +283,7 @@ def assumptions(launch: DeepSpeedLaunch) -> tuple[str, ...]:
         notes.append("pipeline: DeepSpeed does not read stages; they are taken as what the program cuts its model into")
     if offloaded(launch.config, "param") and not in_host(launch)[1]:
         notes.append("offload_param without ZeRO-3 and offload_optimizer has no price here: it is priced on the GPUs")
+    notes += _unpriced_offload(launch, zero)
     if switched(section_of(launch.config, _RECOMPUTE), _INPUTS) and not inputs_in_host(launch):
         needs = "--checkpoint-activations with --deepspeed-activation-checkpointing"
         notes.append(f"{_RECOMPUTE}: {_INPUTS} is priced as off: only DeepSpeed's own checkpointing reads it ({needs})")
@@ -284,6 +294,16 @@ def assumptions(launch: DeepSpeedLaunch) -> tuple[str, ...]:
     if launch.arguments.text("--loss-type") == "chunked_nll":
         notes.append("loss_type chunked_nll of TRL has no price here: it is priced on whole logits")
     return (*notes, *(f"zero_optimization: {key} has no price here, it is priced without" for key in unpriced))
+
+
+def _unpriced_offload(launch: DeepSpeedLaunch, zero: Mapping[str, Any]) -> list[str]:
+    """Parts of an offload that are priced as something else: disks, and a share beside weights in the host."""
+    parts = [(name, zero.get(name)) for name in (_OPTIMIZER, "offload_param")]
+    disks = [name for name, told in parts if isinstance(told, dict) and told.get("device") == "nvme"]
+    notes = [f"{name}: device nvme has no price here, it is priced as memory of the host" for name in disks]
+    if share_in_host(launch) < 1.0 and in_host(launch)[1]:
+        notes.append(f"{_OPTIMIZER}: ratio beside offload_param has no price here, it is priced as 1.0")
+    return notes
 
 
 def model_of(launch: DeepSpeedLaunch) -> ModelSpec | None:

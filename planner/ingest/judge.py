@@ -41,6 +41,7 @@ _FP8: Final = MappingProxyType(
 _MOMENTS: Final = ("--exp-avg-dtype", "--exp-avg-sq-dtype")
 _MOMENT_BYTES: Final = MappingProxyType({"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0})
 _ONE_MOMENT: Final = ("sgd", "lion", "muon", "dist_muon")
+_FRACTION: Final = "--optimizer-offload-fraction"
 _FUSED_LOSS: Final = "--cross-entropy-loss-fusion"
 _WORLD: Final = ("trainer.num_nodes", "trainer.devices")
 _READ_JSON: Final = (Framework.DEEPSPEED, Framework.GALVATRON)
@@ -135,6 +136,12 @@ def _judged(
     given: LaunchInput, launch: Launch, verdict: LaunchVerdict, model: ModelSpec | None, notes: tuple[str, ...]
 ) -> JudgedLaunch:
     stands = rest_stands(launch.faults)
+    share = _share_in_host(launch.arguments, given.framework)
+    asked = launch.arguments.has("--optimizer-cpu-offload")
+    nothing = (
+        "the offload of the optimizer moves nothing: optimizer_offload_fraction is 0.0, also where it is not given"
+    )
+    told = (nothing,) if asked and share == 0.0 else ()
     built = verdict.layers_per_stage if verdict.accepted else None
     return JudgedLaunch(
         title=f"Megatron-LM core {launch.version}",
@@ -151,12 +158,25 @@ def _judged(
         gradient_bytes=_gradient_bytes(launch.arguments),
         optimizer_bytes=optimizer_bytes_of(launch.arguments),
         optimizer=launch.arguments.text("--optimizer", "adam"),
-        optimizer_offload=launch.arguments.has("--optimizer-cpu-offload"),
+        optimizer_offload=launch.arguments.has("--optimizer-cpu-offload") and share > 0.0,
+        optimizer_offload_share=share or 1.0,
         loss=_loss(launch.arguments),
         wide_weights=not launch.arguments.has("--fp8-param-gather"),
         unknown=unknown_names(launch.faults),
-        notes=notes,
+        notes=(*notes, *told),
     )
+
+
+def _share_in_host(read: Arguments, framework: Framework) -> float:
+    """Share of the optimizer's states that ``--optimizer-cpu-offload`` moves, from 0 to 1.
+
+    Megatron-LM's option is 1.0 where it is not given; its configuration, which Megatron-Bridge and NeMo build, 0.0.
+    """
+    usual = 1.0 if framework is Framework.MEGATRON else 0.0
+    try:
+        return min(1.0, max(0.0, float(read.text(_FRACTION, str(usual)))))
+    except ValueError:  # a fault of the launch
+        return usual
 
 
 def _loss(read: Arguments) -> Loss:

@@ -172,6 +172,7 @@ def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
         optimizer_bytes=optimizer_bytes(given.text.arguments),
         optimizer_offload=optimizer,
         state_offload=states,
+        optimizer_offload_share=deepspeed.share_in_host(launch),
         inputs_offload=deepspeed.inputs_in_host(launch),
         sayable=sayable,
         loss=deepspeed.loss_of(launch),

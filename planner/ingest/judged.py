@@ -90,6 +90,8 @@ class JudgedLaunch:
         Its kind, such as ``adam`` or ``muon``.
     optimizer_offload, state_offload : bool
         The optimizer's states, or all states, lie in host memory.
+    optimizer_offload_share : float
+        Of the optimizer's states, where they lie there.
     inputs_offload : bool
         The inputs of layers that recompute in full lie there.
     sync_each_batch : bool
@@ -127,6 +129,7 @@ class JudgedLaunch:
     optimizer_bytes: float = 8.0
     optimizer: str = "adam"
     optimizer_offload: bool = False
+    optimizer_offload_share: float = 1.0
     state_offload: bool = False
     inputs_offload: bool = False
     sync_each_batch: bool = False

@@ -267,6 +267,7 @@ def job_of_launch(judged: JudgedLaunch, proposal: Proposal) -> TrainingJob:
         activation_offload_layers=_offloaded_layers(judged, proposal) or base.activation_offload_layers,
         gradient_bytes=judged.gradient_bytes or base.gradient_bytes,
         optimizer_offload=judged.optimizer_offload or base.optimizer_offload,
+        optimizer_offload_share=judged.optimizer_offload_share,
         state_offload=judged.state_offload or base.state_offload,
         sync_each_batch=judged.sync_each_batch or base.sync_each_batch,
         # gradients are reduced in no less than products are computed in (accelerate: reduce_dtype is param_dtype)

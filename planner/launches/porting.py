@@ -50,7 +50,7 @@ class Recipe:
 
     ``job`` has what else changes its price: number formats of gradients and optimizer, offload; None: the framework's.
     ``sayable`` is what its launcher can be told, ``left`` the program that it was made for where another is asked for,
-    ``assumed`` what the launch leaves open and was assumed, in words, ``software`` what a trainer's launch has unlike
+    ``assumed`` what the launch leaves open and was assumed, in words, ``software`` what a launch has unlike
     its framework, in the words of ``--software``.
     """
 
@@ -136,7 +136,9 @@ def recipe_of_launch(question: LaunchQuestion) -> Recipe:
 
 
 def _stated_words(judged: JudgedLaunch, job: TrainingJob) -> Iterator[str]:
-    """What a report of a trainer's launch must state, so that it is read back with the same prices."""
+    """What a report of a launch must state, and more of a trainer's, so that it is read back with the same prices."""
+    if job.software.optimizer_offload and job.software.optimizer_offload_share < 1.0:
+        yield f"optimizer_offload_share={job.software.optimizer_offload_share:g}"
     if not judged.sayable.key:
         return
     if judged.software:
