@@ -55,12 +55,12 @@ def test_the_safe_size_is_the_first_whose_own_search_finds_room_to_spare():
     request = asked("llama31_405b", global_batch=64, seq=4096, recompute="full", fixed=pinned)
     found = fewest(request)
     verdicts = []
-    for nodes in (12, 13, 14):
+    for nodes in (12, 13):  # 126 layers over 13 stages fit safely with a split of their own alone
         island = replace(request.cluster.islands[0], nodes=nodes)
         best = plan(replace(request, top=1, cluster=replace(request.cluster, islands=(island,)))).layouts[0]
         verdicts.append(best.cost.heaviest.verdict)
-    assert verdicts == [Verdict.RISKY, Verdict.RISKY, Verdict.FITS]
-    assert (found.first.request.cluster.gpus, found.safe.request.cluster.gpus) == (96, 112)
+    assert verdicts == [Verdict.RISKY, Verdict.FITS]
+    assert (found.first.request.cluster.gpus, found.safe.request.cluster.gpus) == (96, 104)
 
 
 def test_a_time_limit_that_ends_the_look_at_sizes_is_said():
