@@ -23,6 +23,7 @@ _SWITCHES: Final = (
     "fused_loss",
     "grouped_gemm",
     "compiled",
+    "dropout",
 )
 _CHOICES: Final[Mapping[str, Sequence[str]]] = MappingProxyType(
     {
@@ -87,6 +88,19 @@ def stated_job(job: TrainingJob, words: Sequence[str], recipe: str, *, any_frame
         else:
             job = replace(job, software=_with(job.software, field, told))
     return job
+
+
+def said_switches(tools: Software, usual: Software) -> tuple[str, ...]:
+    """Return the switches that make one software of another, as :func:`stated_job` reads them.
+
+    Parameters
+    ----------
+    tools, usual : Software
+        What a job runs, and what its framework's jobs run; what no switch states is passed over.
+    """
+    names = [*_SWITCHES, *_CHOICES, "capacity_factor"]
+    found = [(name, getattr(tools, name)) for name in names if getattr(tools, name) != getattr(usual, name)]
+    return tuple(f"{name}={('on' if value else 'off') if isinstance(value, bool) else value}" for name, value in found)
 
 
 def stated_switches(words: Sequence[str]) -> tuple[str, ...]:

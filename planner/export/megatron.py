@@ -32,6 +32,19 @@ from planner.export.plan_checks import check_sizes, has_experts, one_grid, refus
 from planner.ingest.layers_file import PATH, TEXT
 from planner.ingest.megatron import judge, parse_megatron
 from planner.ingest.options import megatron_options
+from planner.ingest.software_flags import (
+    CAPACITY,
+    DEEPEP,
+    DISPATCHER,
+    DROPOUTS,
+    EXCHANGE,
+    EXCHANGES,
+    FLEX,
+    FLEX_BACKEND,
+    FLEXIBLE,
+    attention_words,
+    switch_words,
+)
 from planner.plan_report import RankPlace
 from planner.request import Framework
 from planner.rules.layout_string import layout_string
@@ -77,7 +90,8 @@ def export_megatron(plan: Planned) -> Export:
     split = pattern_arguments(model, layout, known) if hybrid else _split_arguments(model, layout, known)
     run = run_arguments(model, job, layout, known, split=split)
     sizes = model_arguments(model, job.seq)
-    arguments = (*(known_words(sizes, known) if plan.recipe else sizes), *run, *_fusion_arguments(model))
+    kernels = () if plan.recipe else attention_words(job.software)
+    arguments = (*(known_words(sizes, known) if plan.recipe else sizes), *run, *_fusion_arguments(model), *kernels)
     layers = layers_text(model) if model.unlike_layers else ""
     export = Export(
         framework=Framework.MEGATRON,
@@ -229,8 +243,8 @@ def _sharding_arguments(job: TrainingJob, grid: Strategy, version: str) -> list[
     if grid.zero and grid.shard_group and grid.shard_group != ranks:
         arguments += ["--num-distributed-optimizer-instances", str(ranks // grid.shard_group)]
     if job.software.grad_overlap and ranks > 1:
-        arguments.append("--overlap-grad-reduce")
-        arguments += ["--overlap-param-gather"] if job.software.param_overlap and grid.zero else []
+        arguments += switch_words(job.software, "grad_overlap")
+        arguments += switch_words(job.software, "param_overlap") if grid.zero else []
     return [*arguments, *_optimizer_arguments(job)]
 
 
@@ -252,14 +266,14 @@ def _optimizer_arguments(job: TrainingJob) -> list[str]:
 def _software_arguments(job: TrainingJob, layout: Layout, grid: Strategy, *, is_moe: bool, version: str) -> list[str]:
     software, arguments = job.software, []
     refuse_linear_loss(job, "Megatron-core", "releases up to 0.19 have no such loss, its development branch has linear")
-    if software.tp_overlap and grid.sequence_parallel and grid.tp > 1:
-        arguments.append("--tp-comm-overlap")
-    if layout.vpp > 1 and not software.p2p_overlap:
-        arguments.append("--no-overlap-p2p-communication")
+    if grid.sequence_parallel and grid.tp > 1:
+        arguments += switch_words(software, "tp_overlap")
+    if layout.vpp > 1:
+        arguments += switch_words(software, "p2p_overlap")
     if software.fused_loss:
         arguments.append("--cross-entropy-loss-fusion")
     if grid.cp > 1:
-        arguments += ["--cp-comm-type", software.cp_comm]
+        arguments += [EXCHANGE, EXCHANGES[software.cp_comm]]
     if software.activation_offload_layers:
         arguments += ["--cpu-offloading-num-layers", str(software.activation_offload_layers)]
     return [*arguments, *(_dispatch_arguments(job, layout, grid, version) if is_moe else [])]
@@ -273,17 +287,17 @@ def _fusion_arguments(model: ModelSpec) -> list[str]:
 
 def _dispatch_arguments(job: TrainingJob, layout: Layout, grid: Strategy, version: str) -> list[str]:
     software = job.software
-    arguments = ["--moe-grouped-gemm"] if software.grouped_gemm else []
-    if software.dispatcher in (Dispatcher.DEEPEP, Dispatcher.HYBRIDEP):
-        arguments += ["--moe-token-dispatcher-type", "flex"]
+    arguments = switch_words(software, "grouped_gemm")
+    if software.dispatcher in FLEXIBLE:
+        arguments += [DISPATCHER, FLEX]
         alone = version_key(version) < _BACKENDS_SINCE and software.dispatcher is Dispatcher.DEEPEP
-        arguments += ["--moe-enable-deepep"] if alone else ["--moe-flex-dispatcher-backend", str(software.dispatcher)]
+        arguments += [DEEPEP] if alone else [FLEX_BACKEND, str(software.dispatcher)]
     else:
-        arguments += ["--moe-token-dispatcher-type", str(software.dispatcher)]
+        arguments += [DISPATCHER, str(software.dispatcher)]
     if software.capacity_factor:
-        arguments += ["--moe-expert-capacity-factor", f"{software.capacity_factor:g}"]
-    if software.expert_overlap and grid.ep > 1 and (layout.pp == 1 or layout.vpp > 1):
-        arguments.append("--overlap-moe-expert-parallel-comm")
+        arguments += [CAPACITY, f"{software.capacity_factor:g}"]
+    if grid.ep > 1 and (layout.pp == 1 or layout.vpp > 1):
+        arguments += switch_words(software, "expert_overlap")
     return arguments
 
 
@@ -352,7 +366,7 @@ def _first_layers(chunks: list[list[Recompute]]) -> int:
 
 def _dropout_arguments(job: TrainingJob) -> list[str]:
     rate = "0.1" if job.software.dropout else "0"
-    return ["--attention-dropout", rate, "--hidden-dropout", rate]
+    return [word for flag in DROPOUTS for word in (flag, rate)]
 
 
 def _environment(layout: Layout, placement: Sequence[RankPlace]) -> tuple[tuple[str, str], ...]:
@@ -372,6 +386,8 @@ def _run_notes(job: TrainingJob) -> tuple[str, ...]:
     notes = ["data, tokenizer, learning rate and checkpoints are yours to add"]
     if job.software.cuda_graphs:
         notes.append("the plan assumes CUDA graphs: choose --cuda-graph-impl for your model")
+    if job.software.param_overlap and not job.software.grad_overlap:
+        notes.append("the plan overlaps the gathering of parameters alone, Megatron-LM does it with that of gradients")
     if job.software.compiled:
         notes.append("the plan assumes compiled kernels, which Megatron-LM does not have")
     return tuple(notes)

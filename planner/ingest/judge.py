@@ -28,6 +28,7 @@ from planner.ingest.option_facts import schedule_notes
 from planner.ingest.options import Arguments, Fault, megatron_options, rest_stands
 from planner.ingest.other_frameworks import refuse_foreign
 from planner.ingest.recipe_defaults import with_recipe_defaults
+from planner.ingest.software_flags import DROPOUTS, StatedSoftware, stated_software
 from planner.ingest.swift import is_swift, of_swift, refuse_unnamed
 from planner.ingest.trainers import trainer_remarks
 from planner.request import Framework
@@ -43,6 +44,10 @@ _MOMENT_BYTES: Final = MappingProxyType({"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, 
 _ONE_MOMENT: Final = ("sgd", "lion", "muon", "dist_muon")
 _FRACTION: Final = "--optimizer-offload-fraction"
 _FUSED_LOSS: Final = "--cross-entropy-loss-fusion"
+_LATE_GRADIENTS: Final = (
+    "gradients are reduced behind the backward passes, and priced so; --overlap-grad-reduce reduces them beside, and "
+    "--overlap-param-gather the same for parameters"
+)
 _WORLD: Final = ("trainer.num_nodes", "trainer.devices")
 _READ_JSON: Final = (Framework.DEEPSPEED, Framework.GALVATRON)
 
@@ -78,6 +83,7 @@ def judge_launch(given: LaunchInput) -> JudgedLaunch:
 def _megatron(given: LaunchInput) -> JudgedLaunch:
     adapters: Adapters | None = None
     remarks: tuple[str, ...] = ()
+    own_text = given.text
     if is_swift(given.text):
         adapters = of_trainer(given.text.arguments, separate=False)
         remarks = trainer_remarks(given.text.arguments)
@@ -121,8 +127,21 @@ def _megatron(given: LaunchInput) -> JudgedLaunch:
             allowed="arguments without --num-layers, or the model that they build",
         )
     judged = _judged(given, launch, judge(launch), model, tuple(notes))
-    priced = (*((adapters.note,) if adapters else ()), *remarks)
-    return replace(judged, unknown=(*judged.unknown, *foreign), adapters=adapters, notes=(*judged.notes, *priced))
+    tools = _stated_in_flags(launch.arguments, model, own=text is own_text)
+    spread = launch.proposal.world > launch.proposal.tp * launch.proposal.pp
+    muon = launch.arguments.text("--optimizer") == "muon"  # which Megatron-LM refuses beside such an overlap
+    late = (_LATE_GRADIENTS,) if spread and text is own_text and not (tools.fields["grad_overlap"] or muon) else ()
+    priced = (*((adapters.note,) if adapters else ()), *remarks, *late, *tools.note)
+    judged = replace(judged, unknown=(*judged.unknown, *foreign), adapters=adapters, stated=tools)
+    return replace(judged, notes=(*judged.notes, *priced))
+
+
+def _stated_in_flags(read: Arguments, model: ModelSpec | None, *, own: bool) -> StatedSoftware:
+    """The software of a launch in flags; of a trainer's, dropout is its model's unless a flag says it."""
+    tools = stated_software(read, experts=bool(model and facts_of(model).experts))
+    if not own and not any(read.has(flag) for flag in DROPOUTS):
+        tools.fields.pop("dropout")
+    return tools
 
 
 def _built_model(read: Arguments) -> tuple[ModelSpec | None, str]:
@@ -245,10 +264,13 @@ def _overrides(given: LaunchInput) -> JudgedLaunch:
     name = "Megatron-Bridge" if framework is Framework.BRIDGE else "NeMo"
     adapters = of_overrides(text, framework)
     known = (*(_WORLD if framework is Framework.NEMO else ()), *(READ if adapters else ()))
+    experts = bool(model and facts_of(model).experts)
+    tools = stated_software(launch.arguments, experts=experts, decided=read.answered)
     return replace(
         judged,
         adapters=adapters,
-        notes=(*judged.notes, *((adapters.note,) if adapters else ())),
+        stated=tools,
+        notes=(*judged.notes, *((adapters.note,) if adapters else ()), *tools.note),
         title=f"{name} {given.version} (Megatron core {CORE[framework]})",
         version=given.version,
         gradient_bytes=judged.gradient_bytes if read.gradients else 0.0,

@@ -1,7 +1,7 @@
 """What every reader of launches gives: the same facts, whatever the framework."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
@@ -11,6 +11,7 @@ from planner.choices import Loss
 from planner.ingest.adapters import Adapters
 from planner.ingest.launch_text import LaunchText
 from planner.ingest.options import Fault
+from planner.ingest.software_flags import StatedSoftware
 from planner.request import Framework
 from planner.rules.proposal import Proposal
 from planner.rules.split import Layers
@@ -102,6 +103,8 @@ class JudgedLaunch:
         What it trains in the place of its model.
     software : str
         Preset of :mod:`costmodels.software` that the launch is priced as; empty: that of its framework.
+    stated : StatedSoftware
+        What it says of its software by switches of its own.
     sayable : Sayable
         What the launcher can be told, where that is less than the framework's rules allow.
     wide_weights : bool
@@ -137,6 +140,7 @@ class JudgedLaunch:
     loss_chunks: int = 0
     adapters: Adapters | None = None
     software: str = ""
+    stated: StatedSoftware = field(default_factory=StatedSoftware)
     sayable: Sayable = EVERYTHING
     wide_weights: bool = False
     unknown: tuple[str, ...] = ()

@@ -262,6 +262,7 @@ def job_of_launch(judged: JudgedLaunch, proposal: Proposal) -> TrainingJob:
         judged.framework, judged.precision, global_batch=max(1, proposal.global_batch), seq=max(1, proposal.seq)
     )
     base = with_loss(software(judged.software) if judged.software else job.software, judged.loss, judged.loss_chunks)
+    base = replace(base, **judged.stated.fields)
     tools = replace(
         base,
         activation_offload_layers=_offloaded_layers(judged, proposal) or base.activation_offload_layers,

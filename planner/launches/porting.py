@@ -9,7 +9,7 @@ from costmodels.job import Precision, TrainingJob
 from costmodels.layout import FULL_RECOMPUTE, Layout, Strategy
 from costmodels.precision import precision as find_precision
 from costmodels.results import MemoryUse, Verdict
-from costmodels.software_words import stated_job
+from costmodels.software_words import said_switches, stated_job, stated_switches
 from costmodels.workload import presets
 from costmodels.workload.model import ModelSpec
 from hardware.cluster import Cluster
@@ -137,6 +137,8 @@ def recipe_of_launch(question: LaunchQuestion) -> Recipe:
 
 def _stated_words(judged: JudgedLaunch, job: TrainingJob) -> Iterator[str]:
     """What a report of a launch must state, and more of a trainer's, so that it is read back with the same prices."""
+    usual = job_of(judged.framework, judged.precision, global_batch=1, seq=1).software
+    yield from said_switches(replace(usual, **judged.stated.fields), usual)
     if job.software.optimizer_offload and job.software.optimizer_offload_share < 1.0:
         yield f"optimizer_offload_share={job.software.optimizer_offload_share:g}"
     if not judged.sayable.key:
@@ -231,8 +233,10 @@ def _request(recipe: Recipe, asked: Question, machine: Cluster) -> PlanRequest:
     batch, seq = asked.global_batch or recipe.global_batch, asked.seq or recipe.seq
     precision = asked.precision
     job, stated = recipe.job, asked.software
+    told_anew = stated_switches((*asked.tries, *asked.software))
+    carried = tuple(word for word in recipe.software if word.partition("=")[0] not in told_anew)
     if job is None or precision != recipe.precision:
-        stated = (*recipe.software, *stated)
+        stated = (*carried, *stated)
         told, job = job, job_of(recipe.framework, precision, global_batch=batch, seq=seq)
         job = job if told is None else with_adapters_of(job, told)
     anyones = bool(recipe.sayable.key) or recipe.framework is Framework.NONE
@@ -244,7 +248,7 @@ def _request(recipe: Recipe, asked: Question, machine: Cluster) -> PlanRequest:
         precision=precision,
         framework=recipe.framework.value,
         trainer=recipe.sayable.key,
-        software=(*recipe.software, *asked.software),
+        software=(*carried, *asked.software),
     )
     return request_for(asked, recipe.model, machine, replace(job, global_batch=batch, seq=seq))
 
