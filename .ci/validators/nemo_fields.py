@@ -44,7 +44,7 @@ def dataclass_fields(path: Path, name: str) -> set[str]:
 def main() -> int:
     """Print the keys that name no parameter."""
     table = tomllib.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    keys = [key for entry in table["key"] for key in entry["nemo"]]
+    keys = [key for entry in table["key"] for key in entry.get("nemo", ())]
     keys += [word.partition("=")[0] for entry in table["precision"].values() for word in entry.get("nemo", ())]
     found = importlib.util.find_spec("nemo")
     root = Path(found.submodule_search_locations[0]).parent if found and found.submodule_search_locations else Path()
