@@ -7,7 +7,7 @@ weights of the token (Baykal et al., "Alternating Updates for Efficient Transfor
 from dataclasses import replace
 from typing import Final
 
-from costmodels.workload.block import norm_op
+from costmodels.workload.block import norm_op, whole_product
 from costmodels.workload.kernels import Kernels
 from costmodels.workload.model import ModelSpec
 from costmodels.workload.op import Op, OpKind, Split
@@ -119,40 +119,18 @@ def low_rank_ops(rank: int, hidden: int, norm: int, kernels: Kernels) -> tuple[O
     """
     if not rank:
         return ()
-    down = Op(
-        name="low_rank_down",
-        module="side",
-        kind=OpKind.GEMM,
-        split=Split.REPLICATED,
-        k=hidden,
-        n=rank,
+    down = replace(
+        whole_product("low_rank_down", "side", hidden, rank),
+        saved_elements_per_token=0.0,
         shared_input_elements_per_token=float(hidden),
-        parameters=hidden * rank,
     )
-    up = replace(
-        down,
-        name="low_rank_up",
-        k=rank,
-        n=hidden,
-        shared_input_elements_per_token=0.0,
-        saved_elements_per_token=float(rank),
-    )
+    up = whole_product("low_rank_up", "side", rank, hidden)
     return (down, up, norm_op("low_rank_norm", hidden, norm, kernels))
 
 
 def first_op(model: ModelSpec) -> Op:
     """Return the product that makes the other streams of the embedding, each with a matrix of its own."""
-    others = (model.streams - 1) * model.hidden
-    return Op(
-        name="streams_made",
-        module="embedding",
-        kind=OpKind.GEMM,
-        split=Split.REPLICATED,
-        k=model.hidden,
-        n=others,
-        saved_elements_per_token=float(model.hidden),
-        parameters=model.hidden * others,
-    )
+    return whole_product("streams_made", "embedding", model.hidden, (model.streams - 1) * model.hidden)
 
 
 def last_op(model: ModelSpec) -> Op:

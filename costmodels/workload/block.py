@@ -57,6 +57,33 @@ def norm_width(kind: LayerKind) -> int:
     return (kind.norm_parameters - inner) // max(1, kind.norm_count)
 
 
+def whole_product(name: str, module: str, k: int, n: int) -> Op:
+    """Return a product of one token that every tensor-parallel rank computes whole.
+
+    Parameters
+    ----------
+    name, module : str
+        Names of the op and of the module it belongs to.
+    k, n : int
+        Inputs and outputs of a token.
+
+    Returns
+    -------
+    Op
+        It keeps its input for the backward pass.
+    """
+    return Op(
+        name=name,
+        module=module,
+        kind=OpKind.GEMM,
+        split=Split.REPLICATED,
+        k=k,
+        n=n,
+        saved_elements_per_token=float(k),
+        parameters=k * n,
+    )
+
+
 def norm_op(name: str, hidden: int, parameters: int, kernels: Kernels, *, input_is_kept: bool = False) -> Op:
     """Return a norm over the model's width; it keeps its input unless another op of the layer does.
 

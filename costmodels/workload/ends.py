@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from costmodels.workload.block import norm_op
+from costmodels.workload.block import norm_op, whole_product
 from costmodels.workload.kernels import FP32_BYTES, MASK_ELEMENTS, Kernels
 from costmodels.workload.linear_loss import LinearLoss
 from costmodels.workload.model import LayerKind, ModelSpec
@@ -113,7 +113,7 @@ def _side_embedding_ops(model: ModelSpec, vocab: int, kernels: Kernels) -> tuple
     )
     return (
         table,
-        _whole_product("side_projection", "embedding", model.hidden, width),
+        whole_product("side_projection", "embedding", model.hidden, width),
         norm_op("side_norm", width, model.side_norm_parameters, kernels),
     )
 
@@ -144,23 +144,9 @@ def side_ops(kind: LayerKind, hidden: int, norm: int, kernels: Kernels) -> tuple
     if not kind.side_width:
         return ()
     return (
-        _whole_product("side_gate", "side", hidden, kind.side_width),
-        _whole_product("side_up", "side", kind.side_width, hidden),
+        whole_product("side_gate", "side", hidden, kind.side_width),
+        whole_product("side_up", "side", kind.side_width, hidden),
         norm_op("side_post_norm", hidden, norm, kernels),
-    )
-
-
-def _whole_product(name: str, module: str, k: int, n: int) -> Op:
-    """A product that every tp rank computes whole."""
-    return Op(
-        name=name,
-        module=module,
-        kind=OpKind.GEMM,
-        split=Split.REPLICATED,
-        k=k,
-        n=n,
-        saved_elements_per_token=float(k),
-        parameters=k * n,
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from costmodels.job import Software
 from costmodels.layout import Layout
 from costmodels.placement import Placement
 from costmodels.pricing import Constants
@@ -137,15 +138,7 @@ def remedies(
             price = estimate(request, neighbour.layout, constants, stays).cost
         except InputError:  # a schedule that cannot run with these sizes is no remedy
             continue
-        found.append(
-            Remedy(
-                change=neighbour.change,
-                layout=neighbour.layout,
-                cost=price,
-                lost_s=price.step.total_s - cost.step.total_s,
-                saved_bytes=cost.heaviest.total_bytes - price.heaviest.total_bytes,
-            )
-        )
+        found.append(_remedy(neighbour.change, neighbour.layout, cost, price))
     saving = [remedy for remedy in found if remedy.saved_bytes > LEAST_SAVING_BYTES]
     most_s = -LEAST_GAIN * cost.step.total_s
     faster = [remedy for remedy in found if remedy.lost_s < most_s and remedy.verdict is not Verdict.OOM]
@@ -201,37 +194,36 @@ def _offloaded(
     software = request.job.software
     if request.framework not in OFFLOADING or software.optimizer_offload or software.state_offload:
         return []
-    offloading = replace(request, job=replace(request.job, software=replace(software, optimizer_offload=True)))
-    price = estimate(offloading, layout, constants, there).cost
-    return [
-        Remedy(
-            change="optimizer states in host memory",
-            layout=layout,
-            cost=price,
-            lost_s=price.step.total_s - cost.step.total_s,
-            saved_bytes=cost.heaviest.total_bytes - price.heaviest.total_bytes,
-            host_bytes_per_node=host_bytes_per_node(request, layout, price),
-        )
-    ]
+    price = estimate(_under(request, replace(software, optimizer_offload=True)), layout, constants, there).cost
+    remedy = _remedy("optimizer states in host memory", layout, cost, price)
+    return [replace(remedy, host_bytes_per_node=host_bytes_per_node(request, layout, price))]
 
 
 def _reduced_each(
     request: PlanRequest, layout: Layout, cost: LayoutCost, constants: Constants | None, there: Placement | None
 ) -> list[Remedy]:
     """The same layout with gradients that are reduced with every micro-batch, where whole ones wait for the last."""
-    if request.job.software.sync_each_batch or not dict(cost.heaviest.components).get("unreduced", 0.0):
+    software = request.job.software
+    if software.sync_each_batch or not dict(cost.heaviest.components).get("unreduced", 0.0):
         return []
-    software = replace(request.job.software, sync_each_batch=True)
-    price = estimate(replace(request, job=replace(request.job, software=software)), layout, constants, there).cost
-    return [
-        Remedy(
-            change="gradients reduced with every micro-batch (sync_each_batch)",
-            layout=layout,
-            cost=price,
-            lost_s=price.step.total_s - cost.step.total_s,
-            saved_bytes=cost.heaviest.total_bytes - price.heaviest.total_bytes,
-        )
-    ]
+    price = estimate(_under(request, replace(software, sync_each_batch=True)), layout, constants, there).cost
+    return [_remedy("gradients reduced with every micro-batch (sync_each_batch)", layout, cost, price)]
+
+
+def _under(request: PlanRequest, software: Software) -> PlanRequest:
+    """The request with other software."""
+    return replace(request, job=replace(request.job, software=software))
+
+
+def _remedy(change: str, layout: Layout, cost: LayoutCost, price: LayoutCost) -> Remedy:
+    """A change, from the price of the layout as it is and that of the changed one."""
+    return Remedy(
+        change=change,
+        layout=layout,
+        cost=price,
+        lost_s=price.step.total_s - cost.step.total_s,
+        saved_bytes=cost.heaviest.total_bytes - price.heaviest.total_bytes,
+    )
 
 
 def host_bytes_per_node(request: PlanRequest, layout: Layout, cost: LayoutCost) -> float:

@@ -147,13 +147,8 @@ def option_faults(text: LaunchText) -> tuple[Fault, ...]:
     parser = _parser(text)
     if parser is None:
         return ()
-    names = [word.partition("=")[0] for word in text.arguments if word.startswith("--")]
-    found = []
-    for name in dict.fromkeys(names):
-        near = "" if _plain(name) in parser.known else _meant(_plain(name), parser)
-        if near:
-            found.append(_fault(_as_given(name, text), near, parser))
-    return tuple(found)
+    meant = ((name, _meant(_plain(name), parser)) for name in _unknown(text, parser))
+    return tuple(_fault(_as_given(name, text), near, parser) for name, near in meant if near)
 
 
 def unlisted_options(text: LaunchText) -> tuple[str, ...]:
@@ -167,8 +162,13 @@ def unlisted_options(text: LaunchText) -> tuple[str, ...]:
     parser = _parser(text)
     if parser is None or not parser.whole:
         return ()
-    names = [word.partition("=")[0] for word in text.arguments if word.startswith("--")]
-    return tuple(dict.fromkeys(_as_given(name, text) for name in names if _plain(name) not in parser.known))
+    return tuple(_as_given(name, text) for name in _unknown(text, parser))
+
+
+def _unknown(text: LaunchText, parser: _Parser) -> list[str]:
+    """Options of a launch that a parser does not know, each once, with their dashes."""
+    names = dict.fromkeys(word.partition("=")[0] for word in text.arguments if word.startswith("--"))
+    return [name for name in names if _plain(name) not in parser.known]
 
 
 def _as_given(name: str, text: LaunchText) -> str:

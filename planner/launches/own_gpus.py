@@ -11,6 +11,7 @@ from typing import Final
 from hardware.errors import InputError
 from planner.ingest.judged import JudgedLaunch
 from planner.launches.check import cluster_of, is_preset_alone, read_launch, states_world
+from planner.layouts.grids import divisors
 from planner.question import LaunchQuestion
 from planner.rules.proposal import Proposal
 
@@ -79,11 +80,6 @@ def _sizes(gpus: int, proposal: Proposal | None) -> Iterator[int]:
         found = {block << doubled for block in _BLOCKS for doubled in range(_MOST_DOUBLED)}
     else:
         block = max(1, proposal.tp) * max(1, proposal.cp) * max(1, proposal.pp) * max(1, proposal.gtp)
-        replicas = _divisors(proposal.global_batch // max(1, proposal.micro_batch)) | {gpus // block, 1}
+        replicas = {*divisors(proposal.global_batch // max(1, proposal.micro_batch)), gpus // block, 1}
         found = {block * count for count in replicas if count}
     yield from sorted(found - {gpus}, key=lambda world: (world > gpus, abs(world - gpus)))[:MOST_TRIED]
-
-
-def _divisors(number: int) -> set[int]:
-    low = [count for count in range(1, int(max(0, number) ** 0.5) + 1) if number % count == 0]
-    return {*low, *(number // count for count in low)}
