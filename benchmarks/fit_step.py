@@ -162,7 +162,7 @@ CONSTANTS = (
     _shared("collective_kernels", lambda row: row.asked.layout.first.tp > 1),
     _shared("host_jitter", lambda row: row.asked.layout.first.tp > 1),
     _shared("grouped_math", _has_experts),
-    _shared("block_scaled_math", lambda row: row.asked.job.precision.fp8_block > 0),
+    _shared("block_scaled_math", lambda row: row.asked.job.precision.scale_block > 0),
     _shared("ranked_tokens_per_s", lambda row: row.asked.job.software.capacity_factor > 0.0),
 )
 

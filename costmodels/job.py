@@ -42,7 +42,7 @@ class Precision:
     gemm_activation_bytes: float  # an element kept as the input of a low-precision GEMM
     gather_bytes: float  # per parameter in a weight all-gather
     reduce_bytes: float  # per parameter in a gradient reduction
-    fp8_block: int = 0  # elements of fp8 operands that share a scale; 0: one scale per tensor
+    scale_block: int = 0  # elements of low-precision operands that share a scale; 0: one scale per tensor
     step_bytes: float = 0.0  # per parameter of the optimizer's shard, only while the optimizer steps (fp32 gradient)
     moment_bytes: float = 8.0  # of Adam's two moments, where the job states nothing else
     source: str = ""

@@ -283,6 +283,7 @@ ACCELERATOR: Final = (
     _text("vendor", "vendor"),
     *(_number(f"peak_{kind}_tflops", f"peak.{kind}", _TERA, "0", "1e6") for kind in PEAK_TYPES),
     _axes("fp8_blocks", "fp8_blocks"),
+    _axes("fp4_blocks", "fp4_blocks"),
     _number("memory_gib", "memory_bytes", _GIB, "0.5", "65536"),
     _number("memory_mib", "memory_bytes", _MIB, "512", "67108864"),
     _number("memory_gb", "memory_bytes", _GB, "0.5", "70000"),

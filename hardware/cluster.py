@@ -62,7 +62,8 @@ class Accelerator:
     ``peak_clock_hz`` is the clock at which ``peak`` is quoted; ``max_clock_hz`` the highest the part can run.
     ``memory_bytes`` is the total that the driver reports, ``allocatable_bytes`` the total that the runtime offers to a
     process (``cudaMemGetInfo``); 0.0 where nobody published it: then it is ``memory_bytes``. ``fp8_blocks`` are the
-    lengths of the blocks with a scale each that fp8 products take (32: MXFP8; 128) beside one scale for a tensor.
+    lengths of the blocks with a scale each that fp8 products take (32: MXFP8; 128) beside one scale for a tensor,
+    ``fp4_blocks`` those of fp4 products (16: NVFP4; 32: MXFP4).
     Temperatures are those of the die; 0.0 where the vendor states none. ``constants_of`` names the part whose measured
     constants (rates of kernels, power and clock) hold for one that is described as like it; empty: its own name says.
     """
@@ -73,6 +74,7 @@ class Accelerator:
     memory_bytes: float
     memory_bytes_per_s: float
     fp8_blocks: tuple[int, ...] = ()
+    fp4_blocks: tuple[int, ...] = ()
     allocatable_bytes: float = 0.0
     l2_bytes: float = 0.0
     multiprocessors: int = 0

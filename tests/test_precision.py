@@ -2,7 +2,9 @@
 
 import pytest
 
+from costmodels.compute.machine import lacking_format
 from costmodels.precision import names, precision, with_wide_weights
+from hardware.catalog import accelerator
 from hardware.cluster import PeakRates
 from hardware.errors import InputError
 
@@ -25,6 +27,8 @@ WRITTEN = {  # as published runs name their precision
     "fp8-blockwise": "fp8-blockwise",
     "mxfp8": "mxfp8",
     "nvfp4": "nvfp4",
+    "fp4": "nvfp4",
+    "mxfp4": "mxfp4",
 }
 
 
@@ -94,3 +98,19 @@ def test_unknown_names(written: str) -> None:
         precision(written)
     with pytest.raises(InputError, match="nearest: 'mxfp8'"):
         precision("mxfp9")
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "lacks"),
+    [
+        ("mi350x", "nvfp4", "nvfp4 (a scale per 16 elements)"),
+        ("mi350x", "mxfp4", ""),
+        ("b200-sxm", "nvfp4", ""),
+        ("b200-sxm", "mxfp4", "mxfp4 (a scale per 32 elements)"),
+        ("rtx-5090", "nvfp4", ""),
+        ("rtx-5090", "mxfp8", "mxfp8 (a scale per 32 elements)"),
+        ("h100-sxm-80gb", "nvfp4", "fp4"),
+    ],
+)
+def test_parts_compute_in_the_blocks_that_they_state(part: str, name: str, lacks: str) -> None:
+    assert lacking_format(accelerator(part), precision(name)) == lacks

@@ -60,13 +60,16 @@ class Machine:
 def lacking_format(accelerator: Accelerator, recipe: Precision) -> str:
     """Return the format of a recipe's products that an accelerator does not compute in; empty when it has it.
 
-    Fp8 products with a scale per block of elements are taken from the blocks that the part states (``fp8_blocks``).
+    Products with a scale per block of elements are taken from the blocks that the part states (``fp8_blocks``,
+    ``fp4_blocks``).
     """
     if getattr(accelerator.peak, recipe.gemm, 0.0) <= 0.0:
         return recipe.gemm
-    if not recipe.fp8_block or recipe.fp8_block in accelerator.fp8_blocks:
+    stated = accelerator.fp4_blocks if recipe.gemm == "fp4" else accelerator.fp8_blocks
+    if not recipe.scale_block or recipe.scale_block in stated:
         return ""
-    return _OF_BLOCKS.get(recipe.fp8_block, "fp8") + f" (a scale per {recipe.fp8_block} elements)"
+    name = _OF_BLOCKS.get((recipe.gemm, recipe.scale_block), recipe.gemm)
+    return f"{name} (a scale per {recipe.scale_block} elements)"
 
 
 def recipes_on(accelerator: Accelerator) -> tuple[str, ...]:
@@ -90,7 +93,9 @@ def lacks(accelerator: Accelerator, number_format: str) -> InputError:
     )
 
 
-_OF_BLOCKS = MappingProxyType({32: "mxfp8", 128: "fp8-blockwise"})
+_OF_BLOCKS = MappingProxyType(
+    {("fp8", 32): "mxfp8", ("fp8", 128): "fp8-blockwise", ("fp4", 16): "nvfp4", ("fp4", 32): "mxfp4"}
+)
 LOW_PRECISION = ("fp8", "fp4")
 PEAK_FORMATS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
 ELEMENT_BYTES = MappingProxyType({"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "fp4": 0.5})

@@ -104,7 +104,7 @@ def op_times(
     row_clock = clock if np.ndim(clock) == 0 else np.asarray(clock, dtype=np.float64)[grid.first]
     machine = replace(
         machine_of(accelerator, efficiency, clock=row_clock, in_step=True),
-        block_scaled=job.precision.fp8_block > 0,
+        block_scaled=job.precision.scale_block > 0,
         early_release=job.software.early_release,
     )
     priced = _PRICES[op.kind](op, grid, job, machine)

@@ -220,7 +220,7 @@ def _formats(recipe: Recipe, machine: Cluster) -> tuple[str, tuple[Change, ...]]
 
 def _wider(recipe: Precision) -> tuple[str, ...]:
     """What a recipe falls back to: fp8 with a scale per block to fp8 with one per tensor first."""
-    return (*((_TENSOR_SCALED,) if recipe.fp8_block else ()), *_WIDE)
+    return (*((_TENSOR_SCALED,) if recipe.scale_block and recipe.gemm == "fp8" else ()), *_WIDE)
 
 
 def _computed(name: str, machine: Cluster) -> bool:

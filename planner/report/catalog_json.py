@@ -74,6 +74,7 @@ def accelerator_to_json(part: Accelerator) -> Json:
         "memory_gb_per_s": part.memory_bytes_per_s / GIGA,
         "dense_tflops": {name: getattr(part.peak, name) / TERA for name in _RATES if getattr(part.peak, name) > 0.0},
         "fp8_blocks": list(part.fp8_blocks),
+        "fp4_blocks": list(part.fp4_blocks),
         "multiprocessors": part.multiprocessors,
         "peak_clock_mhz": part.peak_clock_hz / MEGA,
         "max_clock_mhz": part.max_clock_hz / MEGA,
