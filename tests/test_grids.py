@@ -251,7 +251,8 @@ def test_rows_of_options_know_their_full_recompute():
 @given(data=st.data())
 def test_prefixes_are_those_of_explicit_layouts(data):
     """Contents of many layouts at once equal those that a layout is unfolded to."""
-    request = small("deepseek_v2_lite", layers=(1, 6), gpus=4)
+    name, layers = data.draw(st.sampled_from([("deepseek_v2_lite", (1, 6)), ("gpt_oss_20b", (1,) * 7)]))
+    request = small(name, layers=layers, gpus=4)
     found = enumerate_grids(request, 4)
     rows = np.flatnonzero(found.table.pp == data.draw(st.sampled_from([1, 2, 4])))
     row = int(data.draw(st.sampled_from(rows.tolist())))
@@ -270,7 +271,7 @@ def test_prefixes_are_those_of_explicit_layouts(data):
     whole, _ = contents_of(uniform_layout(
         block.grids.table.strategy(0), chunks, micro_batch=layout.micro_batch, num_microbatches=layout.num_microbatches
     ), request.model)  # fmt: skip
-    made = prefix_contents(whole, np.array([1]), np.array([prefix]), len(request.model.kinds()))
+    made = prefix_contents(request.model, whole, np.array([1]), np.array([prefix]))
     for number, strategy in enumerate(table.strategy(index) for index in range(len(table))):
         mine = 1 if strategy.recompute == FULL_RECOMPUTE else 0
         np.testing.assert_array_equal(made.counts[0, :, mine], explicit.counts[0, :, number])

@@ -143,12 +143,13 @@ def answered(name: str) -> PlanReport:
         "any strategy": small(
             "llama3_8b", layers=(6,), gpus=8, memory_gib=11.0, global_batch=16, seq=4096, framework="none"
         ),
+        "kinds in turn": small("nemotronh_8b", layers=(1,) * 12, gpus=4, memory_gib=28.0, global_batch=8, seq=16384),
         "several nodes": replace(asked("llama3_8b", "dgx-a100:2", global_batch=64, seq=8192), time_limit_s=60.0),
     }
     return plan(requests[name])
 
 
-@pytest.mark.parametrize("name", ["dense", "experts", "any strategy", "several nodes"])
+@pytest.mark.parametrize("name", ["dense", "experts", "kinds in turn", "any strategy", "several nodes"])
 def test_every_ranked_layout_is_legal_whole_and_priced_as_an_estimate(name):
     report = answered(name)
     request, model = report.request, report.request.model
@@ -193,7 +194,7 @@ def candidates(name: str) -> UniformSearch:
     return search
 
 
-@pytest.mark.parametrize("name", ["dense", "experts", "several nodes"])
+@pytest.mark.parametrize("name", ["dense", "experts", "kinds in turn", "several nodes"])
 def test_candidates_of_the_batch_cost_what_their_layouts_cost(name):
     """The vectorised price of the search is that of an explicit layout, for time and for memory."""
     search = candidates(name)

@@ -10,7 +10,7 @@ from costmodels.layer_costs import PartCosts
 from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Recompute
 from costmodels.part_ops import EMBEDDING, HEAD, MTP
 from costmodels.pipeline.schedules import PipelineSpec, Schedule, runs
-from costmodels.positions import Contents, part_counts
+from costmodels.positions import Contents, kind_prefix, part_counts
 from costmodels.table import Bools, Floats, Ints
 from costmodels.workload.model import LayerKind, ModelSpec, StateSpace
 from hardware.errors import InputError
@@ -195,30 +195,33 @@ def balanced_contents(model: ModelSpec, group: Group, costs: PartCosts, islands:
     return Contents(spec=group.spec, rows=group.rows[:, None], counts=counts, islands=islands)
 
 
-def prefix_contents(contents: Contents, other_rows: Ints, first: Ints, kinds: int) -> Contents:
+def prefix_contents(model: ModelSpec, contents: Contents, other_rows: Ints, first: Ints) -> Contents:
     """Contents in which the first layers of every position use another strategy.
 
     Parameters
     ----------
+    model : ModelSpec
+        Says of which kind each layer is, in order.
     contents : Contents
         One strategy per layout (J = 1).
     other_rows : ndarray of int
         Row of the other strategy, shape (R,).
     first : ndarray of int
         Layers of every position that use it, shape (R,); a position with fewer layers uses it for all.
-    kinds : int
-        Parts that are kinds of layers, ahead of the ends of the model.
 
     Returns
     -------
     Contents
-        J = 2: the given strategy, the other one. On a position the first layers are taken kind by kind in model order;
-        the embedding goes with the first layer, the head with the last, as in :func:`costmodels.positions.contents_of`.
+        J = 2: the given strategy, the other one. The embedding goes with the first layer, the head with the last, as in
+        :func:`costmodels.positions.contents_of`.
     """
+    upto = kind_prefix(model)
+    kinds = upto.shape[1]
     whole = contents.counts[:, :, 0, :]
     layers = whole[..., :kinds]
-    before = np.cumsum(layers, axis=-1) - layers
-    moved = np.clip(first[:, None, None] - before, 0.0, layers)
+    held = layers.sum(axis=-1).astype(np.int64)
+    start = np.cumsum(held, axis=-1) - held
+    moved = upto[start + np.minimum(first[:, None], held)] - upto[start]
     counts: Floats = np.zeros((*whole.shape[:2], 2, whole.shape[2]))
     counts[:, :, 0, :] = whole
     counts[:, :, 0, :kinds] -= moved

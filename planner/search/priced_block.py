@@ -98,14 +98,14 @@ class PricedBlock:
             return
         part = contents.take(np.flatnonzero(wanted))
         full = self.block.full[part.rows[:, 0]]
-        kinds = len(self.request.model.kinds())
-        most = int(part.counts[:, :, 0, :kinds].sum(axis=-1).max())
+        model = self.request.model
+        most = int(part.counts[:, :, 0, : len(model.kinds())].sum(axis=-1).max())
         low, high = np.zeros(len(full), dtype=np.int64), np.full(len(full), most)
         while (high - low > 1).any():
             middle = (low + high) // 2
-            fits = self._held(prefix_contents(part, full, middle, kinds)).fits
+            fits = self._held(prefix_contents(model, part, full, middle)).fits
             low, high = np.where(fits, low, middle), np.where(fits, middle, high)
-        mixed = prefix_contents(part, full, high, kinds)
+        mixed = prefix_contents(model, part, full, high)
         some = high < most  # all layers: that is full recompute, priced on its own
         if some.any():
             mixed = mixed.take(np.flatnonzero(some))
