@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.layout import Recompute
 from costmodels.table import Bools, Ints
 from costmodels.workload.kernels import Softmax
 from costmodels.workload.linear_loss import LinearLoss
@@ -167,6 +168,29 @@ class Software:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Images:
+    """Images of a sequence of a model with a tower, and what of the tower is trained.
+
+    ``count`` images stand for ``tokens`` of the sequence each; without any the tower waits, with its states.
+    ``trains_tower`` is of its patches and layers, ``trains_projector`` of what takes these to the language model.
+    ``divided``: its products divide over tp; else every tensor-parallel rank runs it whole. ``recompute`` is of its
+    layers; None: they recompute as those of the language model do.
+    """
+
+    count: int
+    tokens: int
+    trains_tower: bool = True
+    trains_projector: bool = True
+    divided: bool = False
+    recompute: Recompute | None = None
+
+    @property
+    def all_tokens(self) -> int:
+        """Tokens of a sequence that stand for images."""
+        return self.count * self.tokens
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainingJob:
     """What is trained: batch, sequence, precision, optimizer, software.
 
@@ -186,3 +210,4 @@ class TrainingJob:
     adapter_modules: tuple[str, ...] = ()
     adapter_rank: int = 0
     power_cap_w: float = 0.0  # per GPU; 0.0: the part's own limit
+    images: Images | None = None  # None: a language model alone, whatever tower the model has

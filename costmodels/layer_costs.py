@@ -1,7 +1,8 @@
 """Time of each kind of layer under each strategy: compute, recompute, and what of its exchanges stays visible.
 
-Rows of every array are the *parts* of the model: its kinds of layers in order of first use, then the embedding, the
-head (final norm, logits, loss) and one multi-token-prediction layer. All times are seconds per micro-batch on one rank.
+Rows of every array are the *parts* of the model: its kinds of layers in order of first use, then the embedding (with a
+vision tower, which runs on the same ranks), the head (final norm, logits, loss) and one multi-token-prediction layer.
+All times are seconds per micro-batch on one rank.
 """
 
 from collections.abc import Sequence
@@ -16,10 +17,11 @@ from costmodels.exchange import Boundaries, PlacedTable
 from costmodels.job import Software
 from costmodels.layout import Recompute
 from costmodels.one_part import Part
-from costmodels.part_ops import part_names, part_ops
+from costmodels.part_ops import EMBEDDING, part_names, part_ops
 from costmodels.power import accelerator as power
 from costmodels.pricing import Pricing
 from costmodels.table import Bools, Floats, StrategyTable
+from costmodels.tower_rows import TowerRow, tower_rows
 from costmodels.works import DEVICE_WORKS, EXCHANGE_WORKS, Work
 
 _POWER_WORK: Final = MappingProxyType(
@@ -140,6 +142,8 @@ def _priced_parts(pricing: Pricing, table: StrategyTable, *, exchanges: bool) ->
     names = part_names(pricing)
     placed = PlacedTable(table, pricing.tiers, pricing.constants.network)
     parts = [Part(pricing, placed, *part) for part in zip(names, part_ops(pricing), strict=True)]
+    tower = tower_rows(pricing, table)
+    parts += [row.part for row in tower]
     links = [part.links_s(exchanges=exchanges) for part in parts]
     costs = _at_sustained_clock(
         pricing,
@@ -158,10 +162,36 @@ def _priced_parts(pricing: Pricing, table: StrategyTable, *, exchanges: bool) ->
             host_exponent=np.stack([part.host_exponent for part in parts]),
             hosts_run_on=parts[0].hosts_run_on,
         ),
+        np.concatenate([part_weights(pricing), [row.forward for row in tower]]),
     )
     if exchanges:
         _wait_for_host(costs, parts)
-    return costs
+    return _with_tower(costs, tower) if tower else costs
+
+
+def _with_tower(costs: PartCosts, tower: Sequence[TowerRow]) -> PartCosts:
+    """Costs whose last rows are those of a tower, with these added to the embedding, which lies on the same ranks."""
+    kept, row = len(costs.names), costs.index(EMBEDDING)
+    runs, back, trained = np.array([(each.forward, each.backward, each.trained) for each in tower]).T
+
+    def added(of_parts: Floats, weights: Floats, axis: int = 1) -> Floats:
+        rows = np.moveaxis(of_parts, axis, -1)
+        found = rows[..., :kept].copy()
+        found[..., row] += rows[..., kept:] @ weights
+        return np.moveaxis(found, -1, axis)
+
+    return replace(
+        costs,
+        forward_s=added(costs.forward_s, runs),
+        backward_s=added(costs.backward_s, back),
+        dense_parameters=added(costs.dense_parameters, trained, axis=0),
+        expert_parameters=costs.expert_parameters[:kept],
+        weight_tensors=added(costs.weight_tensors, trained, axis=0),
+        forward_links_s=added(costs.forward_links_s, runs),
+        backward_links_s=added(costs.backward_links_s, back),
+        turns_s=np.stack([added(costs.turns_s[:1], runs)[0], added(costs.turns_s[1:], back)[0]]),
+        host_exponent=costs.host_exponent[:kept],
+    )
 
 
 def _wait_for_host(costs: PartCosts, parts: Sequence[Part]) -> None:
@@ -213,10 +243,10 @@ def part_weights(pricing: Pricing) -> Floats:
     return np.array([*counts, *ends, *([float(model.mtp_layers)] if model.mtp_layers else [])])
 
 
-def _at_sustained_clock(pricing: Pricing, costs: PartCosts) -> PartCosts:
+def _at_sustained_clock(pricing: Pricing, costs: PartCosts, weights: Floats) -> PartCosts:
     """Stretch compute to the clock that the power limit leaves for the model's mix of work."""
     model = power.power_model(pricing.accelerator)
-    works = np.einsum("k,wks->ws", part_weights(pricing), costs.forward_s + costs.backward_s)
+    works = np.einsum("k,wks->ws", weights, costs.forward_s + costs.backward_s)
     clock = power.step_power(model, power_seconds(works), limit_w=pricing.power_limit_w).clock
     clock = np.minimum(clock, pricing.clock)
     factor = np.ones((len(Work), len(clock)))

@@ -21,6 +21,7 @@ from costmodels.power.state import power_state
 from costmodels.pricing import Pricing
 from costmodels.results import LayoutCost, MemoryUse, PowerState, StepTime, Verdict
 from costmodels.step import StepTimes
+from costmodels.tower import tower_flops
 from costmodels.workload.counts import flops_per_token
 
 
@@ -104,6 +105,7 @@ def _cost(problem: HeatProblem, times: StepTimes, power: PowerState) -> LayoutCo
     model, job = pricings[0].model, pricings[0].job
     tokens = float(job.global_batch * (job.seq if model.hidden else 1))
     flops = tokens * flops_per_token(model, job.seq, frozen=job.trained_share < 1.0)
+    flops += job.global_batch * tower_flops(model, job.images)
     return LayoutCost(
         step=breakdown,
         memory=memory,

@@ -24,6 +24,7 @@ from planner.adapters import asked_adapters, said_targets
 from planner.choices import Loss, Offload
 from planner.devices.telemetry import with_telemetry
 from planner.evidence.profile_use import check_profile
+from planner.images import asked_images, said_freeze, said_images
 from planner.layouts.recompute_words import parse_recompute_words
 from planner.losses import SOFTWARE, loss_of, said_loss, usual_software, with_loss
 from planner.nearest import choice
@@ -68,8 +69,9 @@ class Question:
     offload : str
         What lies in host memory: ``none``, ``optimizer``, ``states``.
     lora_rank, lora_targets : int, str
-        Rank of adapters that are trained in the place of the model, 0: none; and what they stand beside, such as
-        ``attn+mlp``.
+        Rank of adapters trained in the place of the model, 0: none; and what they stand beside, such as ``attn+mlp``.
+    images, freeze : str
+        Images of a sequence and what of a vision tower is frozen, see :func:`planner.images.asked_images`.
     loss : str
         How the cross-entropy is computed, see :class:`planner.choices.Loss`.
     power_cap_w : float
@@ -101,6 +103,8 @@ class Question:
     loss: str = "default"
     lora_rank: int = 0
     lora_targets: str = ""
+    images: str = ""
+    freeze: str = ""
     power_cap_w: float = 0.0
     thermal: bool = False
     launcher: str = "torchrun"
@@ -218,8 +222,7 @@ def request_for(question: Question, model: ModelSpec, machine: Cluster, job: Tra
     InputError
         A limit, a pin or the profile does not go with them.
     """
-    _check_power(machine, question.power_cap_w)
-    _check_caps(machine, question.cluster)
+    _check_power(machine, question)
     profile = read_profile(Path(question.profile)) if question.profile else None
     if profile is not None:
         check_profile(profile, machine)
@@ -229,6 +232,7 @@ def request_for(question: Question, model: ModelSpec, machine: Cluster, job: Tra
     tools = _tools(question, job, framework)
     variants = _variants(question, job, framework)
     job = asked_adapters(job, model, framework, question.lora_rank, question.lora_targets)
+    job = asked_images(job, model, framework, question.images, question.freeze)
     pinned = list(question.fixed)
     if tools.state_offload and not any(pin.startswith("zero=") for pin in pinned):
         pinned.append("zero=3")  # whole weights lie nowhere else
@@ -371,6 +375,8 @@ def question_of(request: PlanRequest) -> Question:
         loss=_loss_word(request, stated),
         lora_rank=request.job.adapter_rank,
         lora_targets=said_targets(request.job),
+        images=said_images(request.job, request.model),
+        freeze=said_freeze(request.job),
         power_cap_w=request.job.power_cap_w,
         thermal=request.thermal,
         launcher=request.launcher.value,
@@ -438,6 +444,8 @@ def question_from(values: Mapping[str, object], where: str) -> Question:
         loss=read.text("loss", default="default"),
         lora_rank=read.whole("lora_rank", default=0),
         lora_targets=read.text("lora_targets", default=""),
+        images=read.text("images", default=""),
+        freeze=read.text("freeze", default=""),
         power_cap_w=read.number("power_cap_w", default=0.0),
         thermal=read.flag("thermal", default=False),
         launcher=read.text("launcher", default="torchrun"),
@@ -459,8 +467,12 @@ def _loss_word(request: PlanRequest, stated: Sequence[str]) -> str:
     return (Loss.DEFAULT if said is said_loss(usual) else said).value
 
 
-def _check_power(machine: Cluster, cap_w: float) -> None:
-    """Refuse a limit that an accelerator cannot be set to: above its highest its power would be priced without any."""
+def _check_power(machine: Cluster, question: Question) -> None:
+    """Refuse a limit that an accelerator cannot be set to: above its highest its power would be priced without any.
+
+    So are caps of nodes, racks and cluster that leave accelerators too little, with the file that states them.
+    """
+    cap_w = question.power_cap_w
     for island in machine.islands:
         part = island.node.accelerator
         highest = part.max_power_limit_w or part.tdp_w or MOST_WATTS
@@ -469,15 +481,10 @@ def _check_power(machine: Cluster, cap_w: float) -> None:
                 f"--power-cap {cap_w:g}: {part.name} cannot be limited so {'high' if cap_w > highest else 'low'}",
                 allowed=f"{part.min_power_limit_w:g} to {highest:g} W, or 0 for the part's own limit",
             )
-
-
-def _check_caps(machine: Cluster, spec: str) -> None:
-    """Refuse caps of nodes, racks and cluster that leave accelerators too little, with the file that states them."""
-    for island in machine.islands:
         try:
             capped_island(machine, island)
         except InputError as error:
-            raise error.within(spec) from None
+            raise error.within(question.cluster) from None
 
 
 def _seq(model: ModelSpec, seq: int) -> int:

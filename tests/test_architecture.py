@@ -24,6 +24,7 @@ LAYERS = (
         "losses",
         "offloads",
         "adapters",
+        "images",
         "variants",
         "sayable",
         "request",

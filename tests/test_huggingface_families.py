@@ -91,7 +91,8 @@ def test_any_wrapper_shows_the_language_model_that_it_names() -> None:
     inner = {**CARDS["SmolLM3-3B"]["config"]}
     wrapped = build({"model_type": "llava", "text_config": inner, "vision_config": {"hidden_size": 1152}})
     assert parameter_count(wrapped).total == parameter_count(build(inner)).total
-    assert "multi-modal" in wrapped.notes[0]
+    assert "vision_config" in wrapped.notes[0]
+    assert wrapped.tower is None
     with pytest.raises(InputError, match="text_config: model_type: missing"):
         build({"model_type": "llava", "text_config": {"hidden_size": 64}})
 

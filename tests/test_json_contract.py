@@ -108,7 +108,7 @@ REQUEST = {
     "model": str, "cluster": str, "global_batch": int, "seq": int, "precision": str, "framework": str,
     "objective": str, "recompute": str, "top": int, "time_limit_s": float, "power_cap_w": float, "thermal": bool,
     "launcher": str, "loss": str, "lora_rank": int, "lora_targets": str, "offload": str,
-    "fixed": Free(int), "telemetry?": [str], "profile?": str, "tries?": [str],
+    "fixed": Free(int), "telemetry?": [str], "profile?": str, "tries?": [str], "images?": str, "freeze?": str,
     "resolved": {
         "model": str, "layers": int, "parameters": int, "cluster": str, "gpus": int, "nodes": int, "precision": str,
         "software": str, "hosts?": [str],

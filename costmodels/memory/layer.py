@@ -51,6 +51,7 @@ class LayerMemory:
         What only the optimizer's step needs, when no activations are held.
     passing : ndarray
         Gradients of one micro-batch that stand until its backward pass is done; the token table's are in ``working``.
+        What a vision tower needs beside them in its own pass.
     unreduced : ndarray
         What whole gradients that wait for the last micro-batch take beyond ``gradients``, until the optimizer steps.
     left_whole : ndarray
@@ -237,6 +238,29 @@ def embedding_memory(
     kept = kept_bytes(ops, job, token_shares(job, table))
     memory = _with_states(scope, ops, _embedding_parameters(scope, ops), kept, gradient)
     return replace(memory, passing=np.zeros_like(gradient))
+
+
+def ops_memory(
+    ops: Sequence[Op], model: ModelSpec, job: TrainingJob, table: StrategyTable, constants: MemoryConstants
+) -> LayerMemory:
+    """Memory of ops that are never recomputed, such as the ends of a tower, with the states of what they own.
+
+    Parameters
+    ----------
+    ops : sequence of Op
+        The ops.
+    model, job, table, constants
+        As in :func:`layer_memory`.
+
+    Returns
+    -------
+    LayerMemory
+        Arrays of shape (S,).
+    """
+    scope = Scope(model=model, job=job, table=table, constants=constants)
+    shares = token_shares(job, table)
+    parameters = local_parameters(ops, table)
+    return _with_states(scope, ops, parameters, kept_bytes(ops, job, shares), working_bytes(ops, job, shares))
 
 
 def table_memory(

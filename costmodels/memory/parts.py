@@ -19,6 +19,7 @@ from costmodels.memory.layer import (
 )
 from costmodels.memory.states import most_step_bytes
 from costmodels.memory.tokens import token_shares
+from costmodels.memory.tower import with_tower
 from costmodels.table import Floats, StrategyTable
 from costmodels.workload.model import ModelSpec
 
@@ -119,7 +120,7 @@ def model_memory(
     kinds = model.kinds()
     parts = [layer_memory(kind, model, job, table, constants) for kind in kinds]
     if model.hidden:
-        parts.append(embedding_memory(model, job, table, constants))
+        parts.append(with_tower(embedding_memory(model, job, table, constants), model, job, table, constants))
         parts.append(head_memory(model, job, table, constants))
     if model.mtp_layers:
         parts.append(mtp_memory(model, job, table, constants))

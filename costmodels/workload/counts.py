@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from costmodels.workload.layers import embedding_ops, head_ops, layer_ops, mtp_ops, padded_vocab
 from costmodels.workload.model import LayerKind, ModelSpec, OpaqueLayer
 from costmodels.workload.op import Op, OpKind
+from costmodels.workload.tower import tower_parameters
 
 _ROUTED_KINDS = frozenset({OpKind.GROUPED_GEMM})
 _BACKWARD_AND_FORWARD = 3.0  # the backward pass computes twice the forward's products
@@ -19,7 +20,7 @@ class ParameterCount:
     Attributes
     ----------
     total : int
-        All parameters, without multi-token-prediction layers, tied weights once.
+        All parameters, a vision tower's too, without multi-token-prediction layers, tied weights once.
     active : int
         Parameters that one token uses: of routed experts only ``top_k`` of each layer.
     embedding : int
@@ -28,6 +29,8 @@ class ParameterCount:
         Final norm and output matrix (0 of the matrix when tied).
     mtp : int
         All multi-token-prediction layers together; not in ``total``.
+    tower, projector : int
+        Vision tower, and what takes its output to the language model; 0 without one.
     per_kind : tuple of (str, int, int)
         Name of the kind, parameters of one such layer, number of such layers.
     """
@@ -38,6 +41,8 @@ class ParameterCount:
     head: int
     mtp: int
     per_kind: tuple[tuple[str, int, int], ...]
+    tower: int = 0
+    projector: int = 0
 
 
 def parameter_count(model: ModelSpec, *, padded_vocab_tp: int = 0) -> ParameterCount:
@@ -63,7 +68,14 @@ def parameter_count(model: ModelSpec, *, padded_vocab_tp: int = 0) -> ParameterC
     for run in model.runs:
         counts[run.kind] = counts.get(run.kind, 0) + run.count
     per_layer = {kind: layer_ops(kind, model) for kind in counts}
-    total = embedding + head + sum(owned_parameters(ops) * counts[kind] for kind, ops in per_layer.items())
+    tower, projector = tower_parameters(model.tower) if model.tower else (0, 0)
+    total = (
+        tower
+        + projector
+        + embedding
+        + head
+        + sum(owned_parameters(ops) * counts[kind] for kind, ops in per_layer.items())
+    )
     idle = sum(_idle_parameters(ops) * counts[kind] for kind, ops in per_layer.items())
     return ParameterCount(
         total=total,
@@ -72,6 +84,8 @@ def parameter_count(model: ModelSpec, *, padded_vocab_tp: int = 0) -> ParameterC
         head=head,
         mtp=model.mtp_layers * owned_parameters(mtp_ops(model)),
         per_kind=tuple((kind.name, owned_parameters(ops), counts[kind]) for kind, ops in per_layer.items()),
+        tower=tower,
+        projector=projector,
     )
 
 

@@ -24,7 +24,8 @@ from costmodels.workload import (
 from costmodels.workload.architecture import MAX_LAYERS, Architecture
 from costmodels.workload.details import details_of_config
 from costmodels.workload.fields import Fields
-from costmodels.workload.model import LayerKind, ModelSpec
+from costmodels.workload.hf_vision import tower_of
+from costmodels.workload.model import LayerKind, ModelSpec, Tower
 from hardware.errors import InputError
 from hardware.text_file import read_json_file
 
@@ -193,11 +194,11 @@ _WRAPPERS: Final[Mapping[str, str]] = MappingProxyType(
         "step3p7": "step3p5",
     }
 )
-"""Multi-modal types whose ``text_config`` need not name its own type; the towers beside it are not modelled."""
+"""Multi-modal types whose ``text_config`` need not name its own type."""
 
 
 _TOWERS: Final = ("vision_config", "audio_config", "speech_config")
-"""Models beside the language model, where a configuration states that one without a ``text_config``."""
+"""Models beside the language model; of vision towers :mod:`costmodels.workload.hf_vision` knows some."""
 
 _UNLIKE_LAYERS: Final = "layers of unlike widths, each with a configuration of its own"
 _MASKED: Final = "a head for masked tokens behind an encoder (the preset bert_large is one without that head)"
@@ -340,17 +341,13 @@ def from_config(config: Mapping[str, object], *, name: str, where: str) -> Model
         A field is missing or wrong, or ``model_type`` is not known.
     """
     fields = Fields(config, where)
-    model_type = fields.text("model_type")
-    notes: tuple[str, ...] = ()
-    if model_type in _WRAPPERS or fields.has("text_config"):
-        text = fields.table("text_config")
+    whole, model_type = fields, fields.text("model_type")
+    if section := _language_section(fields, model_type):
+        text = fields.table(section)
         inner = dict(text.values)
         inner.setdefault("tie_word_embeddings", config.get("tie_word_embeddings"))
         model_type = _WRAPPERS.get(model_type) or text.text("model_type")
-        fields = Fields({**inner, "model_type": model_type}, f"{where}: text_config")
-        notes = ("the language model of a multi-modal configuration; its other towers are left out",)
-    elif towers := [name for name in _TOWERS if fields.has(name)]:
-        notes = (f"the language model alone; {' and '.join(towers)} of the configuration: not planned",)
+        fields = Fields({**inner, "model_type": model_type}, f"{where}: {section}")
     fields, left = _with_defaults(fields, model_type)
     for layers in ("num_hidden_layers", "n_layer"):
         if fields.has(layers) and fields.whole(layers) > MAX_LAYERS:
@@ -372,10 +369,27 @@ def from_config(config: Mapping[str, object], *, name: str, where: str) -> Model
             where=f"{where}: model_type",
         )
     built = _built(fields, model_type, name, where)
-    notes += _left_out(fields, model_type, built)
+    tower = tower_of(whole, whole.text("model_type"), built.hidden)
+    notes = (*_uncounted(whole, tower), *_left_out(fields, model_type, built))
     if sizes := [f"{word} {value}" for word, value in left.items() if _counts(fields, model_type, word, built)]:
         notes += (f"not stated, so the defaults of {model_type}: {', '.join(sizes)}",)
-    return replace(built, notes=notes, details=details_of_config(fields.values, where))
+    return replace(built, tower=tower, notes=notes, details=details_of_config(fields.values, where))
+
+
+def _language_section(fields: Fields, model_type: str) -> str:
+    """Section with the language model of a configuration; empty where it is the configuration itself."""
+    if model_type in _WRAPPERS or fields.has("text_config"):
+        return "text_config"
+    return "llm_config" if fields.has("llm_config") else ""
+
+
+def _uncounted(fields: Fields, tower: Tower | None) -> tuple[str, ...]:
+    """What a configuration has beside its language model that is not counted."""
+    names = [name for name in _TOWERS if fields.has(name) and not (tower and name == "vision_config")]
+    if not names:
+        return ()
+    parts = " and ".join(names)
+    return (f"the language model alone: {parts} of the configuration (parameters, memory, time, tokens) not counted",)
 
 
 def _left_out(fields: Fields, model_type: str, built: ModelSpec) -> tuple[str, ...]:

@@ -240,6 +240,46 @@ class LayerRun:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TowerProduct:
+    """One product at an end of a tower, per patch or per image token: ``k`` numbers in, ``n`` out.
+
+    ``further_parameters`` are those beside its matrix: biases, and norms and tables of positions around it. Where the
+    tower divides over tp, a projector's product does so by columns, or ``by_rows``.
+    """
+
+    name: str
+    k: int
+    n: int
+    further_parameters: int = 0
+    by_rows: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tower:
+    """A vision tower: what makes tokens of a language model of the patches of images, before its first layer.
+
+    ``trunk`` has the layers, of which all patches of one image attend to each other, and no vocabulary; ``patches``
+    make its input, ``projector`` what the language model reads: one token for ``merge`` patches. An image has
+    ``image_patches`` patches, always so where ``fixed``; else that is one of 1024 x 1024 pixels. With
+    ``megatron_modules`` Megatron-Bridge builds it of Megatron-core's modules, which divide over tp; else of Hugging
+    Face's, which every rank holds whole.
+    """
+
+    trunk: "ModelSpec"
+    patches: tuple[TowerProduct, ...]
+    projector: tuple[TowerProduct, ...]
+    merge: int
+    image_patches: int
+    fixed: bool = False
+    megatron_modules: bool = False
+
+    @property
+    def image_tokens(self) -> int:
+        """Tokens of the language model that one image stands for."""
+        return max(1, self.image_patches // self.merge)
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelSpec:
     """A model: embedding, runs of layers, multi-token-prediction layers, final norm and head.
 
@@ -268,6 +308,7 @@ class ModelSpec:
     streams: int = 1
     alternating: bool = False
     fixed_seq: int = 0  # opaque models: a sample has this many tokens (0: sequences have no meaning)
+    tower: Tower | None = None  # of images; before the first layer
     details: ModelDetails | None = None  # None: the table of presets, see :mod:`costmodels.workload.details`
     sources: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()

@@ -25,7 +25,9 @@ from planner.cli.options import (
     ExpertTensor,
     ExportName,
     Framework,
+    FreezeWords,
     GlobalBatch,
+    ImagesWords,
     JsonOut,
     LauncherName,
     LauncherOrAsPlanned,
@@ -122,6 +124,8 @@ def estimate(  # noqa: PLR0913, PLR0917 - the flags are the command line's contr
     loss: LossName = choices.Loss.DEFAULT,
     lora_rank: LoraRank = 0,
     lora_targets: LoraTargets = "",
+    images: ImagesWords = "",
+    freeze: FreezeWords = "",
     power_cap: PowerCap = 0.0,
     thermal: Thermal = False,
     launcher: LauncherName = choices.Launcher.TORCHRUN,
@@ -135,12 +139,11 @@ def estimate(  # noqa: PLR0913, PLR0917 - the flags are the command line's contr
     asked: dict[str, Any] = {"model": model, "cluster": cluster, "global_batch": global_batch, "seq": seq or 0}
     asked |= {"precision": precision, "framework": framework.value, "recompute": recompute, "offload": offload.value}
     asked |= {"loss": loss.value, "lora_rank": lora_rank, "lora_targets": lora_targets, "thermal": thermal}
+    asked |= {"images": images, "freeze": freeze, "profile": profile, "power_cap_w": power_cap}
     question = commands.Question(
         **asked,
         software=tuple(software or ()),
-        power_cap_w=power_cap,
         launcher=launcher.value,
-        profile=profile,
     )
     degrees: dict[str, Any] = {"tp": tp, "pp": pp, "cp": cp, "vpp": vpp, "ep": ep, "etp": etp, "dp": dp}
     ways: dict[str, Any] = {"zero": zero, "shard_group": shard_group, "schedule": schedule, "rank_order": rank_order}

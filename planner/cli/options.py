@@ -111,6 +111,15 @@ LoraRank = Annotated[
 LoraTargets = Annotated[
     str, typer.Option("--lora-targets", help="Beside attn, mlp, mamba, gdn, joined by +; default: attn+mlp.")
 ]
+ImagesWords = Annotated[
+    str,
+    typer.Option(
+        "--images", help="Of a sequence, for models that see: TOKENS, COUNTxTOKENS or 0; default: half of its tokens."
+    ),
+]
+FreezeWords = Annotated[
+    str, typer.Option("--freeze", help="Of a vision tower: tower, projector, joined by +, or none (the default).")
+]
 LossName = Annotated[
     choices.Loss,
     typer.Option("--loss", help="Cross-entropy on whole logits, or with the output matrix in parts; docs/memory.md."),

@@ -11,7 +11,9 @@ from planner.cli.leaving import leaving
 from planner.cli.options import (
     ClusterOrNone,
     FrameworkOrNone,
+    FreezeWords,
     GlobalBatchOrNone,
+    ImagesWords,
     JsonOut,
     LauncherName,
     LoraRank,
@@ -66,6 +68,8 @@ def search(  # noqa: PLR0913, PLR0917 - the flags are the command line's contrac
     loss: LossName = choices.Loss.DEFAULT,
     lora_rank: LoraRank = 0,
     lora_targets: LoraTargets = "",
+    images: ImagesWords = "",
+    freeze: FreezeWords = "",
     power_cap: PowerCap = 0.0,
     thermal: Thermal = False,
     launcher: LauncherName = choices.Launcher.TORCHRUN,
@@ -85,6 +89,13 @@ def search(  # noqa: PLR0913, PLR0917 - the flags are the command line's contrac
     if start is None:
         _asks_enough(None not in (model, cluster, global_batch), world_size)
     wanted: dict[str, Any] = {"loss": loss.value, "lora_rank": lora_rank, "lora_targets": lora_targets}
+    wanted |= {
+        "objective": objective.value,
+        "images": images,
+        "freeze": freeze,
+        "profile": profile,
+        "power_cap_w": power_cap,
+    }
     wanted |= {"offload": offload.value, "top": top, "time_limit_s": time_limit, "thermal": thermal}
     question = commands.Question(
         **wanted,
@@ -94,14 +105,11 @@ def search(  # noqa: PLR0913, PLR0917 - the flags are the command line's contrac
         seq=seq or 0,
         precision=precision or ("" if start else "bf16"),
         framework=framework.value if framework else ("" if start else choices.Framework.MEGATRON.value),
-        objective=objective.value,
         recompute=recompute,
         fixed=commands.pins(fix or [], micro_batch),
         software=tuple(software or ()),
         tries=tuple(tries or ()),
-        power_cap_w=power_cap,
         launcher=launcher.value,
-        profile=profile,
         telemetry=tuple(map(str, telemetry or ())),
     )
     if start is not None:

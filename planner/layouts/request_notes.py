@@ -5,6 +5,7 @@ from typing import Final
 from costmodels.software_words import stated_switches
 from costmodels.workload.counts import parameter_count
 from planner.adapters import said_targets
+from planner.images import images_note, said_images
 from planner.layouts.grids import expert_count
 from planner.layouts.platform_notes import expert_notes, platform_notes
 from planner.layouts.shape_notes import position_notes, shape_notes
@@ -30,6 +31,7 @@ def request_notes(request: PlanRequest) -> tuple[str, ...]:
     """
     return (
         *stated_notes(request),
+        *images_note(request.job, request.model, assumed=not said_images(request.job, request.model)),
         *request.model.notes,
         *shape_notes(request.model),
         *position_notes(request.model, request.job.seq),

@@ -32,7 +32,8 @@ HZ_PER_MHZ: Final = 1e6
 TRILLION: Final = 1e12
 SECONDS_PER_DAY: Final = 86400.0
 
-_WHERE_SET: Final = ("fixed", "profile", "telemetry", "software", "tries", "trainer")  # written in a form of their own
+_WHERE_SET: Final = ("fixed", "profile", "telemetry", "software", "tries", "trainer", "images", "freeze")
+"""Fields that are written in a form of their own, or only where something is said."""
 
 Json = dict[str, object]
 
@@ -98,10 +99,8 @@ def request_to_json(request: PlanRequest) -> Json:
         out["software"] = list(question.software)
     if question.tries:
         out["tries"] = list(question.tries)
-    if question.trainer:
-        out["trainer"] = question.trainer
-    if question.profile:
-        out["profile"] = question.profile
+    said = {name: getattr(question, name) for name in ("trainer", "profile", "images", "freeze")}
+    out |= {name: value for name, value in said.items() if value}
     out["resolved"] = {
         "model": request.model.name,
         "layers": request.model.layers,

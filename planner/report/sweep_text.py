@@ -20,11 +20,12 @@ from planner.sweeps.sweep import Row, SweepResult
 MOST_ROWS: Final = 40
 _ASKED: Final = (
     "model", "cluster", "global_batch", "seq", "precision", "framework", "power_cap_w", "software", "offload", "loss",
-    "lora_rank", "lora_targets",
+    "lora_rank", "lora_targets", "images", "freeze",
 )  # fmt: skip
 _FILES: Final = (".toml", ".json")
 _LEFT: Final = (
-    "model", "cluster", "precision", "framework", "software", "offload", "loss", "lora_targets", "layout", "status",
+    "model", "cluster", "precision", "framework", "software", "offload", "loss", "lora_targets", "images", "freeze",
+    "layout", "status",
 )  # fmt: skip
 
 

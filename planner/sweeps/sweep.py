@@ -33,7 +33,7 @@ POINTS: Final = "points"
 TABLE: Final = "results.csv"
 COLUMNS: Final = (
     "model", "cluster", "global_batch", "seq", "precision", "framework", "objective", "power_cap_w",
-    "software", "offload", "loss", "lora_rank", "lora_targets", "tries",
+    "software", "offload", "loss", "lora_rank", "lora_targets", "images", "freeze", "tries",
     "status", "reason", "gpus", "layout", "tp", "pp", "cp", "dp", "ep", "etp", "vpp", "zero", "shard_group",
     "micro_batch", "num_microbatches", "schedule", "recompute", "layers_per_stage", "step_time_s", "tokens_per_s",
     "tokens_per_s_per_gpu", "mfu", "bubble_share", "exposed_comm_share", "memory_gib", "usable_gib", "verdict",

@@ -18,11 +18,13 @@
     time_limit_s = 60
     thermal = false
     launcher = "torchrun"                    # or srun, mpirun
-    software = ["compiled=off"]              # default []; this and the next four as the options of those names
+    software = ["compiled=off"]              # default []; this and the next six as the options of those names
     offload = "none"
     loss = "default"
     lora_rank = 0
     lora_targets = ""
+    images = ""
+    freeze = ""
     tries = ["cp_comm=p2p,a2a"]              # default []; as --try
     profile = "machine.toml"                 # of plan calibrate; default none
 
@@ -65,6 +67,8 @@ _ALIKE: Final = (  # of all points of a grid, named as in a question
     "loss",
     "lora_rank",
     "lora_targets",
+    "images",
+    "freeze",
     "top",
     "profile",
 )

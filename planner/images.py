@@ -1,0 +1,168 @@
+"""Images of a model with a vision tower: from a user's words to the job, what is assumed, and how a framework runs it.
+
+References
+----------
+Megatron-Bridge 0.6 ``models/qwen_vl/modelling_qwen3_vl/transformer_config.py``, ``get_vision_model_config``: degrees of
+tensor parallelism and recompute are those of the language model; ``models/*/modeling_*.py`` of other models build
+Hugging Face's towers on the first stage, whole, without gradient checkpointing. Hugging Face's trainers switch
+checkpointing on for all layers of a model, those of the tower as well.
+"""
+
+from dataclasses import replace
+from typing import Final
+
+from costmodels.job import Images, TrainingJob
+from costmodels.layout import NO_RECOMPUTE, Recompute
+from costmodels.workload.counts import parameter_count
+from costmodels.workload.model import ModelSpec, Tower
+from hardware.errors import InputError
+from planner.choices import Framework
+
+USUAL_SHARE: Final = 0.5
+"""Of a sequence that stands for images where nothing is said: a choice, not a measurement."""
+_CORE: Final = (Framework.MEGATRON, Framework.BRIDGE, Framework.NEMO)
+_PARTS: Final = ("tower", "projector")
+_ALLOWED: Final = "TOKENS of a sequence, COUNTxTOKENS such as 2x1024, or 0 for text alone"
+
+
+def asked_images(job: TrainingJob, model: ModelSpec, framework: Framework, words: str, freeze: str) -> TrainingJob:
+    """Return a job with the images that a user asks for on the command line, or those that are assumed.
+
+    Parameters
+    ----------
+    job, model, framework
+        Who trains what.
+    words : str
+        ``TOKENS`` of a sequence, ``COUNTxTOKENS``, or ``0``; empty: half of the sequence.
+    freeze : str
+        ``tower``, ``projector``, both joined by +, or ``none``; empty: none, with adapters both.
+
+    Raises
+    ------
+    InputError
+        The model has no tower, or the words do not say images of it.
+    """
+    tower = model.tower
+    if tower is None:
+        for option, told in (("--images", words), ("--freeze", freeze)):
+            if told:
+                raise InputError(
+                    f"{option} {told}: {model.name} has no vision tower, or none that is counted",
+                    allowed="a model with one, see docs/models.md",
+                )
+        return job
+    frozen = _frozen(freeze, adapted=job.trained_share < 1.0)
+    count, tokens = _stated(words, tower, job.seq) if words else usual_images(tower, job.seq)
+    return replace(job, images=images_of(tower, framework, count, tokens, frozen))
+
+
+def images_of(tower: Tower, framework: Framework, count: int, tokens: int, frozen: tuple[str, ...]) -> Images:
+    """Return images as a framework runs them.
+
+    Parameters
+    ----------
+    tower : Tower
+        Of the model.
+    framework : Framework
+        Who runs it.
+    count, tokens : int
+        Images of a sequence, and tokens that each stands for.
+    frozen : tuple of str
+        Parts that are not trained: ``tower``, ``projector``.
+    """
+    core = framework in _CORE
+    recompute: Recompute | None = NO_RECOMPUTE if core and not tower.megatron_modules else None
+    return Images(
+        count=count,
+        tokens=tokens,
+        trains_tower="tower" not in frozen,
+        trains_projector="projector" not in frozen,
+        divided=core and tower.megatron_modules,
+        recompute=recompute,
+    )
+
+
+def usual_images(tower: Tower, seq: int) -> tuple[int, int]:
+    """Images that are assumed of a sequence of ``seq`` tokens, and tokens of each: whole ones, in half of it."""
+    share = max(1, int(USUAL_SHARE * seq))
+    tokens = tower.image_tokens if tower.fixed else min(tower.image_tokens, share)
+    return max(1, share // tokens), tokens
+
+
+def said_images(job: TrainingJob, model: ModelSpec) -> str:
+    """Return the images of a job in a user's words; empty where they are those that are assumed, or there are none."""
+    images, tower = job.images, model.tower
+    if images is None or tower is None or (images.count, images.tokens) == usual_images(tower, job.seq):
+        return ""
+    return f"{images.count}x{images.tokens}" if images.count else "0"
+
+
+def said_freeze(job: TrainingJob) -> str:
+    """Return what of a tower is frozen in a user's words; empty where that is what is assumed."""
+    images = job.images
+    if images is None:
+        return ""
+    trained = (images.trains_tower, images.trains_projector)
+    frozen = tuple(part for part, trains in zip(_PARTS, trained, strict=True) if not trains)
+    return "" if frozen == _frozen("", adapted=job.trained_share < 1.0) else "+".join(frozen) or "none"
+
+
+def images_note(job: TrainingJob, model: ModelSpec, *, assumed: bool) -> tuple[str, ...]:
+    """Say how the images of a job are counted; a remark each, none for a job without them.
+
+    Parameters
+    ----------
+    job, model
+        Who trains what.
+    assumed : bool
+        Whether the user left open how many images there are.
+    """
+    images, count = job.images, parameter_count(model)
+    if images is None or model.tower is None:
+        return ()
+    many = f"{images.count} image{'s' if images.count != 1 else ''} of {images.tokens:,} tokens"
+    which = " (assumed, --images says otherwise)" if assumed else ""
+    seen = f"{many} in every sequence{which}" if images.count else f"no images{which}"
+    parts = ((count.tower, images.trains_tower), (count.projector, images.trains_projector))
+    told = [f"{number / 1e6:,.0f} million parameters, {'trained' if trains else 'frozen'}" for number, trains in parts]
+    where = "divided over tp" if images.divided else "whole on every tensor-parallel rank"
+    return (f"{seen}; vision tower ({told[0]}) and projector ({told[1]}) on the first stage, {where}",)
+
+
+def _frozen(words: str, *, adapted: bool) -> tuple[str, ...]:
+    """Parts of a tower that a user freezes."""
+    found = tuple(dict.fromkeys(word.strip().lower() for word in words.split("+") if word.strip()))
+    if not found:
+        return _PARTS if adapted else ()
+    if found == ("none",):
+        found = ()
+    if unknown := [word for word in found if word not in _PARTS]:
+        raise InputError(f"--freeze {words}: {unknown[0]!r}", allowed=f"none, {', '.join(_PARTS)}, joined by +")
+    if adapted and found != _PARTS:
+        raise InputError(
+            f"--freeze {words} beside adapters: a trained tower beside them is not priced",
+            allowed="--freeze tower+projector, or no --lora-rank",
+        )
+    return found
+
+
+def _stated(words: str, tower: Tower, seq: int) -> tuple[int, int]:
+    """Images of a sequence and tokens of each, from a user's words."""
+    left, times, right = words.lower().partition("x")
+    if not left.isdecimal() or (times and not right.isdecimal()):
+        raise InputError(f"--images {words}", allowed=_ALLOWED)
+    if int(left) == 0:
+        return 0, tower.image_tokens
+    if times:
+        count, tokens = int(left), int(right)
+    else:
+        count = max(1, round(int(left) / tower.image_tokens))
+        tokens = tower.image_tokens if tower.fixed else max(1, int(left) // count)
+    if tokens < 1 or (tower.fixed and tokens != tower.image_tokens):
+        raise InputError(f"--images {words}: its images have {tower.image_tokens} tokens each", allowed=_ALLOWED)
+    if count * tokens > seq:
+        raise InputError(
+            f"--images {words}: {count * tokens:,} tokens of images in sequences of {seq:,}",
+            allowed="as many as the sequence has: image tokens are part of it",
+        )
+    return count, tokens
