@@ -33,6 +33,7 @@ class PresetEntry:
     source: str
     notes: tuple[str, ...]
     aliases: tuple[str, ...]
+    vision: Mapping[str, object]  # of a tower: a configuration's type and ``vision_config``
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,8 @@ def _table(file: str) -> _Table:
 
 def _entries_of(file: str) -> Iterator[PresetEntry]:
     if file == _RESNETS:
-        yield from (PresetEntry(name, MappingProxyType({}), "", (), ()) for name in SIZES)
+        nothing: Mapping[str, object] = MappingProxyType({})
+        yield from (PresetEntry(name, nothing, "", (), (), nothing) for name in SIZES)
         return
     for family in _read(file).values():
         for name, own in family["models"].items():
@@ -116,7 +118,8 @@ def _entries_of(file: str) -> Iterator[PresetEntry]:
             source = facts.pop("source", family.get("source", ""))
             notes = (*family.get("notes", ()), *facts.pop("notes", ()))
             aliases = tuple(facts.pop("aliases", ()))
-            yield PresetEntry(name, MappingProxyType(facts), source, notes, aliases)
+            vision = MappingProxyType(facts.pop("vision", {}))
+            yield PresetEntry(name, MappingProxyType(facts), source, notes, aliases, vision)
 
 
 def entries() -> tuple[PresetEntry, ...]:

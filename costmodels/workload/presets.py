@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from costmodels.workload.architecture import Architecture
-from costmodels.workload.model import LayerKind, LayerRun, ModelSpec, OpaqueLayer
+from costmodels.workload.fields import Fields
+from costmodels.workload.model import LayerKind, LayerRun, ModelSpec, OpaqueLayer, Tower
 from costmodels.workload.preset_table import PresetEntry, alike, entries, exact, normalise, spellings, stated_sizes
 from costmodels.workload.resnet import SIZES, wide_resnet
 from hardware.errors import InputError
@@ -53,7 +54,18 @@ def _build(entry: PresetEntry) -> ModelSpec:
     if entry.name in SIZES:
         return wide_resnet(entry.name, *SIZES[entry.name])
     facts = Architecture(**entry.facts)  # type: ignore[arg-type]
-    return facts.build(entry.name, sources=(entry.source,), notes=entry.notes)
+    built = facts.build(entry.name, sources=(entry.source,), notes=entry.notes)
+    return replace(built, tower=_tower(entry, built.hidden)) if entry.vision else built
+
+
+def _tower(entry: PresetEntry, text_width: int) -> Tower | None:
+    """The vision tower of a preset, told as a configuration tells it."""
+    # Imported here: most presets have none.
+    from costmodels.workload.hf_vision import tower_of  # noqa: PLC0415
+
+    model_type, where = str(entry.vision["type"]), f"preset {entry.name}"
+    vision = {name: value for name, value in entry.vision.items() if name != "type"}
+    return tower_of(Fields({"vision_config": vision}, where), model_type, text_width)
 
 
 def names() -> tuple[str, ...]:
