@@ -9,6 +9,7 @@ checkpointing on for all layers of a model, those of the tower as well.
 """
 
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Final
 
 from costmodels.job import Images, TrainingJob
@@ -21,6 +22,15 @@ from planner.choices import Framework
 USUAL_SHARE: Final = 0.5
 """Of a sequence that stands for images where nothing is said: a choice, not a measurement."""
 _CORE: Final = (Framework.MEGATRON, Framework.BRIDGE, Framework.NEMO)
+_TEXT_ALONE: Final = MappingProxyType(
+    {
+        Framework.MEGATRON: "pretrain_gpt.py",
+        Framework.DEEPSPEED: "Megatron-DeepSpeed's pretrain_gpt.py",
+        Framework.TORCHTITAN: "torchtitan's configuration",
+        Framework.GALVATRON: "Galvatron",
+    }
+)
+"""Programs whose arguments are written, and that train the language model alone."""
 _PARTS: Final = ("tower", "projector")
 _ALLOWED: Final = "TOKENS of a sequence, COUNTxTOKENS such as 2x1024, or 0 for text alone"
 
@@ -51,6 +61,8 @@ def asked_images(job: TrainingJob, model: ModelSpec, framework: Framework, words
                     allowed="a model with one, see docs/models.md",
                 )
         return job
+    if job.images is not None and not (words or freeze) and job.images.all_tokens <= job.seq:
+        return job  # as a launch says
     frozen = _frozen(freeze, adapted=job.trained_share < 1.0)
     count, tokens = _stated(words, tower, job.seq) if words else usual_images(tower, job.seq)
     return replace(job, images=images_of(tower, framework, count, tokens, frozen))
@@ -107,26 +119,47 @@ def said_freeze(job: TrainingJob) -> str:
     return "" if frozen == _frozen("", adapted=job.trained_share < 1.0) else "+".join(frozen) or "none"
 
 
-def images_note(job: TrainingJob, model: ModelSpec, *, assumed: bool) -> tuple[str, ...]:
-    """Say how the images of a job are counted; a remark each, none for a job without them.
+def images_note(images: Images | None, model: ModelSpec, assumed: str) -> tuple[str, ...]:
+    """Say how images are counted; a remark each, none where there are none to count.
 
     Parameters
     ----------
-    job, model
-        Who trains what.
-    assumed : bool
-        Whether the user left open how many images there are.
+    images, model
+        Of a job.
+    assumed : str
+        What to say of how many images there are, where nobody said it.
     """
-    images, count = job.images, parameter_count(model)
+    count = parameter_count(model)
     if images is None or model.tower is None:
         return ()
     many = f"{images.count} image{'s' if images.count != 1 else ''} of {images.tokens:,} tokens"
-    which = " (assumed, --images says otherwise)" if assumed else ""
+    which = f" ({assumed})" if assumed else ""
     seen = f"{many} in every sequence{which}" if images.count else f"no images{which}"
     parts = ((count.tower, images.trains_tower), (count.projector, images.trains_projector))
     told = [f"{number / 1e6:,.0f} million parameters, {'trained' if trains else 'frozen'}" for number, trains in parts]
     where = "divided over tp" if images.divided else "whole on every tensor-parallel rank"
     return (f"{seen}; vision tower ({told[0]}) and projector ({told[1]}) on the first stage, {where}",)
+
+
+def program_notes(job: TrainingJob, model: ModelSpec, framework: Framework) -> tuple[str, ...]:
+    """Say what of a model with a vision tower a framework's own training program lacks; a remark each.
+
+    Parameters
+    ----------
+    job, model
+        Who trains what.
+    framework : Framework
+        Whose arguments are written.
+    """
+    images, tower = job.images, model.tower
+    if images is None or tower is None:
+        return ()
+    if program := _TEXT_ALONE.get(framework, ""):
+        return (f"{program} builds no vision tower: a program that does (ms-swift, or yours) takes these degrees",)
+    if framework in _CORE:
+        where = "divided over tp" if images.divided else "whole on every tensor-parallel rank"
+        return (f"MODEL_RECIPE must be one with the vision tower; it is planned on the first stage, {where}",)
+    return ()
 
 
 def _frozen(words: str, *, adapted: bool) -> tuple[str, ...]:

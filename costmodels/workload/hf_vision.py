@@ -127,6 +127,7 @@ def _qwen(source: _Sources, trunk: ModelSpec, norm: int, *, patch_bias: bool, po
         projector=products,
         merge=merged**2,
         image_patches=_free_patches(side, merged),
+        patch_side=source.side("patch_size"),
         megatron_modules=positions > 0,
     )
 
@@ -195,6 +196,7 @@ def _glm4v(source: _Sources) -> Tower:
         ),
         merge=merged**2,
         image_patches=_free_patches(side, merged),
+        patch_side=source.side("patch_size"),
     )
 
 
@@ -207,6 +209,7 @@ def _tiled(source: _Sources, trunk: ModelSpec, patches: tuple[TowerProduct, ...]
         projector=(),
         merge=max(1, number // tokens) if tokens else merge,
         image_patches=number,
+        patch_side=source.side("patch_size"),
         fixed=True,
     )
 
@@ -266,6 +269,7 @@ def _pixtral(source: _Sources) -> Tower:
         projector=(),
         merge=1,
         image_patches=_free_patches(side, 1),
+        patch_side=source.side("patch_size"),
     )
 
 
@@ -330,6 +334,7 @@ def _gemma4(source: _Sources) -> Tower:
         projector=(TowerProduct(name="projector", k=width, n=source.text_width),),
         merge=merge,
         image_patches=merge * source.whole.whole("vision_soft_tokens_per_image", default=280, least=1),
+        patch_side=source.side("patch_size"),
     )
 
 
@@ -351,6 +356,7 @@ def _moon(source: _Sources) -> Tower:
         projector=_with_parameters(products, 2 * width),
         merge=merge,
         image_patches=_free_patches(side, 2),
+        patch_side=source.side("patch_size"),
     )
 
 

@@ -270,6 +270,7 @@ class Tower:
     projector: tuple[TowerProduct, ...]
     merge: int
     image_patches: int
+    patch_side: int  # pixels
     fixed: bool = False
     megatron_modules: bool = False
 

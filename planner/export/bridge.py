@@ -15,6 +15,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
+from costmodels.job import TrainingJob
 from costmodels.layout import Layout
 from costmodels.workload.model import Attention, LayerKind, ModelSpec
 from hardware.errors import InputError
@@ -102,13 +103,28 @@ def export_bridge(plan: Planned) -> Export:
     return Export(
         framework=Framework.BRIDGE,
         version=known,
-        arguments=(*words, *adapters),
+        arguments=(*words, *frozen_words(plan.job), *adapters),
         environment=core.environment,
         nodes=plan.nodes,
         ranks=plan.ranks,
         notes=(RECIPE_NOTE, *notes),
         program=program,
     )
+
+
+def frozen_words(job: TrainingJob) -> tuple[str, ...]:
+    """Overrides of what is trained of a vision tower, which recipes set each their own way; none without images.
+
+    Parameters
+    ----------
+    job : TrainingJob
+        Of the plan.
+    """
+    images = job.images
+    if images is None:
+        return ()
+    parts = (("vision_model", images.trains_tower), ("vision_projection", images.trains_projector))
+    return tuple(f"model.freeze_{part}={str(not trained).lower()}" for part, trained in parts)
 
 
 def _adapter_words(plan: Planned) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
+from costmodels.job import Images
 from costmodels.layout import Layout
 from costmodels.workload.model import ModelSpec
 from planner.choices import Loss
@@ -101,6 +102,8 @@ class JudgedLaunch:
         How the launch computes its cross-entropy, as far as it says, and in how many chunks; 0: as many as usual.
     adapters : Adapters or None
         What it trains in the place of its model.
+    images : Images or None
+        What its sequences are taken to have, where its model has a vision tower, and what of that is trained.
     software : str
         Preset of :mod:`costmodels.software` that the launch is priced as; empty: that of its framework.
     stated : StatedSoftware
@@ -139,6 +142,7 @@ class JudgedLaunch:
     loss: Loss = Loss.DEFAULT
     loss_chunks: int = 0
     adapters: Adapters | None = None
+    images: Images | None = None
     software: str = ""
     stated: StatedSoftware = field(default_factory=StatedSoftware)
     sayable: Sayable = EVERYTHING

@@ -24,6 +24,7 @@ from planner.ingest.judged import JudgedLaunch, LaunchInput, no_layout_rule
 from planner.ingest.launch_text import LaunchText, read_launch_text
 from planner.ingest.other_frameworks import refuse_other_framework
 from planner.launches.near import near_launch
+from planner.launches.vision import with_images
 from planner.layouts.build import uniform_layout
 from planner.losses import with_loss
 from planner.nearest import nearest
@@ -135,6 +136,7 @@ def _judged(question: LaunchQuestion, given: LaunchInput) -> JudgedLaunch:
         judged = judge_launch(given)
     except InputError as error:
         raise (error.within(str(question.file)) if question.file else error) from None
+    judged = with_images(judged, given.text)
     judged = replace(judged, notes=(*judged.notes, *newer_notes(given.framework, given.version)))
     return judged if _stated_world(question, given.text, given.framework) else _on_assumed_world(judged)
 
@@ -276,7 +278,7 @@ def job_of_launch(judged: JudgedLaunch, proposal: Proposal) -> TrainingJob:
     )
     recipe = with_wide_weights(job.precision) if judged.wide_weights else job.precision
     job = replace(job, software=tools, optimizer_bytes=judged.optimizer_bytes, precision=recipe)
-    adapters = judged.adapters
+    adapters, job = judged.adapters, replace(job, images=judged.images)
     if adapters is None or judged.model is None:
         return job
     return with_adapters(job, judged.model, adapters.rank, adapters.targets, separate=adapters.separate)

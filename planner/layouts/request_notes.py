@@ -31,7 +31,7 @@ def request_notes(request: PlanRequest) -> tuple[str, ...]:
     """
     return (
         *stated_notes(request),
-        *images_note(request.job, request.model, assumed=not said_images(request.job, request.model)),
+        *_images(request),
         *request.model.notes,
         *shape_notes(request.model),
         *position_notes(request.model, request.job.seq),
@@ -43,6 +43,12 @@ def request_notes(request: PlanRequest) -> tuple[str, ...]:
 def stated_notes(request: PlanRequest) -> tuple[str, ...]:
     """Say what a request states of its software, and what it trains beside a frozen model; a remark each."""
     return (*_stated(request), *_loss(request), *_adapters(request))
+
+
+def _images(request: PlanRequest) -> tuple[str, ...]:
+    """Images of the sequences, and whether they are assumed."""
+    said = said_images(request.job, request.model)
+    return images_note(request.job.images, request.model, "" if said else "assumed, --images says otherwise")
 
 
 def _loss(request: PlanRequest) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from planner.export.layout_json import write_layout
 from planner.export.megatron import export_megatron
 from planner.export.nemo import export_nemo
 from planner.export.torchtitan import export_torchtitan
+from planner.images import program_notes
 from planner.layouts.platform_notes import refuse_platforms
 from planner.layouts.shape_notes import position_notes
 from planner.nearest import nearest
@@ -108,7 +109,8 @@ def launch_of(request: PlanRequest, ranked: RankedLayout, target: Target) -> Lau
         )
     )
     warnings = (*_warnings(request, ranked), *newer_notes(framework, target.version))
-    export = replace(export, launcher=launcher, notes=(*warnings, *export.notes))
+    towers = program_notes(request.job, request.model, framework)
+    export = replace(export, launcher=launcher, notes=(*warnings, *towers, *export.notes))
     return LaunchFiles(
         title=title,
         text=export.argument_text + "\n",

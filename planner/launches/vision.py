@@ -1,0 +1,130 @@
+"""Images and frozen parts of a launch whose model has a vision tower, in the words of the trainers that have them.
+
+References
+----------
+LLaMA-Factory ``hparams/finetuning_args.py`` (``freeze_vision_tower`` and ``freeze_multi_modal_projector`` are true
+where nothing is said) and ``hparams/model_args.py`` (``image_max_pixels``); ms-swift ``arguments/tuner_args.py`` and
+``megatron/arguments/megatron_args.py`` (``freeze_vit``, ``freeze_aligner`` true; ``vit_gradient_checkpointing`` of
+Megatron-SWIFT true), whose Megatron models hold Hugging Face's towers whole; Qwen-VL's ``train_qwen.py``
+(``tune_mm_vision``, ``tune_mm_mlp``, ``tune_mm_llm``); InternVL's ``internvl_chat_finetune.py`` (``freeze_backbone``,
+``freeze_mlp``, ``freeze_llm``); Megatron-Bridge's providers (``freeze_vision_model``, ``freeze_vision_projection``).
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from costmodels.job import Images
+from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Recompute
+from costmodels.workload.model import Tower
+from planner.images import images_note, images_of, usual_images
+from planner.ingest.judged import ASSUMED_SEQ, JudgedLaunch
+from planner.ingest.launch_text import LaunchText
+from planner.ingest.swift import is_swift
+from planner.ingest.trainer_words import told_options
+from planner.ingest.trainers import trainer_of
+
+_FREEZE: Final = (  # part, options that freeze it, options that train it
+    (
+        "tower",
+        ("--freeze-vision-tower", "--freeze-vit", "--freeze-backbone", "model.freeze_vision_model"),
+        "--tune-mm-vision",
+    ),
+    (
+        "projector",
+        (
+            "--freeze-multi-modal-projector",
+            "--freeze-aligner",
+            "--freeze-merger",
+            "--freeze-mlp",
+            "model.freeze_vision_projection",
+        ),
+        "--tune-mm-mlp",
+    ),
+    ("language", ("--freeze-language-model", "--freeze-llm", "model.freeze_language_model"), "--tune-mm-llm"),
+)
+_FREEZES_BOTH: Final = ("llamafactory", "swift")
+"""Trainers that train neither tower nor projector where nothing is said."""
+_PIXELS: Final = ("--image-max-pixels", "--max-pixels", "MAX_PIXELS")
+_TOKENS: Final = ("IMAGE_MAX_TOKEN_NUM",)
+_CHECKPOINTS: Final = "--vit-gradient-checkpointing"
+_TRUE: Final = ("", "true", "1", "yes")
+LANGUAGE_FROZEN: Final = "the language model is frozen, which has no price here: it is priced as trained"
+
+
+def with_images(judged: JudgedLaunch, text: LaunchText) -> JudgedLaunch:
+    """Return a judged launch with the images that its sequences are taken to have, and what of the tower it trains.
+
+    Parameters
+    ----------
+    judged : JudgedLaunch
+        The launch; one whose model has no tower is returned as it is.
+    text : LaunchText
+        What it says.
+    """
+    tower = judged.model.tower if judged.model else None
+    if tower is None or judged.model is None:
+        return judged
+    told = _told(text)
+    frozen = _frozen(told, _freezes_both(text))
+    seq = (judged.proposal.seq if judged.proposal else 0) or ASSUMED_SEQ
+    most = _most_tokens(told, tower)
+    own = replace(tower, image_patches=most * tower.merge) if most and not tower.fixed else tower
+    count, tokens = usual_images(own, seq)
+    parts = tuple(part for part in frozen if part != "language")
+    if judged.adapters is not None:
+        parts = ("tower", "projector")
+    images = _of_trainer(images_of(tower, judged.framework, count, tokens, parts), text, told)
+    notes = (LANGUAGE_FROZEN,) if "language" in frozen else ()
+    notes = (*images_note(images, judged.model, "assumed"), *notes)
+    return replace(judged, images=images, notes=(*judged.notes, *notes))
+
+
+def _told(text: LaunchText) -> Mapping[str, str]:
+    """Options, overrides and the environment of a launch by name."""
+    overrides = (word.lstrip("+").partition("=") for word in text.arguments if "=" in word and word[:2] != "--")
+    return {
+        **(text.environment or {}),
+        **told_options(text.arguments),
+        **{name: value.strip("'\"") for name, _, value in overrides},
+    }
+
+
+def _freezes_both(text: LaunchText) -> bool:
+    return is_swift(text) or trainer_of(text, told_options(text.arguments)) in _FREEZES_BOTH
+
+
+def _frozen(told: Mapping[str, str], both: bool) -> tuple[str, ...]:
+    """Parts that a launch freezes: as it says, else as its trainer does."""
+    found = []
+    for part, freezing, training in _FREEZE:
+        freezes = both and part != "language"
+        for name in freezing:
+            freezes = _on(told[name]) if name in told else freezes
+        if training in told:
+            freezes = not _on(told[training])
+        if freezes:
+            found.append(part)
+    return tuple(found)
+
+
+def _on(value: str) -> bool:
+    return value.strip().lower() in _TRUE
+
+
+def _most_tokens(told: Mapping[str, str], tower: Tower) -> int:
+    """Tokens of an image of as many pixels as the launch allows; 0: it does not say."""
+    tokens = next((int(told[name]) for name in _TOKENS if told.get(name, "").isdecimal()), 0)
+    pixels = next((int(told[name]) for name in _PIXELS if told.get(name, "").isdecimal()), 0)
+    return tokens or int(pixels / (tower.patch_side**2 * tower.merge))
+
+
+def _of_trainer(images: Images, text: LaunchText, told: Mapping[str, str]) -> Images:
+    """Images as ms-swift runs them: on Megatron-core with Hugging Face's tower, whole, which recomputes by itself."""
+    stated = told.get(_CHECKPOINTS)
+    if is_swift(text):
+        recompute: Recompute | None = NO_RECOMPUTE if stated is not None and not _on(stated) else FULL_RECOMPUTE
+        return replace(images, divided=False, recompute=recompute)
+    if stated is not None:
+        return replace(images, recompute=FULL_RECOMPUTE if _on(stated) else NO_RECOMPUTE)
+    return images
