@@ -62,6 +62,7 @@ NOT_OF_THE_CLASS = {
     "deepseek_v2": {"num_experts_per_tok": 6},
     "dots1": {"n_routed_experts": 128, "num_experts_per_tok": 6},
     "glm4_moe": {"head_dim": 128},  # its 96 heads do not divide its width
+    "glm4v_moe_text": {"head_dim": 128},
 }
 NO_PATTERN = "nemotron_h"  # a class of four layers, which every file states otherwise
 

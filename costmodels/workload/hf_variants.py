@@ -71,6 +71,11 @@ def glm4(config: Fields) -> Architecture:
     return replace(base, head_dim=config.whole("head_dim", default=128, least=1), out_bias=False, norms_per_layer=4)
 
 
+def glm4v(config: Fields) -> Architecture:
+    """The language model of GLM-4.1V and GLM-4.6V: as GLM-4 of 2025, with heads that share its width."""
+    return replace(llama(config), qkv_bias=True, out_bias=False, norms_per_layer=4)
+
+
 def chatglm(config: Fields) -> Architecture:
     """ChatGLM2, ChatGLM3 and GLM-4-9B: as Llama under other names of fields."""
     heads = config.whole("num_attention_heads", least=1)

@@ -78,6 +78,8 @@ FAMILIES: Final[Mapping[str, Callable[[Fields], Architecture]]] = MappingProxyTy
         "glm4": hf_variants.glm4,
         "glm4_moe": hf_moe.glm4_moe,
         "glm4_moe_lite": hf_moe.glm4_moe_lite,
+        "glm4v_moe_text": hf_moe.glm4_moe,
+        "glm4v_text": hf_variants.glm4v,
         "glm_moe_dsa": hf_moe.sparse_deepseek,
         "gpt2": hf_dense.gpt2,
         "gpt_bigcode": hf_dense.gpt_bigcode,
