@@ -219,7 +219,7 @@ MODEL = {
     "head_parameters": int, "mtp_parameters": int, "layers": int, "mtp_layers": int,
     "layer_kinds": [{"name": str, "parameters": int, "count": int}], "sources": [str], "notes": [str],
     "hidden?": int, "vocab?": int, "seq?": int, "flops_per_token": float, "flops_per_token_full_scores?": float,
-    "flops_convention": str,
+    "flops_convention": str, "tower_parameters?": int, "projector_parameters?": int, "image_tokens?": int,
 }  # fmt: skip
 ACCELERATOR = {
     "name": str, "vendor": str, "memory_gib": float, "allocatable_gib": float, "memory_gb_per_s": float,

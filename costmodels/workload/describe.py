@@ -40,6 +40,9 @@ def to_dict(model: ModelSpec, *, seq: int = 0) -> dict[str, object]:
         "sources": list(model.sources),
         "notes": list(model.notes),
     }
+    if model.tower is not None:
+        result |= {"tower_parameters": count.tower, "projector_parameters": count.projector}
+        result["image_tokens"] = model.tower.image_tokens
     if is_opaque(model):
         per_sample = flops_per_token(model, 1)
         result["flops_per_token"] = per_sample / (model.fixed_seq or 1)

@@ -1,7 +1,7 @@
 """Every exchange that one rank of a layout's busiest stage takes part in during a step, as the prices count them."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
@@ -19,7 +19,8 @@ from costmodels.part_ops import EMBEDDING, HEAD
 from costmodels.pipeline.schedules import positions
 from costmodels.positions import contents_of
 from costmodels.pricing import Pricing
-from costmodels.table import Floats
+from costmodels.table import Floats, StrategyTable
+from costmodels.tower_rows import tower_rows
 from hardware.tiers import Tier
 
 
@@ -113,6 +114,8 @@ def step_calls(pricing: Pricing, layout: Layout, stage: int) -> tuple[StepCall, 
     for row in np.flatnonzero(counts.any(axis=1)):
         one = costs.placed.take(np.array([row]))
         found += _of_layers(pricing, one, counts[row], costs, layout.num_microbatches)
+        if EMBEDDING in costs.names and counts[row, costs.index(EMBEDDING)]:
+            found += _of_tower(pricing, one.table, layout.num_microbatches)
         found += _of_states(pricing, one, counts[row], costs, int(row))
     if layout.pp > 1:
         one = costs.placed.take(np.array([0]))
@@ -135,6 +138,18 @@ def _of_layers(
             again = 1.0 if _repeats(recompute, purpose, name, call.collective) else 0.0
             times = float(counts[part]) * num_microbatches
             yield from _entries(purpose, call, times, one, again)
+
+
+def _of_tower(pricing: Pricing, table: StrategyTable, num_microbatches: int) -> Iterator[StepCall]:
+    """Exchanges of every micro-batch of a vision tower, which runs on the ranks of the embedding."""
+    for row in tower_rows(pricing, table):
+        placed = row.part.placed
+        recompute = placed.table.recomputes[int(placed.table.recompute[0])]
+        for call in row.part.exchange.calls:
+            purpose = _PURPOSE_OF[call.axis]
+            again = row.backward > 0.0 and _repeats(recompute, purpose, row.part.name, call.collective)
+            passes = call if row.backward else replace(call, backward=0.0)
+            yield from _entries(purpose, passes, row.forward * num_microbatches, placed, float(again))
 
 
 def _repeats(recompute: Recompute, purpose: Purpose, part: str, collective: str) -> bool:
