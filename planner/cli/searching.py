@@ -89,14 +89,8 @@ def search(  # noqa: PLR0913, PLR0917 - the flags are the command line's contrac
     if start is None:
         _asks_enough(None not in (model, cluster, global_batch), world_size)
     wanted: dict[str, Any] = {"loss": loss.value, "lora_rank": lora_rank, "lora_targets": lora_targets}
-    wanted |= {
-        "objective": objective.value,
-        "images": images,
-        "freeze": freeze,
-        "profile": profile,
-        "power_cap_w": power_cap,
-    }
-    wanted |= {"offload": offload.value, "top": top, "time_limit_s": time_limit, "thermal": thermal}
+    wanted |= {"images": images, "freeze": freeze, "profile": profile, "power_cap_w": power_cap, "thermal": thermal}
+    wanted |= {"offload": offload.value, "top": top, "time_limit_s": time_limit, "objective": objective.value}
     question = commands.Question(
         **wanted,
         model=model or "",
