@@ -224,7 +224,8 @@ MODEL = {
 ACCELERATOR = {
     "name": str, "vendor": str, "memory_gib": float, "allocatable_gib": float, "memory_gb_per_s": float,
     "dense_tflops": Free(float), "fp8_blocks": [int], "fp4_blocks": [int], "multiprocessors": int,
-    "peak_clock_mhz": float, "max_clock_mhz": float, "tdp_w": float, "idle_w": float, "slowdown_c": float, "sources": [str],
+    "peak_clock_mhz": float, "max_clock_mhz": float, "tdp_w": float, "idle_w": float,
+    "slowdown_c": float, "sources": [str],
 }  # fmt: skip
 CLUSTER = {
     "name": str, "gpus": int, "nodes": int, "nics": int,
