@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Final
 
 from costmodels.job import Images, TrainingJob
-from costmodels.layout import NO_RECOMPUTE, Recompute
+from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Recompute
 from costmodels.workload.counts import parameter_count
 from costmodels.workload.model import ModelSpec, Tower
 from hardware.errors import InputError
@@ -92,6 +92,11 @@ def images_of(tower: Tower, framework: Framework, count: int, tokens: int, froze
         divided=core and tower.megatron_modules,
         recompute=recompute,
     )
+
+
+def with_whole_tower(images: Images | None, recompute: Recompute = FULL_RECOMPUTE) -> Images | None:
+    """Return images as ms-swift runs them on Megatron-core: Hugging Face's tower, whole, which recomputes by itself."""
+    return None if images is None else replace(images, divided=False, recompute=recompute)
 
 
 def usual_images(tower: Tower, seq: int) -> tuple[int, int]:

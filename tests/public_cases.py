@@ -54,6 +54,8 @@ COLUMNS = {
     "network_gbps": "scaleout_gbps_per_node",
     "cuda_graphs": "cuda_graphs",
     "notes": "notes",
+    "images": "images",
+    "freeze": "freeze",
 }
 CARDS = {
     "A100-80GB": "A100-SXM-80GB",

@@ -20,6 +20,7 @@ COLUMNS: Final = (
     *("micro_batch_size", "tp", "pp", "cp", "vpp", "ep", "etp", "dp", "zero", "fsdp", "sequence_parallel"),
     *("distributed_optimizer", "recompute", "schedule", "schedule_kind", "overlap", "cuda_graphs", "offload"),
     *("moe_dispatcher", "token_routing", "step_time_s", "peak_mem_gb", "mem_note", "mfu", "status", "notes"),
+    *("images", "freeze"),
     "derived",
 )
 """All columns that are understood; others are kept and not read."""

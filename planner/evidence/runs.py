@@ -28,11 +28,13 @@ from hardware.catalog import cluster_of_run
 from hardware.cluster import Cluster, PeakRates
 from hardware.errors import InputError
 from hardware.segments import in_segments
+from planner.choices import Framework
 from planner.evidence.beyond import check_possible
 from planner.evidence.measured import MeasuredRun, RunGrid
 from planner.evidence.sharding import shard_group, zero_stage
 from planner.evidence.source_facts import source_facts
 from planner.evidence.stage_layers import libai_layers, nanotron_layers, redistributed_layers
+from planner.images import asked_images, with_whole_tower
 from planner.layouts.grids import expert_count
 from planner.layouts.splits import even_chunks
 
@@ -80,6 +82,7 @@ MODULES_AFTER_LAYERS: Final = 4
 """Of those, the ones behind the layers: transpose back, final norm, head and the cast to fp32. Before the layers stand
 the embedding, a transpose and in later releases a cast (``GPT2ModelPipe`` in Megatron-LM-v1.1.5-3D_parallelism's
 ``megatron/model/gpt2_model.py``; ``GPTModelPipe`` in Megatron-DeepSpeed)."""
+CORE_FRAMEWORKS: Final = ("megatron", "bridge", "nemo")
 SEQUENCE_PARALLEL_FRAMEWORKS: Final = ("megatron", "bridge", "nemo", "torchtitan")
 
 INTERLEAVING_FRAMEWORKS: Final = ("nemo", "bridge")
@@ -135,9 +138,20 @@ def question_of(run: MeasuredRun) -> PricedRun:
         adapter_modules=MLPERF_ADAPTERS if by_rules else (),
         adapter_rank=MLPERF_RANK if by_rules else 0,
     )
+    job = _with_images(run, model, job)
     layout = placed_on_islands(_layout(run, grid, model, job), cluster)
     check_possible(run, model, cluster, job, layout)
     return PricedRun(model=model, cluster=cluster, job=job, layout=layout)
+
+
+def _with_images(run: MeasuredRun, model: ModelSpec, job: TrainingJob) -> TrainingJob:
+    """The job with the images that a run states of its sequences; without any its language model is priced alone."""
+    words = run.text("images")
+    if model.tower is None or not words:
+        return job
+    core = job.software.framework in CORE_FRAMEWORKS
+    told = asked_images(job, model, Framework.BRIDGE if core else Framework.DEEPSPEED, words, run.text("freeze"))
+    return replace(told, images=with_whole_tower(told.images)) if "swift" in run.text("framework").lower() else told
 
 
 def software_of(run: MeasuredRun) -> SoftwareMatch:

@@ -15,9 +15,9 @@ from dataclasses import replace
 from typing import Final
 
 from costmodels.job import Images
-from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Recompute
+from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE
 from costmodels.workload.model import Tower
-from planner.images import images_note, images_of, usual_images
+from planner.images import images_note, images_of, usual_images, with_whole_tower
 from planner.ingest.judged import ASSUMED_SEQ, JudgedLaunch
 from planner.ingest.launch_text import LaunchText
 from planner.ingest.swift import is_swift
@@ -119,12 +119,11 @@ def _most_tokens(told: Mapping[str, str], tower: Tower) -> int:
     return tokens or int(pixels / (tower.patch_side**2 * tower.merge))
 
 
-def _of_trainer(images: Images, text: LaunchText, told: Mapping[str, str]) -> Images:
-    """Images as ms-swift runs them: on Megatron-core with Hugging Face's tower, whole, which recomputes by itself."""
+def _of_trainer(images: Images, text: LaunchText, told: Mapping[str, str]) -> Images | None:
+    """Images as the trainer runs them, which may say whether the tower recomputes."""
     stated = told.get(_CHECKPOINTS)
     if is_swift(text):
-        recompute: Recompute | None = NO_RECOMPUTE if stated is not None and not _on(stated) else FULL_RECOMPUTE
-        return replace(images, divided=False, recompute=recompute)
+        return with_whole_tower(images, NO_RECOMPUTE if stated is not None and not _on(stated) else FULL_RECOMPUTE)
     if stated is not None:
         return replace(images, recompute=FULL_RECOMPUTE if _on(stated) else NO_RECOMPUTE)
     return images
