@@ -5,7 +5,8 @@ References
 Megatron-Bridge 0.6 ``models/qwen_vl/modelling_qwen3_vl/transformer_config.py``, ``get_vision_model_config``: degrees of
 tensor parallelism and recompute are those of the language model; ``models/*/modeling_*.py`` of other models build
 Hugging Face's towers on the first stage, whole, without gradient checkpointing. Hugging Face's trainers switch
-checkpointing on for all layers of a model, those of the tower as well.
+checkpointing on for all layers of a model, those of the tower as well. Megatron-core by flags is
+ms-swift (``swift/megatron``): Hugging Face's towers, whole, with checkpointing where nothing is said.
 """
 
 from dataclasses import replace
@@ -21,7 +22,7 @@ from planner.choices import Framework
 
 USUAL_SHARE: Final = 0.5
 """Of a sequence that stands for images where nothing is said: a choice, not a measurement."""
-_CORE: Final = (Framework.MEGATRON, Framework.BRIDGE, Framework.NEMO)
+_RECIPES: Final = (Framework.BRIDGE, Framework.NEMO)
 _TEXT_ALONE: Final = MappingProxyType(
     {
         Framework.MEGATRON: "pretrain_gpt.py",
@@ -82,21 +83,20 @@ def images_of(tower: Tower, framework: Framework, count: int, tokens: int, froze
     frozen : tuple of str
         Parts that are not trained: ``tower``, ``projector``.
     """
-    core = framework in _CORE
-    recompute: Recompute | None = NO_RECOMPUTE if core and not tower.megatron_modules else None
+    divided = framework in _RECIPES and tower.megatron_modules
+    recompute: Recompute | None = None
+    if framework is Framework.MEGATRON:
+        recompute = FULL_RECOMPUTE
+    elif framework in _RECIPES and not divided:
+        recompute = NO_RECOMPUTE
     return Images(
         count=count,
         tokens=tokens,
         trains_tower="tower" not in frozen,
         trains_projector="projector" not in frozen,
-        divided=core and tower.megatron_modules,
+        divided=divided,
         recompute=recompute,
     )
-
-
-def with_whole_tower(images: Images | None, recompute: Recompute = FULL_RECOMPUTE) -> Images | None:
-    """Return images as ms-swift runs them on Megatron-core: Hugging Face's tower, whole, which recomputes by itself."""
-    return None if images is None else replace(images, divided=False, recompute=recompute)
 
 
 def usual_images(tower: Tower, seq: int) -> tuple[int, int]:
@@ -161,7 +161,7 @@ def program_notes(job: TrainingJob, model: ModelSpec, framework: Framework) -> t
         return ()
     if program := _TEXT_ALONE.get(framework, ""):
         return (f"{program} builds no vision tower: a program that does (ms-swift, or yours) takes these degrees",)
-    if framework in _CORE:
+    if framework in _RECIPES:
         where = "divided over tp" if images.divided else "whole on every tensor-parallel rank"
         return (f"MODEL_RECIPE must be one with the vision tower; it is planned on the first stage, {where}",)
     return ()

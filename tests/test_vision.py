@@ -254,6 +254,8 @@ def test_frameworks_run_a_tower_as_their_modules_do():
     assert found["qwen3_vl_8b", "bridge"].recompute is None
     assert not found["qwen25_vl_7b", "bridge"].divided
     assert found["qwen25_vl_7b", "bridge"].recompute == NO_RECOMPUTE
+    by_flags = request_of(ask(framework="megatron")).job.images  # as ms-swift runs it
+    assert (by_flags.divided, by_flags.recompute) == (False, FULL_RECOMPUTE)
     assert not found["qwen3_vl_8b", "deepspeed"].divided
     assert found["qwen25_vl_7b", "deepspeed"].recompute is None
 
@@ -285,6 +287,16 @@ def test_launches_say_what_they_freeze(tmp_path, framework, command, trained, to
     assert images.tokens == tokens
     assert not images.divided  # both hold Hugging Face's modules
     assert any("vision tower" in note for note in judged.notes)
+
+
+def test_heads_of_a_divided_tower_limit_tp():
+    """Qwen3-VL-32B has 64 heads, its tower 16."""
+    words = ("model.tensor_model_parallel_size=32", "train.global_batch_size=16", "model.sequence_parallel=true")
+    told = {"framework": "bridge", "arguments": words, "world": 32}
+    refused = read_launch(LaunchQuestion(model="qwen3_vl_32b", **told)).violations
+    assert "16 heads of the vision tower do not divide by tp 32" in [violation.message for violation in refused]
+    alone = read_launch(LaunchQuestion(model="qwen3_32b", **told)).violations
+    assert not any("vision tower" in violation.message for violation in alone)
 
 
 def test_a_frozen_language_model_is_said_to_be_priced_as_trained(tmp_path):

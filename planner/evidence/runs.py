@@ -34,7 +34,7 @@ from planner.evidence.measured import MeasuredRun, RunGrid
 from planner.evidence.sharding import shard_group, zero_stage
 from planner.evidence.source_facts import source_facts
 from planner.evidence.stage_layers import libai_layers, nanotron_layers, redistributed_layers
-from planner.images import asked_images, with_whole_tower
+from planner.images import asked_images
 from planner.layouts.grids import expert_count
 from planner.layouts.splits import even_chunks
 
@@ -149,9 +149,9 @@ def _with_images(run: MeasuredRun, model: ModelSpec, job: TrainingJob) -> Traini
     words = run.text("images")
     if model.tower is None or not words:
         return job
-    core = job.software.framework in CORE_FRAMEWORKS
-    told = asked_images(job, model, Framework.BRIDGE if core else Framework.DEEPSPEED, words, run.text("freeze"))
-    return replace(told, images=with_whole_tower(told.images)) if "swift" in run.text("framework").lower() else told
+    framework = Framework.BRIDGE if job.software.framework in CORE_FRAMEWORKS else Framework.DEEPSPEED
+    by_flags = "swift" in run.text("framework").lower()
+    return asked_images(job, model, Framework.MEGATRON if by_flags else framework, words, run.text("freeze"))
 
 
 def software_of(run: MeasuredRun) -> SoftwareMatch:

@@ -17,7 +17,7 @@ from typing import Final
 from costmodels.job import Images
 from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE
 from costmodels.workload.model import Tower
-from planner.images import images_note, images_of, usual_images, with_whole_tower
+from planner.images import images_note, images_of, usual_images
 from planner.ingest.judged import ASSUMED_SEQ, JudgedLaunch
 from planner.ingest.launch_text import LaunchText
 from planner.ingest.swift import is_swift
@@ -74,7 +74,7 @@ def with_images(judged: JudgedLaunch, text: LaunchText) -> JudgedLaunch:
     parts = tuple(part for part in frozen if part != "language")
     if judged.adapters is not None:
         parts = ("tower", "projector")
-    images = _of_trainer(images_of(tower, judged.framework, count, tokens, parts), text, told)
+    images = _of_trainer(images_of(tower, judged.framework, count, tokens, parts), told)
     notes = (LANGUAGE_FROZEN,) if "language" in frozen else ()
     notes = (*images_note(images, judged.model, "assumed"), *notes)
     return replace(judged, images=images, notes=(*judged.notes, *notes))
@@ -119,11 +119,7 @@ def _most_tokens(told: Mapping[str, str], tower: Tower) -> int:
     return tokens or int(pixels / (tower.patch_side**2 * tower.merge))
 
 
-def _of_trainer(images: Images, text: LaunchText, told: Mapping[str, str]) -> Images | None:
+def _of_trainer(images: Images, told: Mapping[str, str]) -> Images:
     """Images as the trainer runs them, which may say whether the tower recomputes."""
     stated = told.get(_CHECKPOINTS)
-    if is_swift(text):
-        return with_whole_tower(images, NO_RECOMPUTE if stated is not None and not _on(stated) else FULL_RECOMPUTE)
-    if stated is not None:
-        return replace(images, recompute=FULL_RECOMPUTE if _on(stated) else NO_RECOMPUTE)
-    return images
+    return images if stated is None else replace(images, recompute=FULL_RECOMPUTE if _on(stated) else NO_RECOMPUTE)

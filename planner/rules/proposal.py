@@ -54,6 +54,7 @@ class ModelFacts:
     delta_key_heads: int = 0
     delta_value_heads: int = 0
     encoder_layers: int = 0
+    tower_heads: int = 0  # of a vision tower that Megatron-core's modules make
     latent: bool = False
     untied: bool = True
     linear_bias: bool = False
@@ -235,6 +236,7 @@ def facts_of(model: ModelSpec) -> ModelFacts:
         delta_key_heads=_common([d.key_heads for d in deltas]),
         delta_value_heads=_common([d.value_heads for d in deltas]),
         encoder_layers=encoder_layers(model),
+        tower_heads=_tower_heads(model),
         latent=any(
             a.kind is AttentionKind.LATENT or (a.shared_kv and a.q_rank > 0) for a in attentions
         ),  # both are Megatron's latent kind
@@ -242,6 +244,14 @@ def facts_of(model: ModelSpec) -> ModelFacts:
         linear_bias=any(f.bias for f in dense) or any(f.bias for f in moe),
         unlike_layers=model.unlike_layers,
     )
+
+
+def _tower_heads(model: ModelSpec) -> int:
+    """Heads of the tower of a model that tp divides where a framework makes it of Megatron-core's modules."""
+    if model.tower is None or not model.tower.megatron_modules:
+        return 0
+    mixers = [mixer for kind in model.tower.trunk.kinds() if isinstance(kind, LayerKind) for mixer in kind.mixers]
+    return _common([mixer.heads for mixer in mixers if isinstance(mixer, Attention)])
 
 
 def encoder_layers(model: ModelSpec) -> int:
