@@ -294,7 +294,7 @@ def test_heads_of_a_divided_tower_limit_tp():
     words = ("model.tensor_model_parallel_size=32", "train.global_batch_size=16", "model.sequence_parallel=true")
     told = {"framework": "bridge", "arguments": words, "world": 32}
     refused = read_launch(LaunchQuestion(model="qwen3_vl_32b", **told)).violations
-    assert "16 heads of the vision tower do not divide by tp 32" in [violation.message for violation in refused]
+    assert any("16 heads of the vision tower do not divide by tp 32" in violation.message for violation in refused)
     alone = read_launch(LaunchQuestion(model="qwen3_32b", **told)).violations
     assert not any("vision tower" in violation.message for violation in alone)
 
