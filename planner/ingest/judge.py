@@ -17,6 +17,7 @@ from planner.ingest.accelerate_answer import refuse_unread
 from planner.ingest.accelerate_megatron import by_plugin, of_plugin
 from planner.ingest.adapters import READ, Adapters, of_overrides, of_trainer
 from planner.ingest.bridge import launcher_options_off, override_keys, read_overrides
+from planner.ingest.bridge_recipes import RELEASE, recipe_overrides
 from planner.ingest.judge_stated import any_value, judge_deepspeed, judge_galvatron, judge_torchtitan
 from planner.ingest.judged import SOURCES, JudgedLaunch, LaunchInput, unknown_names
 from planner.ingest.launch_text import LaunchText, without_unresolved
@@ -48,6 +49,7 @@ _LATE_GRADIENTS: Final = (
     "gradients are reduced behind the backward passes, and priced so; --overlap-grad-reduce reduces them beside, and "
     "--overlap-param-gather the same for parameters"
 )
+_SHIPPED: Final = f"recipe {{recipe}} sets what no override says, as Megatron-Bridge {RELEASE} ships it"
 _WORLD: Final = ("trainer.num_nodes", "trainer.devices")
 _READ_JSON: Final = (Framework.DEEPSPEED, Framework.GALVATRON)
 
@@ -237,10 +239,13 @@ def precision_of(read: Arguments) -> str:
 
 def _overrides(given: LaunchInput) -> JudgedLaunch:
     """Megatron-Bridge and NeMo: overrides as the flags that they stand for, over a model that a recipe names."""
-    framework, text = given.framework, given.text
+    framework = given.framework
+    shipped = _shipped(given)
+    text = replace(given.text, arguments=(*shipped, *given.text.arguments))
     refuse_gaps(text, deciding_keys(override_keys(framework)))
     read = read_overrides(launcher_options_off(without_unresolved(text, any_value), framework), framework)
     model, notes = _recipe_model(given, read.layers)
+    notes += [_SHIPPED.format(recipe=text.recipe)] if shipped else []
     facts = replace(facts_of(model), max_positions=0) if model else None  # positions follow the sequence here
     words, assumed = with_recipe_defaults(read.flags, read.answered, model, given)
     launch = parse_megatron(words, world=given.world, version=CORE[framework], model=facts)
@@ -276,6 +281,16 @@ def _overrides(given: LaunchInput) -> JudgedLaunch:
         gradient_bytes=judged.gradient_bytes if read.gradients else 0.0,
         loss=Loss.WHOLE if _FUSED_LOSS in read.answered and _FUSED_LOSS not in read.flags else judged.loss,
         unjudged=tuple(name for name in read.unjudged if name not in known),
+    )
+
+
+def _shipped(given: LaunchInput) -> tuple[str, ...]:
+    """What the recipe of a launch of Megatron-Bridge sets, without a length where an override states one."""
+    if given.framework is not Framework.BRIDGE:
+        return ()
+    states = any("seq_length=" in word for word in given.text.arguments)
+    return tuple(
+        word for word in recipe_overrides(given.text.recipe) if not (states and word.startswith("dataset.seq_length="))
     )
 
 

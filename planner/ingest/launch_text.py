@@ -24,6 +24,7 @@ from planner.ingest.accelerate_settings import (
 )
 from planner.ingest.layers_file import PATH, TEXT
 from planner.ingest.script_files import written_files
+from planner.ingest.script_pieces import whole_script
 from planner.ingest.settings_files import load_yaml, plain_value, toml_options, yaml_overrides
 from planner.ingest.shell_script import MOST_SCRIPT_BYTES, ShellCommand, ShellScript, read_script
 from planner.ingest.shell_values import BLANK
@@ -179,7 +180,7 @@ def _shell(text: str, path: Path) -> LaunchText:
                 f"is not understood ({error})", allowed="arguments as a shell reads them", where=str(path)
             ) from None
         return LaunchText(arguments=tuple(words))
-    script = read_script(text, str(path))
+    script = read_script(whole_script(text, path), str(path))
     found, rivals = training_command(script, path)
     command = found.command
     launcher = launcher_words(command.words, found.arguments)

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from hardware.errors import InputError
+from planner.ingest.bridge_programs import is_bridge_program
 from planner.ingest.judged import LaunchInput
 from planner.ingest.options import Fault
 from planner.ingest.swift import is_swift
@@ -34,6 +35,22 @@ _SHARED: Final = MappingProxyType(
     }
 )
 """Who takes such words too, or passes them by."""
+_OPTIONS: Final = (
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "context_parallel_size",
+    "expert_model_parallel_size",
+    "expert_tensor_parallel_size",
+    "micro_batch_size",
+    "global_batch_size",
+    "seq_length",
+    "num_layers",
+    "hidden_size",
+    "ffn_hidden_size",
+    "num_attention_heads",
+    "max_position_embeddings",
+)
+"""Options of Megatron-LM whose names programs on Megatron-core keep."""
 _SIZES: Final = 5
 """Missing options among the six that every launch of Megatron-LM has."""
 
@@ -55,6 +72,10 @@ def refuse_other_framework(given: LaunchInput) -> None:
     """
     _refuse_trainer(given)
     _refuse_program(given)
+    if given.framework is not Framework.BRIDGE and is_bridge_program(given.text):
+        name = given.text.program.rpartition("/")[2]
+        told = f"this is a launch of Megatron-Bridge{', by its ' + name if name else ''}"
+        raise InputError(told, allowed=f"--framework {Framework.BRIDGE}")
     for framework, signs in _SIGNS.items():
         if given.framework is framework or given.framework in _SHARED[framework]:
             continue
@@ -98,8 +119,11 @@ def _instead(facts: Mapping[str, Any], told: Mapping[str, str]) -> str:
     """What to ask in the place of settings that the framework does not read."""
     if facts.get("reads"):
         return f"--framework {facts['reads']}"
-    pairs = [(name, told.get(f"model.{name}", "")) for name in facts.get("options", ())]
-    words = [f"--{name.replace('_', '-')} {value}" for name, value in pairs if value.isdecimal()]
+    sections = facts.get("sections", ())
+    found = {
+        name: told[f"{section}.{name}"] for section in sections for name in _OPTIONS if f"{section}.{name}" in told
+    }
+    words = [f"--{name.replace('_', '-')} {value}" for name, value in found.items() if value.isdecimal()]
     return f"{facts['says']}: {' '.join(words)}" if words else str(facts["says"])
 
 

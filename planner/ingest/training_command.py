@@ -9,14 +9,19 @@ from typing import Final
 
 from hardware.errors import InputError
 from hardware.text_file import is_file, read_text_file
+from planner.ingest.script_pieces import whole_script
 from planner.ingest.shell_script import MOST_SCRIPT_BYTES, ShellCommand, ShellScript, read_script
 from planner.ingest.trainer_words import started_trainer
 
-_SILENT: Final = ("echo", "printf", "cp", "mv", "cat", "ls", "cd", "source")
+_SILENT: Final = (
+    *("echo", "printf", "cp", "mv", "cat", "ls", "cd", "source", "sed", "awk", "grep", "git", "chmod", "rm", "mkdir"),
+    *("touch", "ln", "pip", "wget", "curl", "tar"),
+)
 _SHELLS: Final = ("bash", "sh", "sbatch")
 _LAUNCHERS: Final = ("torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic")
 _STARTERS: Final = ("torchrun", "python", "python3", "deepspeed", "srun", "mpirun", "accelerate", "exec")
 _MODULE: Final = ("-m", "--module")
+_CHOOSES: Final = ("--recipe", "--model_recipe_name")
 SWIFT: Final = "megatron swift"
 """The program of ms-swift's ``megatron sft``."""
 _SWIFT_COMMANDS: Final = ("sft", "pt", "rlhf")
@@ -131,7 +136,7 @@ def _nested(command: ShellCommand, path: Path, calls: int) -> Iterator[ShellComm
     elif (called := _called(command, path)) is not None and calls < MOST_CALLED:
         index, file = called
         text = read_text_file(file, allowed="a shell script", most_bytes=MOST_SCRIPT_BYTES).replace("\r\n", "\n")
-        yield from _inside(text, command, file, calls + 1, command.words[index + 1 :])
+        yield from _inside(whole_script(text, file), command, file, calls + 1, command.words[index + 1 :])
     else:
         yield command
 
@@ -157,6 +162,13 @@ def _inside(
         yield from _nested(replace(inner, environment=environment, unresolved=unresolved), path, calls)
 
 
+def _recipe_script(words: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
+    """A script that starts a recipe, such as Megatron-Bridge's ``train.sh``, which is not beside the launch."""
+    index = next((number for number, word in enumerate(words[:2]) if word.endswith(".sh")), -1)
+    chooses = index >= 0 and any(word.partition("=")[0] in _CHOOSES for word in words)
+    return (words[index], tuple(words[index + 1 :])) if chooses else None
+
+
 def _behind_program(command: ShellCommand, *, later: bool = True) -> tuple[str, tuple[str, ...]] | None:
     """The training program and its arguments; what a script prints or copies starts nothing.
 
@@ -167,8 +179,8 @@ def _behind_program(command: ShellCommand, *, later: bool = True) -> tuple[str, 
         return None
     if command.program == "megatron" and len(words) > 1 and words[1] in _SWIFT_COMMANDS:
         return SWIFT, tuple(words[2:])
-    if (trainer := started_trainer(words)) is not None:
-        return trainer
+    if (named := started_trainer(words) or _recipe_script(words)) is not None:
+        return named
     if "llm" in words and "pretrain" in words[words.index("llm") :]:  # nemo's command line
         return "nemo", tuple(words[words.index("pretrain", words.index("llm")) + 1 :])
     for index, word in enumerate(words):

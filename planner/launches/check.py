@@ -19,6 +19,7 @@ from hardware.errors import InputError
 from hardware.text_file import is_file
 from planner.adapters import with_adapters
 from planner.advice.remedies import Remedy, remedies
+from planner.ingest.bridge_programs import gpus_in_name, with_recipe_chosen
 from planner.ingest.judge import judge_launch, stated_world
 from planner.ingest.judged import JudgedLaunch, LaunchInput, no_layout_rule
 from planner.ingest.launch_text import LaunchText, read_launch_text
@@ -49,6 +50,7 @@ CHECKED: Final = (
 FASTEST: Final = 3  # faster layouts that are named
 _OF_WORLD: Final = ("world-grid", "world-expert-grid", "batch", no_layout_rule(Framework.DEEPSPEED))
 _FILES: Final = (".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml", ".toml", ".json", ".txt")
+_OF_NAME: Final = "the launch does not say how many GPUs it has: they are those of its recipe's name"
 MOST_STEPS: Final = 3  # changes in a row that are tried
 
 
@@ -152,11 +154,15 @@ def _launch_input(question: LaunchQuestion) -> LaunchInput:
     if question.file is None and len(question.arguments) == 1 and Path(first).suffix in _FILES and "=" not in first:
         raise InputError(f"there is no file {first}", allowed="--args-file FILE, or -- ARGS...")
     text = read_launch_text(question.file, question.arguments)
+    text = with_recipe_chosen(text) if framework is Framework.BRIDGE else text
+    world = _stated_world(question, text, framework)
+    if not world and gpus_in_name(text.recipe):
+        text = replace(text, world=gpus_in_name(text.recipe), notes=(*text.notes, _OF_NAME))
     return LaunchInput(
         text=text,
         framework=framework,
         version=resolve_version(framework, question.version),
-        world=_stated_world(question, text, framework) or 1,
+        world=world or text.world or 1,
         model=presets.model(question.model) if question.model else None,
     )
 

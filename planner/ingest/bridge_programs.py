@@ -1,0 +1,149 @@
+"""Options of Megatron-Bridge's own programs, as the recipe and the overrides that they stand for.
+
+``scripts/training`` has ``run_recipe.py`` and ``train.sh``, ``scripts/performance`` ``run_script.py`` and
+``setup_experiment.py``, which choose a recipe by its model, task, machine and number format.
+"""
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from importlib.resources import files
+from types import MappingProxyType
+from typing import Any, Final
+
+from planner.ingest.bridge_recipes import recipe_names
+from planner.ingest.launch_text import LaunchText
+from planner.ingest.options import whole
+
+PROGRAMS: Final = ("run_recipe.py", "run_script.py", "setup_experiment.py", "train.sh")
+"""Programs whose options choose a recipe."""
+_CHOOSERS: Final = ("--model_recipe_name", "-mr", "--model_size", "--compute_dtype")
+"""Options that choose a recipe, or belong to those that do."""
+_FORMATS: Final = MappingProxyType({"fp8_cs": "fp8cs", "fp8_mx": "fp8mx", "fp8_sc": "fp8sc", "fp8_ds": "fp8ds"})
+_TASKS: Final = MappingProxyType({"lora": "peft", "dora": "peft", "finetune": "sft"})
+_NOTHING: Final = ("", "none", "null")
+_GPUS_OF_NAME: Final = re.compile(r"_(\d+)gpu_")
+
+
+@lru_cache(maxsize=1)
+def _table() -> Mapping[str, Any]:
+    text = files("planner.ingest").joinpath("bridge_programs.toml").read_text(encoding="utf-8")
+    return MappingProxyType(tomllib.loads(text))
+
+
+@dataclass(kw_only=True)
+class _Told:
+    """What options say, sorted: choices by name, overrides, and words that are none of the options."""
+
+    choice: dict[str, str] = field(default_factory=dict)
+    overrides: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+
+
+def is_bridge_program(text: LaunchText) -> bool:
+    """Whether a launch is of one of Megatron-Bridge's programs, by the program or by an option that chooses a recipe.
+
+    Parameters
+    ----------
+    text : LaunchText
+        As read.
+    """
+    named = text.program.rpartition("/")[2] in PROGRAMS and bool(text.recipe)
+    return named or any(word.partition("=")[0] in _CHOOSERS for word in text.arguments)
+
+
+def with_recipe_chosen(text: LaunchText) -> LaunchText:
+    """Return a launch whose options are the overrides that they stand for, with the recipe that they choose.
+
+    Parameters
+    ----------
+    text : LaunchText
+        As read, of Megatron-Bridge.
+
+    Returns
+    -------
+    LaunchText
+        Overrides behind the options win; ``world`` is what the options count, where the launcher does not say. Options
+        that are not known stay, and all where nothing chooses a recipe.
+    """
+    if not text.recipe and not is_bridge_program(text) and text.program.rpartition("/")[2] not in PROGRAMS:
+        return text
+    told = _sorted(text.arguments)
+    performance = "model_recipe_name" in told.choice
+    recipe = text.recipe or _chosen(told.choice)
+    overrides = [*told.overrides, *(_sequence_split(told.overrides) if performance else ())]
+    world = _world(told.choice) or text.world
+    return replace(text, arguments=(*overrides, *told.left), recipe=recipe, world=world)
+
+
+def gpus_in_name(recipe: str) -> int:
+    """GPUs that a recipe's name states; 0 where it states none.
+
+    Parameters
+    ----------
+    recipe : str
+        Its name.
+    """
+    found = _GPUS_OF_NAME.search(recipe)
+    return int(found[1][:9]) if found else 0
+
+
+def _sorted(words: Sequence[str]) -> _Told:
+    table = _table()
+    by_name = {name: key for key, names in table["choice"].items() for name in names}
+    told, index = _Told(), 0
+    while index < len(words):
+        word = words[index]
+        index += 1
+        name, sign, value = word.lstrip("-").partition("=")
+        name = name.replace("-", "_")
+        known = word.startswith("-") and name in {**table["settings"], **by_name, **table["others"]}
+        if not known:
+            told.left.append(word)
+            continue
+        takes = name not in table["others"] or table["others"][name] > 0
+        if takes and not sign and index < len(words):
+            value, index = words[index], index + 1
+        if name in by_name:
+            told.choice[by_name[name]] = value
+        elif name in table["settings"] and value.lower() not in _NOTHING:
+            told.overrides.append(f"{table['settings'][name]}={value}")
+    adapted = told.choice.get("task", "")
+    told.left += ["--mode", adapted] if adapted else []
+    return told
+
+
+def _sequence_split(overrides: Sequence[str]) -> tuple[str, ...]:
+    """Programs of ``scripts/performance`` turn sequence parallelism on with tensor parallelism, and off without."""
+    tp = next((word.partition("=")[2] for word in overrides if word.startswith("model.tensor_model_")), "")
+    return (f"model.sequence_parallel={str(tp != '1').lower()}",) if tp else ()
+
+
+def _world(choice: Mapping[str, str]) -> int:
+    if total := whole(choice.get("num_gpus", "")):
+        return total
+    return (whole(choice.get("nodes", "1")) or 0) * (whole(choice.get("gpus_per_node", "")) or 0)
+
+
+def _chosen(choice: Mapping[str, str]) -> str:
+    """Name of the recipe that options choose: by model, task, GPUs, machine and format, or the first that agrees.
+
+    Where none is of so many GPUs, one of other sizes says what it sets; its name begins as the model's.
+    """
+    named = (choice.get("model_name", ""), choice.get("model_size", ""))
+    stem = choice.get("model_recipe_name") or choice.get("model") or "_".join(filter(None, named))
+    if not stem:
+        return ""
+    task = choice.get("task", "pretrain")
+    start = f"{stem}_{_TASKS.get(task, task)}_"
+    dtype = choice.get("compute_dtype", "bf16")
+    rest = f"{choice.get('gpu', 'h100')}_{_FORMATS.get(dtype, dtype)}"
+    number = choice.get("num_gpus", "")
+    own = f"{start}{number}gpu_{rest}_config"
+    names = recipe_names()
+    if own in names:
+        return own
+    alike = [name for name in names if name.startswith(start) and name.endswith(f"gpu_{rest}_config")]
+    return next(iter(alike), f"{start}config")
