@@ -84,6 +84,8 @@ KEYS = {
     "dispatcher": "model.moe_token_dispatcher_type",
     "ep_overlap": "model.overlap_moe_expert_parallel_comm",
     "cpu_offloading_num_layers": "model.cpu_offloading_num_layers",
+    "offloading": "model.fine_grained_activation_offloading",
+    "offload_modules": "model.offload_modules",
     "optimizer": "optimizer.optimizer",
     "moments": "optimizer.exp_avg_dtype",
     "second_moments": "optimizer.exp_avg_sq_dtype",

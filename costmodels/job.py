@@ -113,6 +113,8 @@ class Software:
     optimizer_offload_share: float = 1.0  # of its states, where they are offloaded; the device steps with the rest
     state_offload: bool = False  # weights, gradients and optimizer all stay in host memory (FSDP's CPU offload)
     activation_offload_layers: int = 0
+    offload_modules: tuple[str, ...] = ()  # of a layer, whose kept activations wait in host memory (Megatron-core)
+    offload_modules_share: float = 1.0  # of the layers for which they do
     dropout: bool = False  # masks are kept
     attention_kernel: str = "cudnn"  # the fused kernel: cudnn (and FlashAttention 3), fa2, fa1, triton
     early_release: bool = False  # of Blackwell's first year: low-precision kernels were tuned in later releases

@@ -5,10 +5,11 @@ from functools import cached_property
 
 import numpy as np
 
-from costmodels.compute import accumulation_s, dispatch_s, op_times
+from costmodels.compute import accumulation_s, dispatch_s, host_link_bytes_per_s, op_times
 from costmodels.exchange import LayerExchange, PlacedTable, layer_exchange, tensor_calls
 from costmodels.host_waits import BESIDE, IN_TURN, MEETING, host_wait_s
 from costmodels.layout import Granularity, Recompute
+from costmodels.memory.offloaded import away_bytes
 from costmodels.memory.states import LocalParameters, local_parameters
 from costmodels.mesh import Axis
 from costmodels.overlap import exposed_s
@@ -186,6 +187,7 @@ class Part:
         out[Work.CP] = self._hidden_behind(e.cp_forward_s, attention)
         out[Work.EP] = self._ep_exposed(e.ep_forward_s, out)
         out[Work.WEIGHTS] = self._weights_exposed(e.weights_forward_s, out[list(DEVICE_WORKS)].sum(axis=0))
+        out[Work.OFFLOAD] = self._copies_exposed(out)
         return out
 
     def backward_s(self, *, exchanges: bool) -> Floats:
@@ -203,6 +205,7 @@ class Part:
         out[Work.CP] = self._hidden_behind(e.cp_backward_s, attention) + repeated_exchange[1]
         out[Work.EP] = self._ep_exposed(e.ep_backward_s, out) + repeated_exchange[2]
         out[Work.WEIGHTS] = self._weights_exposed(e.weights_backward_s, out[list(DEVICE_WORKS)].sum(axis=0))
+        out[Work.OFFLOAD] = self._copies_exposed(out)
         return out
 
     def links_s(self, *, exchanges: bool) -> tuple[Floats, Floats]:
@@ -235,6 +238,17 @@ class Part:
         p = self.pricing
         parameters = self.parameters.dense + self.parameters.expert
         return accumulation_s(parameters, p.job, p.accelerator, efficiency=p.constants.efficiency)
+
+    def _copies_exposed(self, works_s: Floats) -> Floats:
+        """Seconds by which copies of activations over the host's link outlast the pass that they run beside, (S,).
+
+        They run on streams of their own by copy engines, in both directions at once.
+        """
+        p = self.pricing
+        if not p.job.software.offload_modules:
+            return np.zeros(len(self.table))
+        copied_s = away_bytes(self.ops, p.job, self.table) / host_link_bytes_per_s(p.island.node)
+        return np.asarray(np.maximum(copied_s - works_s.sum(axis=0), 0.0))
 
     @cached_property
     def _step_exchange(self) -> Floats:

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from costmodels.job import Dispatcher, Software, TrainingJob
+from costmodels.memory.offloaded import OFFLOAD_MODULES
 from costmodels.precision import precision
 from costmodels.software import names, software
 from hardware.errors import InputError
@@ -40,10 +41,13 @@ _NUMBERS: Final = MappingProxyType(
         "capacity_factor": (0.0, 16.0),
         "routing_imbalance": (1.0, 64.0),
         "optimizer_offload_share": (0.001, 1.0),
+        "offload_modules_share": (0.0, 1.0),
     }
 )
 """Least and most. ``optimizer_bytes`` is the job's: the optimizer's states per parameter beside master weights."""
-STATED: Final = (*_SWITCHES, *_CHOICES, *_NUMBERS)
+_LISTS: Final[Mapping[str, Sequence[str]]] = MappingProxyType({"offload_modules": OFFLOAD_MODULES})
+"""Fields of several names, joined by ``+``."""
+STATED: Final = (*_SWITCHES, *_CHOICES, *_NUMBERS, *_LISTS)
 """Fields of :class:`Software` that a user may state, and ``optimizer_bytes`` of the job."""
 _EAGER: Final = MappingProxyType({"fused_kernels": False, "fused_norms": False, "scripted": True})
 """What goes with ``compiled=off`` where the preset is compiled: PyTorch's own kernels, started one by one."""
@@ -98,9 +102,16 @@ def said_switches(tools: Software, usual: Software) -> tuple[str, ...]:
     tools, usual : Software
         What a job runs, and what its framework's jobs run; what no switch states is passed over.
     """
-    names = [*_SWITCHES, *_CHOICES, "capacity_factor"]
+    names = [*_SWITCHES, *_CHOICES, "capacity_factor", *_LISTS, "offload_modules_share"]
     found = [(name, getattr(tools, name)) for name in names if getattr(tools, name) != getattr(usual, name)]
-    return tuple(f"{name}={('on' if value else 'off') if isinstance(value, bool) else value}" for name, value in found)
+    return tuple(f"{name}={_said(value)}" for name, value in found)
+
+
+def _said(value: object) -> object:
+    """A field's value as a user writes it."""
+    if isinstance(value, tuple):
+        return "+".join(value) or "none"
+    return ("on" if value else "off") if isinstance(value, bool) else value
 
 
 def stated_switches(words: Sequence[str]) -> tuple[str, ...]:
@@ -130,6 +141,12 @@ def _value(word: str, field: str, value: str) -> Any:
         return _ON[value]
     if field in _CHOICES and value in _CHOICES[field]:
         return Dispatcher(value) if field == "dispatcher" else value
+    if field in _LISTS:
+        found = () if value == "none" else tuple(dict.fromkeys(value.split("+")))
+        if set(found) <= set(_LISTS[field]):
+            return found
+        allowed = f"none, or names of {', '.join(_LISTS[field])} joined by +"
+        raise InputError(f"--software {word!r}", allowed=f"{field}= with {allowed}")
     if field in _NUMBERS:
         least, most = _NUMBERS[field]
         try:

@@ -22,6 +22,7 @@ class Work(IntEnum):
     RESHARD = 9  # activations that move between layers of unlike strategies
     SHARED = 10  # exchanges wait for links that other transfers use; known once stages and schedule are
     ROUTING = 11  # ranks wait for the one whose experts got the most tokens
+    OFFLOAD = 12  # activations on their way to host memory, or back, beside nothing
 
     @property
     def is_compute(self) -> bool:

@@ -37,6 +37,9 @@ def tools_of(words: str, framework: str = "megatron", world: int = 32, name: str
     return job_of_launch(judged, judged.proposal).software
 
 
+AWAY = "--fine-grained-activation-offloading"
+
+
 def test_a_launch_is_priced_as_megatron_core_runs_it_without_flags():
     """Defaults of DistributedDataParallelConfig, TransformerConfig and arguments.py of core 0.19."""
     tools = tools_of(MIXTURE)
@@ -67,6 +70,8 @@ def test_a_launch_is_priced_as_megatron_core_runs_it_without_flags():
         ("--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep", "dispatcher", Dispatcher.HYBRIDEP),
         ("--moe-expert-capacity-factor 1.5", "capacity_factor", 1.5),
         ("--overlap-moe-expert-parallel-comm", "expert_overlap", True),
+        (f"{AWAY} --offload-modules core_attn attn_proj", "offload_modules", ("core_attn", "attn_proj")),
+        (f"{AWAY} --offload-modules moe_act --activation-offload-fraction 0.5", "offload_modules_share", 0.5),
     ],
 )
 def test_a_flag_states_its_switch(words, field, value):
@@ -138,6 +143,7 @@ def planned(name: str, framework: str, **changes) -> Planned:
         {"dispatcher": Dispatcher.HYBRIDEP},
         {"capacity_factor": 1.5},
         {"expert_overlap": True},
+        {"offload_modules": ("core_attn", "expert_fc1"), "offload_modules_share": 0.5},
     ],
 )
 def test_an_export_says_the_software_of_its_plan(changes):

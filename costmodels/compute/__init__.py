@@ -6,7 +6,7 @@ Equations, sources and errors: ``docs/compute.md``.
 """
 
 from costmodels.compute.ops import OpTimes, dispatch_s, op_times
-from costmodels.compute.traffic import accumulation_s, optimizer_step_s
+from costmodels.compute.traffic import accumulation_s, host_link_bytes_per_s, optimizer_step_s
 from costmodels.efficiency import Efficiency, default_efficiency
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "accumulation_s",
     "default_efficiency",
     "dispatch_s",
+    "host_link_bytes_per_s",
     "op_times",
     "optimizer_step_s",
 ]

@@ -141,10 +141,15 @@ def host_optimizer_step_s(parameters: Floats, job: TrainingJob, node: NodeType) 
     ----------
     Ren et al., "ZeRO-Offload: Democratizing Billion-Scale Model Training", arXiv 2101.06840, sections 4 and 5.
     """
-    link = node.host.pcie_bytes_per_s_per_gpu or HOST_LINK_BYTES_PER_S
+    link = host_link_bytes_per_s(node)
     gradient = job.software.gradient_bytes or job.precision.gradient_bytes
     copied_s = (gradient + job.precision.weight_bytes) / link
     return np.asarray(parameters, dtype=np.float64) * (copied_s + node.gpus / HOST_ADAM_PER_S)
+
+
+def host_link_bytes_per_s(node: NodeType) -> float:
+    """Rate between an accelerator of a node and the host's memory, one way [byte/s]."""
+    return node.host.pcie_bytes_per_s_per_gpu or HOST_LINK_BYTES_PER_S
 
 
 def optimizer_step_s(

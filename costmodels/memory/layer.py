@@ -17,6 +17,7 @@ from costmodels.memory.activations import (
     working_bytes,
 )
 from costmodels.memory.constants import MemoryConstants, default_memory
+from costmodels.memory.offloaded import away_bytes
 from costmodels.memory.states import LocalParameters, largest_parameters, local_parameters, state_bytes
 from costmodels.memory.tokens import TokenShares, sample_shares, token_shares
 from costmodels.table import Floats, StrategyTable
@@ -56,6 +57,8 @@ class LayerMemory:
         What whole gradients that wait for the last micro-batch take beyond ``gradients``, until the optimizer steps.
     left_whole : ndarray
         Gathered weights that stay from a backward pass to the next forward pass.
+    away : ndarray
+        What waits in host memory, per micro-batch in flight (``offload_modules``); not in ``kept``.
     late : ndarray
         Whole inputs of reduce-scatters over tp, per micro-batch: free for reuse only once the device has sent them.
     """
@@ -73,6 +76,7 @@ class LayerMemory:
     passing: Floats
     unreduced: Floats
     left_whole: Floats
+    away: Floats
     late: Floats
 
     @property
@@ -142,9 +146,18 @@ def layer_memory(
     # beside the widest op: the gradient of the residual stream, and the buffer that gathers over tp, which stays
     working = working_bytes(ops, job, shares) + kept_input + gather_buffer
     memory = _block(scope, ops, parameters, _Activations(shares, kept_input, working))
+    memory = _with_modules_away(scope, ops, memory)
     if job.software.late_frees:
         memory = replace(memory, late=scattered_bytes(ops, job, shares))
     return replace(memory, once=dummy_gradient_bytes(ops, job, shares)) if job.software.dummy_gradients else memory
+
+
+def _with_modules_away(scope: Scope, ops: Sequence[Op], memory: LayerMemory) -> LayerMemory:
+    """A layer of which modules keep their activations in host memory; as it is where the software has none."""
+    if not scope.job.software.offload_modules:
+        return memory
+    away = scope.constants.activation_scale * away_bytes(ops, scope.job, scope.table)
+    return replace(memory, kept=memory.kept - away, away=away)
 
 
 def _layer_ops(kind: LayerKind | OpaqueLayer, scope: Scope, fused: bool) -> Sequence[Op]:
@@ -210,6 +223,7 @@ def _with_states(
         passing=states.passing,
         unreduced=states.unreduced,
         left_whole=states.left_whole,
+        away=np.zeros_like(kept),
         late=np.zeros_like(kept),
     )
 
@@ -317,7 +331,7 @@ def mtp_memory(
     body = [op for op in ops if op.module != "head"]
     kept_input = input_bytes(2.0 * model.hidden, job, shares)
     what = _Activations(shares, kept_input, working_bytes(body, job, shares))
-    memory = _block(scope, body, local_parameters(ops, table), what)
+    memory = _with_modules_away(scope, body, _block(scope, body, local_parameters(ops, table), what))
     if not head:
         return memory
     scale = scope.constants.activation_scale

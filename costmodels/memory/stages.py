@@ -42,8 +42,8 @@ def stage_sums(model: ModelSpec, job: TrainingJob, memory: ModelMemory, contents
     kept = held.kept_by_chunk()
     added = held.added()
     moved = added["optimizer"] * np.array(contents.optimizer_on_host or 0.0)
-    widest = held.sizes[:, :, len(ADDED) :].transpose(2, 0, 1, 3)  # working, gathered, once, kept
-    working, gathered, once, of_layer = held.widest(widest, memory.blocks)
+    widest = held.sizes[:, :, len(ADDED) :].transpose(2, 0, 1, 3)  # working, gathered, once, away, kept
+    working, gathered, once, away, of_layer = held.widest(widest, memory.blocks)
     return StageSums(
         weights=added["weights"],
         gradients=added["gradients"],
@@ -51,7 +51,8 @@ def stage_sums(model: ModelSpec, job: TrainingJob, memory: ModelMemory, contents
         host=added["host"] + moved + held.activations(held.kept_away()),
         activations=held.activations(kept),
         one_microbatch=kept[:, :, 0],
-        working=working + np.where(held.offloaded > 0, of_layer, 0.0),  # activations of one layer on their way
+        # activations of one layer on their way; modules that are fetched while those of the layer behind run
+        working=working + np.where(held.offloaded > 0, of_layer, 0.0) + away,
         step=np.minimum(added["step"], held.of_stage(memory.step_most)),
         passing=added["passing"],
         unreduced=added["unreduced"] if job.software.gradients_wait(contents.spec.pp) else None,
@@ -60,7 +61,7 @@ def stage_sums(model: ModelSpec, job: TrainingJob, memory: ModelMemory, contents
         gathered=gathered,
         loss=held.widest(widest[:1] + widest[1:2], held.rows_of(memory.head))[0],
         embedding_gradient=held.widest(widest[:1], held.rows_of(memory.embedding))[0],
-        buffers=_RECEIVE_BUFFERS * boundary + held.of_stage(memory.buckets) + once + added["copies"],
+        buffers=_RECEIVE_BUFFERS * boundary + held.of_stage(memory.buckets) + once + away + added["copies"],
         groups=held.of_stage(memory.groups),
     )
 
@@ -165,7 +166,8 @@ class _Held:
 
     def kept_away(self) -> Floats:
         """What one micro-batch keeps of every chunk in host memory, shape (R, pp, vpp)."""
-        return np.asarray(self.of_layers_and_ends[0] * self.offloaded[:, :, None])
+        modules = added_up(self.placed, self.sizes[:, :, SIZES.index("away")][:, :, None])[0]
+        return np.asarray(self.of_layers_and_ends[0] * self.offloaded[:, :, None] + modules)
 
     def kept_by_chunk(self) -> Floats:
         """What one micro-batch keeps on every chunk, shape (R, pp, vpp)."""

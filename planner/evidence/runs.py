@@ -18,6 +18,7 @@ from costmodels.layout import (
     Strategy,
     StrategyRun,
 )
+from costmodels.memory.offloaded import OFFLOAD_MODULES
 from costmodels.pipeline.schedules import Schedule
 from costmodels.precision import precision, with_wide_weights
 from costmodels.software import RunText, SoftwareMatch, software_for
@@ -169,6 +170,10 @@ def _software(run: MeasuredRun) -> Software:
     if share and run.grid:
         layers = float(share.group(1)) * (run.number("layers") or 0.0) / run.grid.pp
         return replace(found, activation_offload_layers=round(layers))
+    modules = re.search(r"fine-grained activation offload: ([a-z0-9_, ]{1,99})", run.text("offload").lower())
+    if modules:
+        names = (name.strip() for name in modules.group(1).split(","))
+        return replace(found, offload_modules=tuple(name for name in names if name in OFFLOAD_MODULES))
     offloaded = re.search(r"activation (?:cpu )?offload ([0-9]{1,6}) layers", run.text("offload").lower())
     if not offloaded:
         return found

@@ -43,6 +43,7 @@ from planner.ingest.software_flags import (
     FLEX_BACKEND,
     FLEXIBLE,
     attention_words,
+    offload_words,
     switch_words,
 )
 from planner.plan_report import RankPlace
@@ -276,6 +277,7 @@ def _software_arguments(job: TrainingJob, layout: Layout, grid: Strategy, *, is_
         arguments += [EXCHANGE, EXCHANGES[software.cp_comm]]
     if software.activation_offload_layers:
         arguments += ["--cpu-offloading-num-layers", str(software.activation_offload_layers)]
+    arguments += offload_words(software)
     return [*arguments, *(_dispatch_arguments(job, layout, grid, version) if is_moe else [])]
 
 

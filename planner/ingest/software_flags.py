@@ -52,7 +52,15 @@ FLEXIBLE: Final = (Dispatcher.DEEPEP, Dispatcher.HYBRIDEP)
 CAPACITY: Final = "--moe-expert-capacity-factor"
 DROPOUTS: Final = ("--attention-dropout", "--hidden-dropout")
 _DROPOUT: Final = "0.1"
-_UNPRICED: Final = ("--fine-grained-activation-offloading", "--cuda-graph-impl", "--enable-cuda-graph")
+OFFLOAD: Final = "--fine-grained-activation-offloading"
+MODULES_THERE: Final = "--offload-modules"
+SHARE_THERE: Final = "--activation-offload-fraction"
+_UNPRICED: Final = (
+    "--delta-offload-bytes-across-pp-ranks",
+    "--min-offloaded-tensor-size",
+    "--cuda-graph-impl",
+    "--enable-cuda-graph",
+)
 Fields = dict[str, Any]
 
 
@@ -79,6 +87,14 @@ def attention_words(tools: Software) -> list[str]:
     """The kernels of attention, where they are others than Transformer Engine's usual choice."""
     name = KERNELS.get(tools.attention_kernel, "") if tools.flash_attention else UNFUSED
     return [BACKEND, name] if name else []
+
+
+def offload_words(tools: Software) -> list[str]:
+    """The modules of a layer whose activations wait in host memory."""
+    if not tools.offload_modules:
+        return []
+    share = [SHARE_THERE, f"{tools.offload_modules_share:g}"] if tools.offload_modules_share < 1.0 else []
+    return [OFFLOAD, MODULES_THERE, *tools.offload_modules, *share]
 
 
 def stated_software(read: Arguments, *, experts: bool, decided: Collection[str] | None = None) -> StatedSoftware:
@@ -109,6 +125,9 @@ def stated_software(read: Arguments, *, experts: bool, decided: Collection[str] 
     if told(*DROPOUTS):
         found["dropout"] = any(_positive(read.text(flag, _DROPOUT)) for flag in DROPOUTS)
     otherwise += _exchange(read, found) if told(EXCHANGE) else []
+    if read.has(OFFLOAD):
+        found["offload_modules"] = read.texts(MODULES_THERE)
+        found["offload_modules_share"] = float(read.text(SHARE_THERE, "1"))
     if read.has(BACKEND) or read.text("--transformer-impl") == "local":
         found |= _kernel(read)
     if experts and told(DISPATCHER):
