@@ -106,6 +106,8 @@ def test_the_flops_of_images_are_those_of_the_closed_form():
     mergers = (PATCHES / 4) * 4 * 2 * (wide * wide + wide * VL.hidden)
     images = Images(count=3, tokens=1024)
     assert tower_flops(VL, images) == pytest.approx(3 * 3.0 * (LAYERS * layer + patches + mergers))
+    bridge = 16_610_953_789_440  # Megatron-Bridge 0.6.2, vit_flops of one image: one merger, no patches
+    assert tower_flops(VL, replace(images, count=1)) - 3.0 * (patches + mergers * 3 / 4) == pytest.approx(bridge)
     frozen = replace(images, trains_tower=False, trains_projector=False)
     assert tower_flops(VL, frozen) == pytest.approx(tower_flops(VL, images) / 3.0)
     assert tower_flops(VL, None) == 0.0

@@ -31,6 +31,10 @@ class _Sources:
         """A size of the vision configuration."""
         return self.vision.whole(*names, least=1)
 
+    def out_width(self, name: str) -> int:
+        """Width of what the tower hands on: as stated, else the language model's."""
+        return self.vision.whole(name, default=self.text_width, least=1)
+
     def side(self, name: str) -> int:
         """A side of an image or patch, where both may be stated."""
         value = self.vision.values.get(name)
@@ -115,7 +119,7 @@ def _free_patches(patch: int, merged: int) -> int:
 def _qwen(source: _Sources, trunk: ModelSpec, norm: int, *, patch_bias: bool, positions: int = 0) -> Tower:
     """A tower that merges squares of patches by two products behind a norm (Qwen-VL)."""
     side, merged = source.side("patch_size"), source.size("spatial_merge_size")
-    width, out = trunk.hidden, source.size("out_hidden_size", "hidden_size")
+    width, out = trunk.hidden, source.out_width("out_hidden_size")
     values = source.size("in_channels", "in_chans") * source.side("temporal_patch_size") * side**2
     wide = width * merged**2
     products = _with_parameters(_sequence("merger", wide, wide, out), norm * width)
@@ -150,9 +154,14 @@ def _plain(source: _Sources, *, heads: tuple[str, ...] = ("num_attention_heads",
 
 
 def _qwen2_vl(source: _Sources) -> Tower:
-    width = source.size("embed_dim")
-    own = {"hidden_size": width, "intermediate_size": int(width * source.vision.number("mlp_ratio"))}
-    facts = _plain(replace(source, vision=source.vision.changed(**own)), heads=("num_heads",))
+    width, out = source.size("embed_dim"), source.out_width("hidden_size")
+    own = {
+        "hidden_size": width,
+        "out_hidden_size": out,
+        "intermediate_size": int(width * source.vision.number("mlp_ratio")),
+    }
+    source = replace(source, vision=source.vision.changed(**own))
+    facts = _plain(source, heads=("num_heads",))
     return _qwen(source, _trunk(source, replace(facts, rotary=True)), 2, patch_bias=False)
 
 
@@ -171,7 +180,7 @@ def _qwen3_vl(source: _Sources) -> Tower:
 
 def _glm4v(source: _Sources) -> Tower:
     """GLM-4V: products of the feed-forward parts as wide as the language model, and a gated one behind the merger."""
-    out, ffn = source.size("out_hidden_size"), source.size("intermediate_size")
+    out, ffn = source.out_width("out_hidden_size"), source.size("intermediate_size")
     bias = source.vision.flag("attention_bias", default=False)
     plain = _plain(source, heads=("num_heads",))
     facts = replace(plain, gated=True, norm="rms", ffn=out, ffn_bias=False, out_bias=False, qkv_bias=bias, rotary=True)
@@ -230,9 +239,14 @@ def _internvl(source: _Sources) -> Tower:
     number = (source.side("image_size") // source.side("patch_size")) ** 2
     scales = 2 * width * trunk.layers
     patches = _patches(width, _values(source), bias=True, beside=(number + 2) * width + scales)
-    merge = round(1.0 / (source.whole.number("downsample_ratio", default=0.5) or 1.0)) ** 2
+    merge = _shuffled(source.whole.number("downsample_ratio", default=0.5))
     products = _sequence("projector", merge * width, source.text_width, source.text_width)
     return replace(_tiled(source, trunk, patches, merge), projector=_with_parameters(products, 2 * merge * width))
+
+
+def _shuffled(ratio: float) -> int:
+    """Patches that become one where rows and columns shrink by a ratio; at least one."""
+    return max(1, round(1.0 / max(ratio, 1.0 / _IMAGE_SIDE)) ** 2)
 
 
 def _values(source: _Sources) -> int:
@@ -280,6 +294,14 @@ def _gemma3(source: _Sources) -> Tower:
     return replace(tower, projector=(product,))
 
 
+def _idefics3(source: _Sources) -> Tower:
+    """Idefics3 and SmolVLM: SigLIP without its head, and one product for a square of patches."""
+    found = _siglip(replace(source, vision=source.vision.changed(vision_use_head=False)))
+    merge = source.whole.whole("scale_factor", default=2, least=1) ** 2
+    product = TowerProduct(name="projector", k=found.trunk.hidden * merge, n=source.text_width)
+    return replace(found, projector=(product,), merge=merge)
+
+
 def _paligemma(source: _Sources) -> Tower:
     tower = _siglip(source)
     return replace(tower, projector=_sequence("projector", tower.trunk.hidden, source.text_width))
@@ -313,7 +335,7 @@ def _llama4(source: _Sources) -> Tower:
     trunk = _trunk(source, replace(_plain(source), rotary=True))
     width, number = trunk.hidden, (source.side("image_size") // source.side("patch_size")) ** 2
     patches = _patches(width, _values(source), bias=False, beside=(number + 6) * width)
-    merge = round(1.0 / (source.vision.number("pixel_shuffle_ratio") or 1.0)) ** 2
+    merge = _shuffled(source.vision.number("pixel_shuffle_ratio"))
     inner, out = source.size("projector_input_dim"), source.size("projector_output_dim")
     adapter = _sequence("adapter", source.size("intermediate_size"), inner, out, biases=False)
     last = TowerProduct(name="projector", k=source.size("vision_output_dim"), n=source.text_width)
@@ -367,6 +389,7 @@ TOWERS: Final[Mapping[str, Callable[[_Sources], Tower]]] = MappingProxyType(
         "glm46v": _glm4v,
         "glm4v": _glm4v,
         "glm4v_moe": _glm4v,
+        "idefics3": _idefics3,
         "internvl": _internvl,
         "internvl_chat": _internvl,
         "kimi_k25": _moon,
@@ -385,6 +408,7 @@ TOWERS: Final[Mapping[str, Callable[[_Sources], Tower]]] = MappingProxyType(
         "qwen3_5_moe": _qwen3_vl,
         "qwen3_vl": _qwen3_vl,
         "qwen3_vl_moe": _qwen3_vl,
+        "smolvlm": _idefics3,
     }
 )
 """Type of the whole configuration, with that of its tower where it may have several, to what reads the tower."""

@@ -14,6 +14,7 @@ from planner.request import Framework, PlanRequest
 
 OF_EXPERTS: Final = ("expert_overlap", "grouped_gemm", "dispatcher", "capacity_factor", "routing_imbalance")
 """Switches of software that say how experts run."""
+_UNMEASURED: Final = "no run with images has been measured: likely ranges are those of runs on text"
 
 
 def request_notes(request: PlanRequest) -> tuple[str, ...]:
@@ -47,8 +48,9 @@ def stated_notes(request: PlanRequest) -> tuple[str, ...]:
 
 def _images(request: PlanRequest) -> tuple[str, ...]:
     """Images of the sequences, and whether they are assumed."""
-    said = said_images(request.job, request.model)
-    return images_note(request.job.images, request.model, "" if said else "assumed, --images says otherwise")
+    said, images = said_images(request.job, request.model), request.job.images
+    told = images_note(images, request.model, "" if said else "assumed, --images says otherwise")
+    return (*told, _UNMEASURED) if images is not None and images.count else told
 
 
 def _loss(request: PlanRequest) -> tuple[str, ...]:
