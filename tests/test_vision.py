@@ -308,6 +308,15 @@ def test_a_frozen_language_model_is_said_to_be_priced_as_trained(tmp_path):
     assert "the language model is frozen, which has no price here: it is priced as trained" in judged.notes
 
 
+def test_a_tower_trained_beside_adapters_is_said_to_be_priced_frozen(tmp_path):
+    script = tmp_path / "train.sh"
+    for words, said in (("", False), (" --freeze_aligner false", True)):
+        script.write_text(f"NPROC_PER_NODE=8 {SWIFT} --train_type lora{words}\n")
+        judged = read_launch(LaunchQuestion(framework="megatron", file=script, world=8))
+        assert not judged.images.trains_projector
+        assert any("trained beside adapters has no price" in note for note in judged.notes) == said
+
+
 def test_overrides_of_bridge_freeze_what_the_plan_does():
     asked = request_of(ask(freeze="tower")).job
     assert frozen_words(asked) == ("model.freeze_vision_model=true", "model.freeze_vision_projection=false")

@@ -49,6 +49,8 @@ _PIXELS: Final = ("--image-max-pixels", "--max-pixels", "MAX_PIXELS")
 _TOKENS: Final = ("IMAGE_MAX_TOKEN_NUM",)
 _CHECKPOINTS: Final = "--vit-gradient-checkpointing"
 _TRUE: Final = ("", "true", "1", "yes")
+BOTH: Final = ("tower", "projector")
+TRAINED_BESIDE: Final = "a tower or projector trained beside adapters has no price here: it is priced frozen"
 LANGUAGE_FROZEN: Final = "the language model is frozen, which has no price here: it is priced as trained"
 
 
@@ -65,19 +67,18 @@ def with_images(judged: JudgedLaunch, text: LaunchText) -> JudgedLaunch:
     tower = judged.model.tower if judged.model else None
     if tower is None or judged.model is None:
         return judged
-    told = _told(text)
-    frozen = _frozen(told, _freezes_both(text))
+    told, adapted = _told(text), judged.adapters is not None
+    frozen = _frozen(told, adapted or _freezes_both(text))
     seq = (judged.proposal.seq if judged.proposal else 0) or ASSUMED_SEQ
     most = _most_tokens(told, tower)
     own = replace(tower, image_patches=most * tower.merge) if most and not tower.fixed else tower
     count, tokens = usual_images(own, seq)
     parts = tuple(part for part in frozen if part != "language")
-    if judged.adapters is not None:
-        parts = ("tower", "projector")
-    images = _of_trainer(images_of(tower, judged.framework, count, tokens, parts), told)
     notes = (LANGUAGE_FROZEN,) if "language" in frozen else ()
-    notes = (*images_note(images, judged.model, "assumed"), *notes)
-    return replace(judged, images=images, notes=(*judged.notes, *notes))
+    if adapted and parts != BOTH:
+        parts, notes = BOTH, (*notes, TRAINED_BESIDE)
+    images = _of_trainer(images_of(tower, judged.framework, count, tokens, parts), told)
+    return replace(judged, images=images, notes=(*judged.notes, *images_note(images, judged.model, "assumed"), *notes))
 
 
 def _told(text: LaunchText) -> Mapping[str, str]:
