@@ -29,6 +29,7 @@ from planner.ingest.option_facts import schedule_notes
 from planner.ingest.options import Arguments, Fault, megatron_options, rest_stands
 from planner.ingest.other_frameworks import refuse_foreign
 from planner.ingest.recipe_defaults import with_recipe_defaults
+from planner.ingest.slime import gpus_of_actor, is_slime, of_slime
 from planner.ingest.software_flags import DROPOUTS, StatedSoftware, stated_software
 from planner.ingest.swift import is_swift, of_swift, refuse_unnamed
 from planner.ingest.trainers import trainer_remarks
@@ -90,6 +91,10 @@ def _megatron(given: LaunchInput) -> JudgedLaunch:
         adapters = of_trainer(given.text.arguments, separate=False)
         remarks = trainer_remarks(given.text.arguments)
         text, named = of_swift(given.text, megatron_options(given.version), given.model)
+        given = replace(given, text=text, model=named)
+        refuse_unnamed(text, named)
+    if is_slime(given.text):
+        text, named = of_slime(given.text, megatron_options(given.version), given.model)
         given = replace(given, text=text, model=named)
         refuse_unnamed(text, named)
     if by_plugin(given.text):
@@ -364,4 +369,4 @@ def stated_world(text: LaunchText, framework: Framework) -> int:
         nodes, devices = found.get(_WORLD[0], "1"), found.get(_WORLD[1], "")
         if nodes.isdecimal() and devices.isdecimal() and len(nodes + devices) <= 12:
             return int(nodes) * int(devices)
-    return text.world
+    return (gpus_of_actor(text) if framework is Framework.MEGATRON else 0) or text.world

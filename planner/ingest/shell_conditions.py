@@ -158,8 +158,14 @@ class Branch:
         Statements of this arm count: it runs, or nobody knows.
     begun : bool
         Behind ``then`` or ``else``, not inside a test.
+    before : dict
+        Variables in front of it.
+    changed : dict
+        What its arms so far set variables to; None: not known.
     """
 
+    before: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    changed: dict[str, tuple[str, ...] | None] = field(default_factory=dict)
     test: bool | None = None
     tests: int = 0
     taken: bool = False
@@ -211,9 +217,13 @@ class Case:
         Statements of this arm count.
     inside : bool
         Behind a pattern, not before one.
+    before, changed : dict
+        As of :class:`Branch`.
     """
 
     subject: str | None
+    before: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    changed: dict[str, tuple[str, ...] | None] = field(default_factory=dict)
     never: bool = False
     taken: bool = False
     live: bool = True

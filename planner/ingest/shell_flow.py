@@ -155,7 +155,7 @@ def turn(keyword: str, flow: Flow) -> None:
     if keyword in ("do", "done"):
         flow.loops = max(0, flow.loops + (1 if keyword == "do" else -1))
     elif keyword == "if":
-        flow.branches.append(Branch())
+        flow.branches.append(Branch(before=dict(flow.values)))
     elif keyword in ("{", "}"):
         _turn_group(keyword, flow)
     elif not flow.branches or not isinstance(branch := flow.branches[-1], Branch):
@@ -163,9 +163,30 @@ def turn(keyword: str, flow: Flow) -> None:
     elif keyword == "then":
         branch.begin_arm()
     elif keyword in ("elif", "else"):
+        _leave_arm(branch, flow)
         branch.next_arm(begun=keyword == "else")
     elif keyword == "fi":
+        _leave(branch, flow)
         flow.branches.pop()
+
+
+def _leave_arm(branch: Branch | Case, flow: Flow) -> None:
+    """Keep what an arm has set, and begin the next one with what held before: at most one of them runs."""
+    for name in {*flow.values, *branch.before}:
+        if flow.values.get(name) != branch.before.get(name):
+            branch.changed[name] = flow.values.get(name)
+    flow.values.clear()
+    flow.values.update(branch.before)
+
+
+def _leave(branch: Branch | Case, flow: Flow) -> None:
+    """End a statement with arms: each variable has the value that the last of those set it to which may have run."""
+    _leave_arm(branch, flow)
+    for name, value in branch.changed.items():
+        if value is None:
+            flow.values.pop(name, None)
+        else:
+            flow.values[name] = value
 
 
 def _turn_group(keyword: str, flow: Flow) -> None:
@@ -192,15 +213,16 @@ def begun_case(subject: Pieces, flow: Flow, where: str) -> Case:
     where : str
         File that errors name.
     """
+    before = dict(flow.values)
     if not flow.counts():
-        return Case(subject="", never=True)
+        return Case(subject="", never=True, before=before)
     values, known = _looked_at([subject], flow, where)
     text = " ".join(values)
     if known:
-        return Case(subject=text)
+        return Case(subject=text, before=before)
     told = flow.skipped if flow.loops else flow.undecided
     told.append(f"case {text.replace(BLANK, ' ')}")
-    return Case(subject=None, never=flow.loops > 0)
+    return Case(subject=None, never=flow.loops > 0, before=before)
 
 
 def behind_pattern(words: Statement, flow: Flow, where: str) -> Statement:
@@ -220,9 +242,11 @@ def behind_pattern(words: Statement, flow: Flow, where: str) -> Statement:
     if not isinstance(branch, Case):
         return [] if first == ARM_END else words
     if first == ARM_END:
+        _leave_arm(branch, flow)
         branch.end_arm()
         return []
     if first == "esac":
+        _leave(branch, flow)
         flow.branches.pop()
         return words[1:]
     for index, pieces in enumerate(words if not branch.inside else ()):
