@@ -172,13 +172,15 @@ def said(question: Question) -> tuple[str, ...]:
     return tuple(_OPTIONS.get(name, f"--{name.replace('_', '-')}") for name in names)
 
 
-def request_of(question: Question) -> PlanRequest:
+def request_of(question: Question, model: ModelSpec | None = None) -> PlanRequest:
     """Look up the names of a question and check its numbers.
 
     Parameters
     ----------
     question : Question
         What the user asks.
+    model : ModelSpec, optional
+        The model, where its name says nothing by itself.
 
     Returns
     -------
@@ -190,7 +192,7 @@ def request_of(question: Question) -> PlanRequest:
     InputError
         A name is not known, a file is wrong, or a number is out of range.
     """
-    model = presets.model(question.model)
+    model = model or presets.model(question.model)
     machine = cluster(question.cluster)
     if question.telemetry:
         machine = with_telemetry(machine, [Path(path) for path in question.telemetry]).cluster

@@ -4,13 +4,18 @@ Expectations are what megatron-bridge 0.6.2 (with Megatron-core 0.19.2) and nemo
 """
 
 import json
+import re
 
 import pytest
 
 from hardware.errors import InputError
+from planner.choices import Framework, Loss
+from planner.ingest.bridge import override_keys
 from planner.ingest.judged import JudgedLaunch
+from planner.ingest.override_words import in_overrides
 from planner.launches.check import read_launch
 from planner.question import LaunchQuestion
+from planner.rules.table import all_rules
 
 
 def told(framework: str, *words: str, world: int = 8, model: str = "llama3_8b") -> LaunchQuestion:
@@ -305,3 +310,86 @@ def test_an_optimizer_that_shards_whole_tensors_is_sharded():
 def test_an_unknown_mixed_precision_is_refused():
     judged = read_launch(told("bridge", "mixed_precision=bf16_mxed", world=8, model="llama3_8b"))
     assert "mixed_precision=bf16_mxed; allowed: bf16_mixed" in judged.violations[0].message
+
+
+@pytest.mark.parametrize(
+    ("framework", "words", "model", "message"),
+    [
+        (
+            "bridge",
+            ("model.recompute_granularity=full",),
+            "llama3_8b",
+            "full recompute without a method; allowed: model.recompute_method=uniform or block",
+        ),
+        (
+            "nemo",
+            ("trainer.strategy.tensor_model_parallel_size=4",),
+            "mixtral_8x7b",
+            "without sequence parallelism; allowed: trainer.strategy.sequence_parallel=true, or tp 1",
+        ),
+        (
+            "nemo",
+            ("model.config.recompute_granularity=selective", "model.config.recompute_method=uniform"),
+            "llama3_8b",
+            "selective recompute with a method; allowed: no model.config.recompute_method",
+        ),
+        (
+            "bridge",
+            ("model.attention_backend=quick",),
+            "llama3_8b",
+            "override model.attention_backend got 'quick'; allowed: flash, fused, unfused, local, auto",
+        ),
+        (
+            "bridge",
+            ("model.account_for_loss_in_pipeline_split=true", "model.pipeline_model_parallel_size=2"),
+            "llama3_8b",
+            "a pp that divides 33, or model.pipeline_model_parallel_layout with uneven stages",
+        ),
+    ],
+)
+def test_what_is_wrong_is_told_in_the_words_of_overrides(framework, words, model, message):
+    judged = read_launch(told(framework, *words, model=model))
+    assert [violation for violation in judged.violations if violation.message.endswith(message)]
+
+
+def test_a_key_with_two_names_is_told_by_the_one_that_was_written():
+    text = "--overlap-param-gather without --overlap-grad-reduce; allowed: no --overlap-param-gather"
+    told_twice = in_overrides(text, ("comm_overlap.overlap_param_gather=true",), Framework.BRIDGE)
+    assert told_twice == (
+        "comm_overlap.overlap_param_gather=true without ddp.overlap_grad_reduce=true; "
+        "allowed: comm_overlap.overlap_param_gather=false"
+    )
+    assert in_overrides(text, (), Framework.NEMO).startswith("trainer.strategy.ddp.overlap_param_gather=true without")
+    assert in_overrides("no --no-bias-dropout-fusion", (), Framework.BRIDGE) == "model.bias_dropout_fusion=true"
+
+
+def test_no_rule_that_an_override_can_break_names_a_flag():
+    without_key = {"--num-layers-per-virtual-pipeline-stage", "--use-torch-fsdp2"}  # so that none breaks a rule by them
+    for framework in (Framework.BRIDGE, Framework.NEMO):
+        said = {key.flag for key in override_keys(framework) if key.keys} | {"--fp8-format", "--bf16", "--fp8-recipe"}
+        for rule in all_rules():
+            asked = {name.removeprefix("!").partition("=")[0].partition(":")[0] for name in rule.conditions}
+            if framework in rule.frameworks and asked <= said:
+                text = in_overrides(f"{rule.message}; {rule.allowed}", (), framework)
+                assert set(re.findall(r"(?<!\{)--[a-z0-9-]+", text)) <= without_key, (rule.id, text)
+
+
+@pytest.mark.parametrize(
+    ("words", "loss"),
+    [
+        (("model.cross_entropy_fusion_impl=te",), Loss.FUSED),
+        (("model.cross_entropy_fusion_impl=native", "model.cross_entropy_loss_fusion=true"), Loss.WHOLE),
+        (("model.cross_entropy_loss_fusion=false", "model.cross_entropy_fusion_impl=te"), Loss.WHOLE),
+        (("model.cross_entropy_loss_fusion=true",), Loss.DEFAULT),
+    ],
+)
+def test_the_loss_that_overrides_state_is_read(words, loss):
+    assert read_launch(told("bridge", *words)).loss is loss
+
+
+@pytest.mark.parametrize(
+    ("framework", "key"), [("bridge", "model.attention_backend"), ("nemo", "model.config.attention_backend")]
+)
+def test_kernels_of_attention_that_overrides_state_are_priced(framework, key):
+    assert read_launch(told(framework, f"{key}=unfused")).stated.fields["flash_attention"] is False
+    assert read_launch(told(framework, f"{key}=flash")).stated.fields["attention_kernel"] == "fa2"

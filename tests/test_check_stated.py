@@ -301,3 +301,46 @@ def test_the_mesh_of_experts_is_made_of_dense_models_too(words, legal):
     """``_unflatten`` of torchtitan 0.3 raises: (pp, replicas, sharded // ep, ep) does not multiply out to the ranks."""
     found = broken(titan("llama3_8b", *words))
     assert ("torchtitan-ep-grid" not in found) == legal
+
+
+@pytest.mark.parametrize(
+    ("zero", "words", "beside"),
+    [
+        ({"stage": 2, "overlap_comm": True}, (), True),
+        ({"stage": 2, "overlap_comm": False}, (), False),
+        ({"stage": 1}, (), False),  # on by default in stage 3 alone
+        ({"stage": 3}, (), True),
+        ({"stage": 3, "overlap_comm": "auto"}, (), True),
+        ({"stage": 3, "overlap_comm": False}, (), False),
+        ({"stage": 1, "overlap_comm": True}, ("--pipeline-model-parallel-size", "2"), None),
+        ({"stage": 0}, (), None),
+    ],
+)
+def test_reductions_beside_the_backward_pass_are_priced_as_stated(tmp_path, zero, words, beside):
+    judged = read_launch(deepspeed(tmp_path, {"zero_optimization": zero, "gradient_accumulation_steps": 2}, *words))
+    assert judged.stated.fields.get("grad_overlap") is beside
+    late = [note for note in judged.notes if "overlap_comm" in note]
+    assert bool(late) is (beside is False)
+
+
+def test_stated_overlap_changes_the_price_of_a_launch_on_deepspeed(tmp_path):
+    times = {}
+    for beside in (True, False):
+        config = {"zero_optimization": {"stage": 1, "overlap_comm": beside}, "bf16": {"enabled": True}}
+        question = replace(deepspeed(tmp_path, config, world=16), cluster="dgx-a100:2")
+        times[beside] = check_launch(question).ranked.cost.step.total_s
+    assert times[True] < times[False]
+
+
+def test_curricula_and_dropped_tokens_are_said_to_have_no_price(tmp_path):
+    on = {"enabled": True}
+    config = {
+        "data_efficiency": {
+            **on,
+            "data_sampling": {**on, "curriculum_learning": on},
+            "data_routing": {**on, "random_ltd": {"enabled": False}},
+        }
+    }
+    notes = read_launch(deepspeed(tmp_path, config)).notes
+    assert [note for note in notes if "the curriculum begins" in note]
+    assert not [note for note in notes if "skip tokens" in note]

@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from costmodels.workload.architecture import Architecture
+from costmodels.workload.files import model_of_table, table_of_model
 from hardware.errors import InputError
 from planner.cli import app
 from planner.launches.porting import Recipe, carry, port, recipe_of_launch
 from planner.question import LaunchQuestion, PortQuestion, Question, question_of, request_of
+from planner.report.json_reader import read_report
 from planner.report.launch import launch_of
 from planner.report.porting_text import recipe_in
 from planner.report.target import Target
@@ -327,3 +330,34 @@ def test_gpus_are_asked_of_launches_alone(saved):
         result = RUN.invoke(app, ["search", *words])
         assert result.exit_code == 2
         assert "--world-size" in result.output
+
+
+def test_a_carried_launch_whose_model_no_preset_has_can_be_exported_and_explained(tmp_path):
+    words = SMALL.replace("--ffn-hidden-size 14336", "--ffn-hidden-size 13312").split()
+    carried, launch = tmp_path / "r.json", tmp_path / "launch"
+    asked = ["search", "dgx-h100:1", "--from", str(tmp_path / "run.sh"), "--world-size", "8", "--json", str(carried)]
+    (tmp_path / "run.sh").write_text(f"torchrun pretrain_gpt.py {' '.join(words)}\n")
+    assert RUN.invoke(app, [*asked, "--top", "2"]).exit_code == 0
+    exported = RUN.invoke(app, ["export", str(carried), "--to", "megatron", "-o", str(launch)])
+    assert exported.exit_code == 0, exported.output
+    assert "--ffn-hidden-size 13312" in (launch / "launch.sh").read_text()
+    assert RUN.invoke(app, ["explain", str(carried)]).exit_code == 0
+    data = json.loads(carried.read_text())
+    assert read_report(carried).request.model.stated == tuple(data["request"]["model_fields"]["transformer"].items())
+    data["request"]["model_fields"]["transformer"]["ffn"] = 12288  # another model than the one that was priced
+    carried.write_text(json.dumps(data))
+    with pytest.raises(InputError, match="has changed since"):
+        read_report(carried)
+
+
+def test_a_model_is_written_as_fields_only_while_they_build_it():
+    spec = request("dgx-h100:1").model
+    table = table_of_model(spec)
+    assert model_of_table(json.loads(json.dumps(table)), "other", where="here") == spec
+    assert table_of_model(replace(spec, runs=(replace(spec.runs[0], count=3),))) == {}
+    uneven = Architecture(layers=2, hidden=64, vocab=100, heads=4, head_dim=16, ffn=128, blocks=((4, 128), (0, 256)))
+    spec = uneven.build("uneven")
+    assert model_of_table(json.loads(json.dumps(table_of_model(spec))), "x", where="here") == spec
+    for wrong in ([], "4,128", [[4]], [[4, -1]], [[True, 1]]):
+        with pytest.raises(InputError, match="blocks"):
+            model_of_table({"transformer": {"layers": 2, "hidden": 64, "vocab": 9, "blocks": wrong}}, "x", where="y")

@@ -103,7 +103,7 @@ def test_a_configuration_may_have_comments(tmp_path):
     ("section", "told"),
     [
         ({"stage": 3, "offload_optimizer": HOST, "offload_param": HOST}, (False, True)),
-        ({"stage": 3, "offload_optimizer": {"device": "nvme"}}, (True, False)),
+        ({"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": "/local"}}, (True, False)),
         ({"stage": 2, "offload_optimizer": HOST, "offload_param": HOST}, (True, False)),
         ({"stage": 2, "cpu_offload": True}, (True, False)),
         ({"stage": 3, "offload_optimizer": {"device": "none"}}, (False, False)),
@@ -145,7 +145,11 @@ def test_a_ratio_of_the_optimizer_is_read_back_and_disks_are_named(tmp_path):
 
     assert (read(3, ratio=0.3).optimizer_offload_share, read(3).optimizer_offload_share) == (0.3, 1.0)
     assert not read(2, ratio=0.3).legal
-    assert [note for note in read(3, device="nvme").notes if "device nvme has no price" in note]
+    disk = read(3, device="nvme", nvme_path="/local")
+    assert disk.legal
+    assert [note for note in disk.notes if "device nvme has no price" in note]
+    assert "nvme without nvme_path" in read(3, device="nvme").violations[0].message
+    assert read(2, device="nvme").legal  # where any device is the host's memory
     asked = Question(model="llama3_8b", cluster="dgx-a100:1", global_batch=8, seq=2048, framework="deepspeed",
                      offload="optimizer", fixed=("zero=3",))  # fmt: skip
     request = request_of(asked)

@@ -4,7 +4,7 @@ Presets, Hugging Face configurations, TOML files and measured runs all state the
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import groupby
 from types import MappingProxyType
 from typing import Final
@@ -263,9 +263,15 @@ class Architecture:
             streams=self.streams or 1,
             alternating=self.alternating and self.streams > 1,
             side_vocab=self.side_vocab,
+            stated=self._stated(),
             sources=sources,
             notes=notes,
         )
+
+    def _stated(self) -> tuple[tuple[str, object], ...]:
+        """Fields that differ from their defaults, by name."""
+        given = ((one.name, getattr(self, one.name), one.default) for one in fields(self))
+        return tuple((name, value) for name, value, default in given if value != default)
 
     def _unlike_kinds(self) -> list[LayerKind]:
         """Layers with widths of their own; none where all layers have the model's."""

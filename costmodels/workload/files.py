@@ -27,6 +27,8 @@ _AXES: Final = ("tp", "cp", "ep")
 _GIGA: Final = 1e9
 _MEGA: Final = 1e6
 _MAX_COUNT: Final = 10_000
+_BLOCKS: Final = "blocks"
+_MOST_WIDTH: Final = 10**12
 
 
 def read_model(path: Path) -> ModelSpec:
@@ -48,11 +50,57 @@ def read_model(path: Path) -> ModelSpec:
     InputError
         The file cannot be read, is not TOML, or a field is unknown, missing or wrong.
     """
-    content = read_toml_file(path, allowed="a TOML file")
-    where = str(path)
+    return model_of_table(read_toml_file(path, allowed="a TOML file"), path.stem, where=str(path))
+
+
+def table_of_model(model: ModelSpec) -> dict[str, object]:
+    """Return what builds a model again by :func:`model_of_table`.
+
+    Parameters
+    ----------
+    model : ModelSpec
+        Any model.
+
+    Returns
+    -------
+    dict
+        Plain data; empty where the model was not built from fields of a transformer, or was changed since.
+    """
+    table: dict[str, object] = {
+        "name": model.name,
+        **({"source": model.sources[0]} if model.sources else {}),
+        "notes": list(model.notes),
+        "transformer": dict(model.stated),
+    }
+    if not model.stated or len(model.sources) > 1:
+        return {}
+    try:
+        again = model_of_table(table, model.name, where=model.name)
+    except InputError:
+        return {}
+    return table if again == model else {}
+
+
+def model_of_table(content: Mapping[str, object], name: str, *, where: str) -> ModelSpec:
+    """Build a model from the content of its file.
+
+    Parameters
+    ----------
+    content : mapping
+        As of :func:`read_model`, decoded.
+    name : str
+        Of the model, where the content has none.
+    where : str
+        What errors name.
+
+    Raises
+    ------
+    InputError
+        A field is unknown, missing or wrong.
+    """
     top = Fields(content, where)
     top.only(_TOP)
-    name = top.text("name", default=path.stem)
+    name = top.text("name", default=name)
     if top.has("transformer") == top.has("layer"):
         raise InputError(
             "needs one of [transformer] and [[layer]]",
@@ -79,9 +127,9 @@ def read_model(path: Path) -> ModelSpec:
 
 def _transformer(top: Fields) -> Architecture:
     table = top.table("transformer")
-    known = [field for field in dataclass_fields(Architecture) if field.name != "blocks"]  # [[layer]] says as much
-    table.only([field.name for field in known])
-    facts: dict[str, object] = {}
+    known = [field for field in dataclass_fields(Architecture) if field.name != _BLOCKS]
+    table.only([*(field.name for field in known), _BLOCKS])
+    facts: dict[str, object] = {_BLOCKS: _blocks(table)} if table.has(_BLOCKS) else {}
     for field in known:
         if not table.has(field.name):
             continue
@@ -96,6 +144,17 @@ def _transformer(top: Fields) -> Architecture:
     if top.has("family"):
         facts["family"] = top.text("family")
     return Architecture(**facts)  # type: ignore[arg-type]
+
+
+def _blocks(table: Fields) -> tuple[tuple[int, int], ...]:
+    """Key-value heads and feed-forward width of every block."""
+    given = table.values[_BLOCKS]
+    rows = given if isinstance(given, list | tuple) and len(given) <= _MAX_COUNT else ()
+    pairs = [row for row in rows if isinstance(row, list | tuple) and len(row) == 2]
+    found = [(row[0], row[1]) for row in pairs if all(type(one) is int and 0 <= one <= _MOST_WIDTH for one in row)]
+    if not rows or len(found) < len(rows):
+        raise table.wrong(_BLOCKS, given, "pairs of key-value heads and feed-forward width, one for each block")
+    return tuple(found)
 
 
 def _layer_tables(top: Fields) -> list[Mapping[str, object]]:

@@ -5,7 +5,7 @@ is a layer of its own). A layer has a token mixer, a feed-forward part, or both.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from costmodels.workload.details import ModelDetails, details_of_preset
@@ -311,6 +311,7 @@ class ModelSpec:
     fixed_seq: int = 0  # opaque models: a sample has this many tokens (0: sequences have no meaning)
     tower: Tower | None = None  # of images; before the first layer
     details: ModelDetails | None = None  # None: the table of presets, see :mod:`costmodels.workload.details`
+    stated: tuple[tuple[str, object], ...] = field(default=(), compare=False, repr=False)  # what it was built from
     sources: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 

@@ -169,6 +169,12 @@ def model(name_or_path: str) -> ModelSpec:
     return _read(path / "config.json")
 
 
+def is_known(name_or_path: str) -> bool:
+    """Whether a name is that of a preset, or of a file or folder, so that :func:`model` may find it."""
+    path = Path(name_or_path)
+    return path.suffix.lower() in _SUFFIXES or path.is_dir() or find(name_or_path) is not None
+
+
 def _names_in(folder: Path) -> list[str]:
     try:
         return [file.name for file in folder.iterdir()]

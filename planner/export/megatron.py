@@ -42,6 +42,8 @@ from planner.ingest.software_flags import (
     FLEX,
     FLEX_BACKEND,
     FLEXIBLE,
+    FUSED_LOSS,
+    LOSS_IMPL,
     attention_words,
     offload_words,
     switch_words,
@@ -56,6 +58,7 @@ __all__ = ["export_megatron", "layout_string", "recompute_arguments", "run_argum
 
 FULL_LAYOUT_SINCE: Final = (0, 14)  # multi-token prediction inside a layout, FSDP under its later name
 _DELTA_SINCE: Final = (0, 16)
+_NO_FUSED_LOSS_SINCE: Final = (0, 19)
 _BACKENDS_SINCE: Final = (0, 16)  # the flex dispatcher has several
 _SHARDING: Final = MappingProxyType({2: "optim_grads", 3: "optim_grads_params"})
 _OPTIMIZER_DTYPES: Final = MappingProxyType({8.0: "", 4.0: "bf16", 2.0: "fp8"})
@@ -91,7 +94,7 @@ def export_megatron(plan: Planned) -> Export:
     split = pattern_arguments(model, layout, known) if hybrid else _split_arguments(model, layout, known)
     run = run_arguments(model, job, layout, known, split=split)
     sizes = model_arguments(model, job.seq)
-    kernels = () if plan.recipe else attention_words(job.software)
+    kernels = (*_loss_arguments(plan, known), *(() if plan.recipe else attention_words(job.software)))
     arguments = (*(known_words(sizes, known) if plan.recipe else sizes), *run, *_fusion_arguments(model), *kernels)
     layers = layers_text(model) if model.unlike_layers else ""
     export = Export(
@@ -271,14 +274,29 @@ def _software_arguments(job: TrainingJob, layout: Layout, grid: Strategy, *, is_
         arguments += switch_words(software, "tp_overlap")
     if layout.vpp > 1:
         arguments += switch_words(software, "p2p_overlap")
-    if software.fused_loss:
-        arguments.append("--cross-entropy-loss-fusion")
     if grid.cp > 1:
         arguments += [EXCHANGE, EXCHANGES[software.cp_comm]]
     if software.activation_offload_layers:
         arguments += ["--cpu-offloading-num-layers", str(software.activation_offload_layers)]
     arguments += offload_words(software)
     return [*arguments, *(_dispatch_arguments(job, layout, grid, version) if is_moe else [])]
+
+
+def _loss_arguments(plan: Planned, version: str) -> tuple[str, ...]:
+    """The fused loss, which is Transformer Engine's: Megatron-LM's own fusion holds as much as its loss in kernels.
+
+    References
+    ----------
+    Megatron-core 0.19 ``training/arguments.py``: the parser refuses Transformer Engine's loss, recipes take it.
+    """
+    if not plan.job.software.fused_loss:
+        return ()
+    if not plan.recipe and version_key(version) >= _NO_FUSED_LOSS_SINCE:
+        raise InputError(
+            f"the fused loss of Transformer Engine, which the parser of Megatron-LM core {version} refuses",
+            allowed="a plan with --loss whole, or --framework-version 0.18",
+        )
+    return (FUSED_LOSS, LOSS_IMPL, "te")
 
 
 def _fusion_arguments(model: ModelSpec) -> list[str]:

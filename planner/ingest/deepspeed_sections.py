@@ -228,6 +228,51 @@ def _conflicts(config: Mapping[str, Any]) -> Iterator[Fault]:
         yield _fault("offload_optimizer.ratio", told)
     yield from _dynamic_scale(fp16)
     yield from _reductions(config, stage)
+    yield from _disks(zero, stage)
+
+
+def _disks(zero: Mapping[str, Any], stage: int) -> Iterator[Fault]:
+    """Parts on disks without a folder there, which ZeRO-3 joins to others when it partitions (``stage3.py``)."""
+    for name in ("offload_param", "offload_optimizer") if stage == MOST_STAGE else ():
+        part = zero.get(name)
+        if isinstance(part, dict) and part.get("device") == "nvme" and not part.get("nvme_path"):
+            told = f"{name}: device nvme without nvme_path; allowed: the path of a folder on the disk"
+            yield _fault(f"{name}.nvme_path", told)
+
+
+def overlaps(config: Mapping[str, Any]) -> bool | None:
+    """Whether ZeRO reduces gradients beside the backward pass; None without it.
+
+    Parameters
+    ----------
+    config : mapping
+        The decoded JSON.
+
+    References
+    ----------
+    DeepSpeed ``runtime/zero/config.py``: ``overlap_comm`` is on for stage 3 alone where it is not stated.
+    """
+    stage, told = stage_of(config), section_of(config, ZERO).get("overlap_comm")
+    if not stage:
+        return None
+    return stage == MOST_STAGE if told is None else switched({"overlap_comm": told}, "overlap_comm")
+
+
+def data_notes(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """What of ``data_efficiency`` changes the work of a step and has no price: curricula and dropped tokens."""
+    given = section_of(config, "data_efficiency")
+    if not switched(given, "enabled"):
+        return ()
+    parts = {
+        "data_sampling": ("curriculum_learning", "the curriculum begins with other samples, such as shorter ones"),
+        "data_routing": ("random_ltd", "layers skip tokens at random"),
+    }
+    found = []
+    for name, (key, what) in parts.items():
+        section = section_of(given, name)
+        if switched(section, "enabled") and switched(section_of(section, key), "enabled"):
+            found.append(f"data_efficiency: {what}; every step is priced with whole sequences in every layer")
+    return tuple(found)
 
 
 def _dynamic_scale(fp16: Mapping[str, Any]) -> Iterator[Fault]:

@@ -28,9 +28,14 @@ from planner.ingest.open_ends import deciding_keys, foreign_notes, own_options, 
 from planner.ingest.option_facts import schedule_notes
 from planner.ingest.options import Arguments, Fault, megatron_options, rest_stands
 from planner.ingest.other_frameworks import refuse_foreign
+from planner.ingest.override_words import in_overrides, violation_in_overrides
 from planner.ingest.recipe_defaults import with_recipe_defaults
+<<<<<<< HEAD
 from planner.ingest.slime import gpus_of_actor, is_slime, of_slime
 from planner.ingest.software_flags import DROPOUTS, StatedSoftware, stated_software
+=======
+from planner.ingest.software_flags import DROPOUTS, FUSED_LOSS, LOSS_IMPL, StatedSoftware, stated_software
+>>>>>>> b66224e (What is wrong with overrides is told in their keys; the fused loss, overlap of DeepSpeed and growing batches are said as they run)
 from planner.ingest.swift import is_swift, of_swift, refuse_unnamed
 from planner.ingest.trainers import trainer_remarks
 from planner.request import Framework
@@ -45,7 +50,6 @@ _MOMENTS: Final = ("--exp-avg-dtype", "--exp-avg-sq-dtype")
 _MOMENT_BYTES: Final = MappingProxyType({"fp32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0})
 _ONE_MOMENT: Final = ("sgd", "lion", "muon", "dist_muon")
 _FRACTION: Final = "--optimizer-offload-fraction"
-_FUSED_LOSS: Final = "--cross-entropy-loss-fusion"
 _LATE_GRADIENTS: Final = (
     "gradients are reduced behind the backward passes, and priced so; --overlap-grad-reduce reduces them beside, and "
     "--overlap-param-gather the same for parameters"
@@ -207,8 +211,16 @@ def _share_in_host(read: Arguments, framework: Framework) -> float:
 
 def _loss(read: Arguments) -> Loss:
     """Transformer Engine's fused loss where it is asked for; Megatron-LM's own holds as much fused as in kernels."""
-    asked = read.has(_FUSED_LOSS) and read.text("--cross-entropy-fusion-impl", "native") == "te"
+    asked = read.has(FUSED_LOSS) and read.text(LOSS_IMPL, "native") == "te"
     return Loss.FUSED if asked else Loss.DEFAULT
+
+
+def _loss_of_overrides(read: Arguments, answered: Sequence[str]) -> Loss:
+    """The loss that overrides of a recipe state, which fuses it and has one implementation or the other by default."""
+    if FUSED_LOSS in answered and not read.has(FUSED_LOSS):
+        return Loss.WHOLE
+    stated = {"te": Loss.FUSED, "native": Loss.WHOLE}
+    return stated.get(read.text(LOSS_IMPL), Loss.DEFAULT)
 
 
 def _gradient_bytes(read: Arguments) -> float:
@@ -262,7 +274,7 @@ def _overrides(given: LaunchInput) -> JudgedLaunch:
     found = _own_rules(verdict, launch, given)
     verdict = replace(
         verdict,
-        violations=found,
+        violations=tuple(violation_in_overrides(one, text.arguments, framework) for one in found),
         legal=not found,
         accepted=accepted_at_launch(found),
         layers_per_stage=verdict.layers_per_stage,
@@ -270,6 +282,7 @@ def _overrides(given: LaunchInput) -> JudgedLaunch:
     if model is None and rest_stands(launch.faults):
         model, why = _built_model(launch.arguments)
         notes += [why] if why else []
+    notes += [in_overrides(one, text.arguments, framework) for one in schedule_notes(launch.arguments, launch.version)]
     judged = _judged(given, launch, verdict, model, (*text.notes, *notes, *assumed))
     name = "Megatron-Bridge" if framework is Framework.BRIDGE else "NeMo"
     adapters = of_overrides(text, framework)
@@ -284,7 +297,7 @@ def _overrides(given: LaunchInput) -> JudgedLaunch:
         title=f"{name} {given.version} (Megatron core {CORE[framework]})",
         version=given.version,
         gradient_bytes=judged.gradient_bytes if read.gradients else 0.0,
-        loss=Loss.WHOLE if _FUSED_LOSS in read.answered and _FUSED_LOSS not in read.flags else judged.loss,
+        loss=_loss_of_overrides(launch.arguments, read.answered),
         unjudged=tuple(name for name in read.unjudged if name not in known),
     )
 

@@ -3,9 +3,9 @@
 Each is read into a layout, which the rules judge grid by grid; where a launch states none, its bare degrees are judged.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from costmodels.precision import precision
 from costmodels.workload.model import ModelSpec
@@ -15,7 +15,7 @@ from planner.ingest import deepspeed, galvatron, torchtitan, torchtitan_switches
 from planner.ingest.accelerate import Accelerated, Engine, accelerated, refused, with_accelerate
 from planner.ingest.accelerate_answer import by_accelerate, with_groups
 from planner.ingest.adapters import of_trainer
-from planner.ingest.deepspeed_sections import faults_of_version, key_table
+from planner.ingest.deepspeed_sections import data_notes, faults_of_version, key_table, overlaps
 from planner.ingest.deepspeed_words import of_neox
 from planner.ingest.judged import (
     ACCELERATE,
@@ -33,6 +33,7 @@ from planner.ingest.openrlhf import of_openrlhf, openrlhf_faults
 from planner.ingest.options import Fault, rest_stands
 from planner.ingest.plain_layout import StatedLayout, UnpricedError
 from planner.ingest.shell_values import BLANK
+from planner.ingest.software_flags import StatedSoftware
 from planner.ingest.torchtitan_models import entry_of, model_of_config
 from planner.ingest.torchtitan_numbers import numbers_of, unjudged_names, unpriced_notes
 from planner.ingest.trainer_options import option_faults, unlisted_options, with_whole_names
@@ -177,11 +178,35 @@ def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
         sayable=sayable,
         loss=deepspeed.loss_of(launch),
         adapters=adapters,
+        stated=_overlap(launch.config, judged.proposal),
         unknown=unknown,
         unjudged=not_read(launch.unjudged, {name.lstrip("-") for name in unknown}),
         notes=(*given.text.notes, *length, *judged.notes, *told, *deepspeed.assumptions(launch), *ignored),
     )
+    judged = replace(judged, notes=(*judged.notes, *data_notes(launch.config), *_late(judged)))
     return judged if plugin is None else by_accelerate(judged, plugin)
+
+
+def _overlap(config: Mapping[str, Any], proposal: Proposal | None) -> StatedSoftware:
+    """Whether ZeRO hides its reductions; the pipeline engine reduces after the last micro-batch, whatever is stated."""
+    beside = overlaps(config)
+    if beside is None or proposal is None or proposal.pp > 1:
+        return StatedSoftware()
+    return StatedSoftware({"grad_overlap": beside})
+
+
+def _late(judged: JudgedLaunch) -> tuple[str, ...]:
+    """Remark on reductions that wait though they need not."""
+    proposal = judged.proposal
+    if (
+        proposal is None
+        or judged.stated.fields.get("grad_overlap", True)
+        or proposal.world <= proposal.tp * proposal.pp
+    ):
+        return ()
+    if proposal.zero > 1:
+        return (f"without overlap_comm ZeRO-{proposal.zero} has no price here: it is priced with it",)
+    return ("gradients are reduced behind the backward passes, and priced so; overlap_comm reduces them beside",)
 
 
 def _refuse_without_config(text: LaunchText) -> None:

@@ -301,7 +301,7 @@ def _proposal(
         model=model,
         split=split,
         switches=replace(switches, first_batch=first if first != last else 0),
-        options=tuple({**read.given, **option_facts(read, model.layers, version)}.items()),
+        options=tuple({**read.given, **option_facts(read, model.layers, micro_batch * replicas, version)}.items()),
     )
 
 

@@ -44,7 +44,7 @@ _SPLIT_DATA: Final = ("--train-data-path", "--valid-data-path", "--test-data-pat
 _INFERENCE: Final = MappingProxyType({"local": ("layer", "block")})
 
 
-def option_facts(read: Arguments, layers: int, version: str) -> Given:
+def option_facts(read: Arguments, layers: int, single: int, version: str) -> Given:
     """Further options that follow from those which were given.
 
     Parameters
@@ -53,13 +53,15 @@ def option_facts(read: Arguments, layers: int, version: str) -> Given:
         As they were given.
     layers : int
         Layers of the model.
+    single : int
+        Samples of a micro-batch on every replica, the global batch where none is given.
     version : str
         Core version, whose modules are known.
     """
     kind, modules = _graphs(read)
     facts: dict[str, tuple[str, ...]] = {"--graphs": (kind,)}
     facts |= {"--graphed": modules} if modules else {}
-    facts |= {**_evaluation(read), **file_facts(read), **_unknown_modules(read, version_key(version))}
+    facts |= {**_evaluation(read, single), **file_facts(read), **_unknown_modules(read, version_key(version))}
     facts |= {**_unfit_freq(read, layers), **learning_rate_facts(read), **_between(read, version_key(version))}
     held = {**_graph_facts(read, kind, modules), **_expert_facts(read), **_layer_facts(read, layers)}
     held |= {**_ramp(read), **_data_facts(read)}
@@ -146,12 +148,12 @@ def _between(read: Arguments, version: tuple[int, ...]) -> dict[str, tuple[str, 
     return {"--batches-between": (str(common),)} if common else {}
 
 
-def _evaluation(read: Arguments) -> dict[str, tuple[str, ...]]:
+def _evaluation(read: Arguments, single: int) -> dict[str, tuple[str, ...]]:
     """Batch and micro-batch of evaluation, where they are not those of training."""
     names = ("--eval-global-batch-size", "--eval-micro-batch-size")
     if not any(read.has(name) for name in names):
         return {}
-    batch, micro = read.number("--global-batch-size", 0), read.number("--micro-batch-size", 1)
+    batch, micro = read.number("--global-batch-size", single), read.number("--micro-batch-size", 1)
     return {
         "--eval-batch": (str(read.number(names[0], batch)),),
         "--eval-micro-batch": (str(read.number(names[1], micro)),),

@@ -44,6 +44,8 @@ KERNELS: Final = MappingProxyType({"fa2": "flash"})
 """Fused kernels with a name in Megatron-LM; without one, Transformer Engine takes cuDNN's."""
 UNFUSED: Final = "unfused"
 _NO_KERNEL: Final = (UNFUSED, "local")
+FUSED_LOSS: Final = "--cross-entropy-loss-fusion"
+LOSS_IMPL: Final = "--cross-entropy-fusion-impl"
 DISPATCHER: Final = "--moe-token-dispatcher-type"
 FLEX_BACKEND: Final = "--moe-flex-dispatcher-backend"
 DEEPEP: Final = "--moe-enable-deepep"

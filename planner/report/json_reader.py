@@ -10,6 +10,7 @@ from costmodels.pipeline.schedules import Schedule
 from costmodels.results import Evidence, LayoutCost, MemoryUse, Moment, PowerState, SlotState, StepTime, Verdict
 from costmodels.workload.counts import parameter_count
 from costmodels.workload.fields import Fields
+from costmodels.workload.files import model_of_table
 from hardware.errors import InputError
 from hardware.text_file import read_json_file
 from planner.placement.order import places_in_order
@@ -22,6 +23,7 @@ from planner.variants import SCHEDULE, chose
 
 MOST_BYTES: Final = 1 << 30
 MOST_PARAMETERS: Final = 10**24  # the product of the widths and counts that models may have stays below
+_FIELDS: Final = "model_fields"
 _NO_SEARCH: Final = SearchProof(
     enumerated=0, pruned=(), solved=1, lower_bound_s=0.0, gap=0.0, proven_optimal=False, wall_s=0.0
 )
@@ -74,12 +76,14 @@ def report_from_json(data: Mapping[str, object], where: str, folder: Path) -> Pl
 
 
 def _request(read: Fields, folder: Path) -> PlanRequest:
-    values = {name: value for name, value in read.values.items() if name != "resolved"}
+    values = {name: value for name, value in read.values.items() if name not in ("resolved", _FIELDS)}
     fixed = read.table("fixed")
     values["fixed"] = [f"{name}={fixed.whole(name)}" for name in fixed.values]
     question = relocated(question_from(values, read.where), folder)
+    built = read.table(_FIELDS) if read.has(_FIELDS) else None
+    model = model_of_table(built.values, question.model, where=built.where) if built else None
     try:
-        request = request_of(question)
+        request = request_of(question, model)
     except InputError as error:
         raise error.within(read.where) from None
     resolved = read.table("resolved")

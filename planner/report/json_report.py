@@ -12,6 +12,8 @@ from costmodels.layout import Layout, Recompute, Stage, Strategy
 from costmodels.placement import first_rank
 from costmodels.results import Evidence, LayoutCost, MemoryUse, SlotState
 from costmodels.workload.counts import parameter_count
+from costmodels.workload.files import table_of_model
+from costmodels.workload.presets import is_known
 from hardware.cluster import Cluster
 from planner.layouts.logits import logits_of
 from planner.placement.order import places_in_order
@@ -101,6 +103,8 @@ def request_to_json(request: PlanRequest) -> Json:
         out["tries"] = list(question.tries)
     said = {name: getattr(question, name) for name in ("trainer", "profile", "images", "freeze")}
     out |= {name: value for name, value in said.items() if value}
+    if not is_known(question.model) and (table := table_of_model(request.model)):
+        out["model_fields"] = table
     out["resolved"] = {
         "model": request.model.name,
         "layers": request.model.layers,
