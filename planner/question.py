@@ -390,25 +390,6 @@ def question_of(request: PlanRequest) -> Question:
     )
 
 
-def relocated(question: Question, folder: Path) -> Question:
-    """Look for the files of a question beside ``folder`` where they are not at the path as typed."""
-
-    def found(text: str) -> str:
-        is_file = text.lower().endswith((".toml", ".json"))
-        return beside(text) if is_file else text
-
-    def beside(text: str) -> str:
-        return str(folder / text) if not Path(text).exists() and (folder / text).exists() else text
-
-    return replace(
-        question,
-        model=found(question.model),
-        cluster=found(question.cluster),
-        profile=found(question.profile),
-        telemetry=tuple(beside(path) for path in question.telemetry),
-    )
-
-
 def question_from(values: Mapping[str, object], where: str) -> Question:
     """Build a question from plain data, as a sweep point or a saved report holds it.
 

@@ -10,7 +10,8 @@ from costmodels.pipeline.schedules import Schedule
 from hardware.errors import InputError
 from planner.layouts.explicit import ExplicitLayout, layout_of, parse_layers
 from planner.layouts.recompute_words import parse_recompute_words
-from planner.question import Question, question_from, question_of, relocated, request_of
+from planner.question import Question, question_from, question_of, request_of
+from planner.report.json_reader import relocated
 from planner.request import Framework
 
 DENSE = Question(model="llama3_70b", cluster="dgx-h100:8", global_batch=128, seq=8192)

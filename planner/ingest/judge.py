@@ -30,12 +30,8 @@ from planner.ingest.options import Arguments, Fault, megatron_options, rest_stan
 from planner.ingest.other_frameworks import refuse_foreign
 from planner.ingest.override_words import in_overrides, violation_in_overrides
 from planner.ingest.recipe_defaults import with_recipe_defaults
-<<<<<<< HEAD
 from planner.ingest.slime import gpus_of_actor, is_slime, of_slime
-from planner.ingest.software_flags import DROPOUTS, StatedSoftware, stated_software
-=======
 from planner.ingest.software_flags import DROPOUTS, FUSED_LOSS, LOSS_IMPL, StatedSoftware, stated_software
->>>>>>> b66224e (What is wrong with overrides is told in their keys; the fused loss, overlap of DeepSpeed and growing batches are said as they run)
 from planner.ingest.swift import is_swift, of_swift, refuse_unnamed
 from planner.ingest.trainers import trainer_remarks
 from planner.request import Framework

@@ -1,6 +1,7 @@
 """Saved reports read back, the inverse of :mod:`planner.report.json_report`; every field is checked."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import Final, TypeVar
@@ -15,7 +16,7 @@ from hardware.errors import InputError
 from hardware.text_file import read_json_file
 from planner.placement.order import places_in_order
 from planner.plan_report import Infeasibility, InOrder, PlanReport, RankedLayout, RankPlace, SearchProof
-from planner.question import question_from, relocated, request_of
+from planner.question import Question, question_from, request_of
 from planner.report.json_report import HZ_PER_MHZ, SCHEMA, degrees_to_json
 from planner.report.words import BYTES_PER_GIB
 from planner.request import PlanRequest
@@ -72,6 +73,25 @@ def report_from_json(data: Mapping[str, object], where: str, folder: Path) -> Pl
         infeasible=_infeasible(infeasible) if infeasible else None,
         unconstrained_s=top.number("unconstrained_s", default=0.0),
         notes=top.texts("notes"),
+    )
+
+
+def relocated(question: Question, folder: Path) -> Question:
+    """Look for the files of a question beside ``folder`` where they are not at the path as typed."""
+
+    def found(text: str) -> str:
+        is_file = text.lower().endswith((".toml", ".json"))
+        return beside(text) if is_file else text
+
+    def beside(text: str) -> str:
+        return str(folder / text) if not Path(text).exists() and (folder / text).exists() else text
+
+    return replace(
+        question,
+        model=found(question.model),
+        cluster=found(question.cluster),
+        profile=found(question.profile),
+        telemetry=tuple(beside(path) for path in question.telemetry),
     )
 
 
