@@ -267,3 +267,18 @@ def test_an_illegal_launch_of_a_plugin_has_no_degrees_to_change(tmp_path: Path) 
     report = check_launch(LaunchQuestion(framework="deepspeed", file=file, world=8, model="llama3_8b"))
     assert not report.judged.legal
     assert report.near == ()
+
+
+@pytest.mark.parametrize("config", ["--config recipe.yaml", "--config=recipe.yaml"])
+def test_settings_that_a_script_of_trl_is_given_as_its_configuration_are_read(tmp_path, config):
+    """They were not read, so that no model was known."""
+    (tmp_path / "zero3.yaml").write_text(yaml.safe_dump(FSDP2), encoding="utf-8")
+    settings = {"model_name_or_path": "Qwen/Qwen2.5-7B", "max_length": 8192, "per_device_train_batch_size": 2}
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
+    script = tmp_path / "run.sh"
+    line = f"accelerate launch --config_file zero3.yaml src/sft.py {config} --per_device_train_batch_size 1\n"
+    script.write_text(line, encoding="utf-8")
+    found = read_launch(LaunchQuestion(framework="deepspeed", file=script))
+    assert found.legal
+    assert found.model.name == "qwen25_7b"
+    assert (found.proposal.seq, found.proposal.micro_batch, found.world) == (8192, 1, 8)

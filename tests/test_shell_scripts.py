@@ -242,3 +242,19 @@ def test_what_other_commands_print_stays_open(tmp_path):
     script.write_text("A=4\nsrun python run.py --recipe llama3_8b train.global_batch_size=$(echo $A | wc -c)\n")
     with pytest.raises(InputError, match="values are not in the file"):
         read_launch(LaunchQuestion(framework="bridge", file=script, world=8))
+
+
+def test_an_option_of_another_version_is_no_slip_of_the_pen(tmp_path):
+    """The nearest of this version was offered, which is another thing."""
+    text = f"torchrun --nproc_per_node 8 pretrain_gpt.py {SIZES} {BATCH} --hybrid-attention-ratio 0.1\n"
+    found = asked(tmp_path, text, version="0.19").violations[0]
+    assert found.rule == "megatron-unknown-option"
+    assert "core 0.13 to 0.16 know it: --framework-version 0.16" in found.message
+    assert "did you mean" not in found.message
+
+
+def test_a_program_of_two_stacks_has_no_price(tmp_path):
+    """It was priced as the decoder alone."""
+    judged = asked(tmp_path, f"torchrun --nproc_per_node 8 pretrain_t5.py {SIZES} {BATCH}\n")
+    assert judged.model is None
+    assert any(note.startswith("no price: the program builds more") for note in judged.notes)

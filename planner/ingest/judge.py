@@ -51,6 +51,8 @@ _LATE_GRADIENTS: Final = (
     "--overlap-param-gather the same for parameters"
 )
 _SHIPPED: Final = f"recipe {{recipe}} sets what no override says, as Megatron-Bridge {RELEASE} ships it"
+_TWO_STACKS: Final = ("pretrain_t5.py", "pretrain_retro.py", "pretrain_ict.py")
+_NO_PRICE_OF_TWO: Final = "no price: the program builds more than the decoder that these arguments size"
 _WORLD: Final = ("trainer.num_nodes", "trainer.devices")
 _READ_JSON: Final = (Framework.DEEPSPEED, Framework.GALVATRON)
 
@@ -125,7 +127,8 @@ def _megatron(given: LaunchInput) -> JudgedLaunch:
     if text.environment is not None and not told and wide:
         notes.append(f"the script does not set {CONNECTIONS}: it must be 1 with tp or cp up to Hopper")
     if model is None and rest_stands(launch.faults):
-        model, why = _built_model(launch.arguments)
+        two = given.text.program.rpartition("/")[2] in _TWO_STACKS
+        model, why = (None, _NO_PRICE_OF_TWO) if two else _built_model(launch.arguments)
         notes += [why] if why else list(model.notes if model else ())
     stated = launch.layers
     if model is not None and rest_stands(launch.faults) and model.layers != stated:

@@ -6,7 +6,7 @@ the same; JSON stays whole, for the frameworks that are configured by it.
 
 import re
 import shlex
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -56,6 +56,7 @@ _JSON: Final = re.compile(r"\s*\{\s*(?:[\"}#]|//|/\*)")
 _RECIPES: Final = ("--recipe", "--factory")
 _HERE: Final = "arguments"
 """A name in the current folder, for words that no file holds."""
+_TRL_CONFIG: Final = ("--config",)
 _CONFIG_KEYS: Final = ("galvatron_config_path", "deepspeed_config")
 
 
@@ -344,15 +345,31 @@ def _launcher_file(words: Sequence[str], path: Path) -> Mapping[str, Any]:
 def _with_settings(
     arguments: tuple[str, ...], path: Path, *, any_trainer: bool = False
 ) -> tuple[tuple[str, ...], Path]:
-    """Arguments of a trainer with those of the YAML file that it is given first, and that file; else as they are.
+    """Arguments of a trainer with those of the YAML file that it is given first, or as ``--config``, and that file.
+
+    Else they are as they were. TRL's parser reads ``--config``; options behind it win.
 
     With ``any_trainer`` the file need not name a configuration of DeepSpeed.
     """
-    file = _beside(arguments[0], path) if arguments and arguments[0].endswith(_YAML) else None
+    first = arguments[0] if arguments and arguments[0].endswith(_YAML) and not arguments[0].startswith("-") else ""
+    named = first or _option(arguments, _TRL_CONFIG)
+    file = _beside(named, path) if named.endswith(_YAML) else None
     overrides = tuple(yaml_overrides(_text(file), str(file))) if file else ()
     if file is None or not (any_trainer or is_settings(overrides)):
         return arguments, path
-    return as_options((*overrides, *arguments[1:])), file
+    others = arguments[1:] if first else tuple(_without(arguments, _TRL_CONFIG))
+    return as_options((*overrides, *others)), file
+
+
+def _without(words: Sequence[str], names: Sequence[str]) -> Iterator[str]:
+    """Words without some options and their values."""
+    value = False
+    for word in words:
+        name, sign, _ = word.partition("=")
+        if value or name in names:
+            value = not value and not sign
+        else:
+            yield word
 
 
 def _without_gaps(text: str, command: ShellCommand, where: str) -> str:

@@ -283,9 +283,20 @@ def near_key(key: str, known: Iterable[str]) -> str:
     return f" (did you mean {close[0]}?)" if close else ""
 
 
+def _editions_with(name: str) -> tuple[str, ...]:
+    """Core versions that know an option, in their order."""
+    text = files("planner.ingest").joinpath("megatron_options.toml").read_text(encoding="utf-8")
+    table = tomllib.loads(text)
+    having = [group["versions"] for group in table["options"] if name in group["names"].split()]
+    return tuple(edition for edition in table["editions"] if any(edition in versions for versions in having))
+
+
 def _unknown(name: str, options: Mapping[str, Option]) -> Fault:
     near = close_name(name, options)
     hint = f"; did you mean {near}?" if near else ""
+    if elsewhere := _editions_with(name):  # no slip of the pen
+        last = f" to {elsewhere[-1]}" if len(elsewhere) > 1 else ""
+        hint = f"; core {elsewhere[0]}{last} {'know' if last else 'knows'} it: --framework-version {elsewhere[-1]}"
     return Fault(
         rule="megatron-unknown-option",
         argument=name,
