@@ -32,6 +32,7 @@ _TEXT_ALONE: Final = MappingProxyType(
     }
 )
 """Programs whose arguments are written, and that train the language model alone."""
+_UNCOUNTED: Final = ("the language model", "the vision encoder")
 _PARTS: Final = ("tower", "projector")
 _ALLOWED: Final = "TOKENS of a sequence, COUNTxTOKENS such as 2x1024, or 0 for text alone"
 
@@ -144,6 +145,11 @@ def images_note(images: Images | None, model: ModelSpec, assumed: str) -> tuple[
     told = [f"{number / 1e6:,.0f} million parameters, {'trained' if trains else 'frozen'}" for number, trains in parts]
     where = "divided over tp" if images.divided else "whole on every tensor-parallel rank"
     return (f"{seen}; vision tower ({told[0]}) and projector ({told[1]}) on the first stage, {where}",)
+
+
+def uncounted_notes(model: ModelSpec) -> tuple[str, ...]:
+    """Notes of a model that say what of it beside the language model is not counted."""
+    return tuple(note for note in model.notes if note.startswith(_UNCOUNTED))
 
 
 def program_notes(job: TrainingJob, model: ModelSpec, framework: Framework) -> tuple[str, ...]:

@@ -80,6 +80,9 @@ def test_every_family_with_a_class_is_counted_against_it():
         ("qwen3_vl_4b", 4_437_815_808),
         ("qwen3_vl_8b", 8_767_123_696),
         ("qwen3_vl_30b_a3b", 31_070_754_032),
+        ("gemma3_vl_4b", 4_300_079_472),
+        ("gemma3_vl_12b", 12_187_325_040),
+        ("gemma3_vl_27b", 27_432_406_640),
     ],
 )
 def test_presets_have_the_published_totals(name, published):
@@ -306,6 +309,14 @@ def test_a_frozen_language_model_is_said_to_be_priced_as_trained(tmp_path):
     script.write_text(f"NPROC_PER_NODE=8 {SWIFT} --freeze_llm true\n")
     judged = read_launch(LaunchQuestion(framework="megatron", file=script, world=8))
     assert "the language model is frozen, which has no price here: it is priced as trained" in judged.notes
+
+
+def test_a_launch_of_a_model_whose_tower_is_not_counted_says_so():
+    words = ("model.tensor_model_parallel_size=2", "train.global_batch_size=8")
+    told = {"framework": "bridge", "arguments": words, "world": 8}
+    for name, said in (("gemma3_12b", 1), ("qwen35_35b_a3b", 1), ("llama3_8b", 0)):
+        judged = read_launch(LaunchQuestion(model=name, **told))
+        assert len([note for note in judged.notes if note.startswith("the language model only")]) == said
 
 
 def test_a_tower_trained_beside_adapters_is_said_to_be_priced_frozen(tmp_path):

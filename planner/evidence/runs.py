@@ -148,7 +148,7 @@ def question_of(run: MeasuredRun) -> PricedRun:
 def _with_images(run: MeasuredRun, model: ModelSpec, job: TrainingJob) -> TrainingJob:
     """The job with the images that a run states of its sequences; without any its language model is priced alone."""
     words = run.text("images")
-    if model.tower is None or not words:
+    if not words:
         return job
     framework = Framework.BRIDGE if job.software.framework in CORE_FRAMEWORKS else Framework.DEEPSPEED
     by_flags = "swift" in run.text("framework").lower()

@@ -17,7 +17,7 @@ from typing import Final
 from costmodels.job import Images
 from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE
 from costmodels.workload.model import Tower
-from planner.images import images_note, images_of, usual_images
+from planner.images import images_note, images_of, uncounted_notes, usual_images
 from planner.ingest.judged import ASSUMED_SEQ, JudgedLaunch
 from planner.ingest.launch_text import LaunchText
 from planner.ingest.swift import is_swift
@@ -60,13 +60,16 @@ def with_images(judged: JudgedLaunch, text: LaunchText) -> JudgedLaunch:
     Parameters
     ----------
     judged : JudgedLaunch
-        The launch; one whose model has no tower is returned as it is.
+        The launch; one whose model has no tower that is counted says so where it should have one.
     text : LaunchText
         What it says.
     """
-    tower = judged.model.tower if judged.model else None
-    if tower is None or judged.model is None:
+    if judged.model is None:
         return judged
+    tower = judged.model.tower
+    if tower is None:
+        left = [note for note in uncounted_notes(judged.model) if note not in judged.notes]
+        return replace(judged, notes=(*judged.notes, *left))
     told, adapted = _told(text), judged.adapters is not None
     frozen = _frozen(told, adapted or _freezes_both(text))
     seq = (judged.proposal.seq if judged.proposal else 0) or ASSUMED_SEQ
