@@ -123,11 +123,15 @@ class Software:
     late_validation: bool = False  # no all-reduce of norms ends the step of schedules that split the backward pass
     tp_backward_overlap: bool = True  # exchanges of column-parallel inputs run beside weight-gradient GEMMs
     fused_norms: bool = True  # norms are one kernel each even where fused_kernels is false
-    copied_exchanges: bool = False  # tensor-parallel exchanges are started from Python and copy what they gather
+    copied_exchanges: bool = False  # tensor-parallel exchanges copy what they gather along the sequence, and scatter
+    low_precision_gathers: bool = (
+        False  # tensor-parallel ranks gather inputs, and gradients of outputs, as 8-bit products read them
+    )
+    joined_products: bool = True  # of one input: queries, keys and values are one product, as are gate and up
     buffered_sends: bool = False  # stages send from buffers while they compute, under every schedule
     scatter_gather: bool = False  # tp ranks that hold the same activations send a part each over stage boundaries
     parallel_loss: bool = True  # the loss works on each tp rank's columns of the logits; false: on gathered logits
-    inputs_gathered_apart: bool = False  # by each column-parallel product for itself, where no compiler joins them
+    inputs_gathered_apart: bool = False  # by each column-parallel product; a compiler joins gathers, not gradients
     gathered_inputs_kept: bool = False  # column-parallel layers keep their input as gathered over tp
     stops_recompute: bool = False  # full recompute ends with the last tensor that the backward pass reads
     stage_slots: int = 0  # slots per stage of the pipeline for all that stages but the last keep; 0: as the schedule
@@ -149,9 +153,9 @@ class Software:
     source: str = ""
 
     @property
-    def gathers_apart(self) -> bool:
-        """Whether column-parallel products that read one input exchange it, and its gradient, each for itself."""
-        return self.inputs_gathered_apart and not self.compiled
+    def repeats_what_is_read(self) -> bool:
+        """Whether full recompute repeats no more than the backward pass reads; compilers drop the rest."""
+        return self.stops_recompute or self.compiled
 
     @property
     def share_in_host(self) -> float:

@@ -5,7 +5,9 @@ from functools import cached_property
 
 import numpy as np
 
-from costmodels.compute import accumulation_s, dispatch_s, host_link_bytes_per_s, op_times
+from costmodels.compute import accumulation_s, dispatch_s, host_link_bytes_per_s, input_gradients_s, op_times
+from costmodels.compute.machine import machine_of
+from costmodels.compute.traffic import traffic_s
 from costmodels.exchange import LayerExchange, PlacedTable, layer_exchange, tensor_calls
 from costmodels.host_waits import BESIDE, IN_TURN, MEETING, host_wait_s
 from costmodels.layout import Granularity, Recompute
@@ -183,7 +185,7 @@ class Part:
             return out
         gemm, attention = out[Work.GEMM], out[Work.ATTENTION]
         e = self.exchange
-        out[Work.TP] = self._tp_exposed(e.tp_forward_s, gemm)
+        out[Work.TP] = self._tp_exposed(e.tp_forward_s, gemm) + self._copies_s[0]
         out[Work.CP] = self._hidden_behind(e.cp_forward_s, attention)
         out[Work.EP] = self._ep_exposed(e.ep_forward_s, out)
         out[Work.WEIGHTS] = self._weights_exposed(e.weights_forward_s, out[list(DEVICE_WORKS)].sum(axis=0))
@@ -194,14 +196,14 @@ class Part:
         """Backward seconds by work with recompute, shape (len(Work), S)."""
         out = self._compute(self.op_backward_s)
         out[Work.RECOMPUTE] = self._repeated_compute_s()
-        out[Work.MEMORY] += self._accumulation_s()
+        out[Work.MEMORY] += self._accumulation_s() + self._input_gradients_s()
         if not exchanges:
             return out
         e = self.exchange
         gemm = out[Work.GEMM]
         attention = out[Work.ATTENTION]
         repeated_exchange = self._repeated_s
-        out[Work.TP] = self._tp_backward(gemm) + repeated_exchange[0]
+        out[Work.TP] = self._tp_backward(gemm) + self._copies_s[1] + repeated_exchange[0]
         out[Work.CP] = self._hidden_behind(e.cp_backward_s, attention) + repeated_exchange[1]
         out[Work.EP] = self._ep_exposed(e.ep_backward_s, out) + repeated_exchange[2]
         out[Work.WEIGHTS] = self._weights_exposed(e.weights_backward_s, out[list(DEVICE_WORKS)].sum(axis=0))
@@ -250,6 +252,18 @@ class Part:
         copied_s = away_bytes(self.ops, p.job, self.table) / host_link_bytes_per_s(p.island.node)
         return np.asarray(np.maximum(copied_s - works_s.sum(axis=0), 0.0))
 
+    def _input_gradients_s(self) -> Floats:
+        """Seconds of a backward pass to add up the gradients of inputs that products apart share, shape (S,)."""
+        p = self.pricing
+        return input_gradients_s(self.ops, p.job, self.table, p.accelerator, efficiency=p.constants.efficiency)
+
+    @cached_property
+    def _copies_s(self) -> tuple[Floats, Floats]:
+        """Seconds of the copies around tensor-parallel exchanges, forward and backward, shapes (S,)."""
+        machine = machine_of(self.pricing.accelerator, self.pricing.constants.efficiency)
+        forward, backward = self.exchange.tp_copied_forward_bytes, self.exchange.tp_copied_backward_bytes
+        return traffic_s(forward, machine, kernels=0.0), traffic_s(backward, machine, kernels=0.0)
+
     @cached_property
     def _step_exchange(self) -> Floats:
         """Time of a tensor-parallel exchange over its time alone, shape (S,).
@@ -257,7 +271,7 @@ class Part:
         More than 1 where Python starts it between other calls, and most where the group's links are shared.
         """
         software, overlap = self.pricing.job.software, self.pricing.constants.overlap
-        if not (software.scripted or software.copied_exchanges):
+        if not software.scripted:
             return np.ones(len(self.table))
         shared = self.placed.group(Axis.TP).parts(0) > 1
         if self.placed.tiers[0].shape is FabricShape.TREE:
@@ -312,9 +326,24 @@ class Part:
         if recompute.per_op and self.name not in (EMBEDDING, HEAD):
             return np.array([op.again for op in listed(self.ops, compiled=software.compiled, scaled=scaled)])
         again = np.array([float(_repeats(recompute, op)) for op in self.ops])
-        if software.stops_recompute and recompute.granularity is not Granularity.NONE:
+        if software.repeats_what_is_read and recompute.granularity is not Granularity.NONE:
             again[_read_until(self.ops) :] = 0.0
         return again
+
+    @cached_property
+    def _unread_tp_s(self) -> Floats:
+        """Seconds of the reduction behind a part's last product, where no repeated pass comes to it, shape (S,)."""
+        p, unread = self.pricing, np.zeros(len(self.table))
+        last = self.ops[_read_until(self.ops) :]
+        if not p.job.software.repeats_what_is_read or not any(op.split is Split.ROW for op in last):
+            return unread
+        size = self.placed.tokens(p.job) * (p.job.precision.activation_bytes * p.model.hidden)
+        for call in self.exchange.calls:
+            if call.axis is Axis.TP and call.collective in ("reduce_scatter", "all_reduce"):
+                unread = unread + np.where(call.message_bytes == size, self._step_exchange * call.seconds, 0.0)
+        copied = p.job.software.copied_exchanges & self.table.sequence_parallel & (self.table.tp > 1)
+        machine = machine_of(p.accelerator, p.constants.efficiency)
+        return unread + traffic_s(np.where(copied, 2.0 * size, 0.0), machine, kernels=0.0)
 
     def _repeated_compute_s(self) -> Floats:
         """Seconds of forward compute that the backward pass runs again, shape (S,)."""
@@ -326,13 +355,13 @@ class Part:
         """Seconds of TP, CP and EP exchanges that the backward pass runs again, shape (3, S)."""
         repeated = np.zeros((3, len(self.table)))
         e = self.exchange
-        step_exchange = self._step_exchange
+        tp_s = self._step_exchange * e.tp_forward_s + self._copies_s[0]
         for number, recompute in enumerate(self.table.recomputes):
             rows = self.table.recompute == number
             if recompute.granularity is Granularity.FULL and self.name not in (EMBEDDING, HEAD):
-                repeated[:, rows] = np.stack([step_exchange * e.tp_forward_s, e.cp_forward_s, e.ep_forward_s])[:, rows]
+                repeated[:, rows] = np.stack([tp_s - self._unread_tp_s, e.cp_forward_s, e.ep_forward_s])[:, rows]
             elif recompute.per_op and self.name not in (EMBEDDING, HEAD):  # gathers; what sums scatter is kept
-                repeated[0, rows] = (0.5 * step_exchange * e.tp_forward_s)[rows]
+                repeated[0, rows] = (0.5 * tp_s)[rows]
             elif "moe" in recompute.modules:
                 repeated[2, rows] = e.ep_forward_s[rows]
         return repeated

@@ -127,8 +127,8 @@ def test_step_time_of_stacks_that_no_preset_was_made_for(other_stacks):
     """At their first prediction, with assumed rates of TPU, Ascend and MI250X: mean 19.4 %, median 14.0 % of 82."""
     held_out = sizes(p for p in other_stacks if not p.run.text("fitted"))
     assert len(held_out) > 95
-    assert held_out.mean() < 0.136
-    assert np.median(held_out) < 0.101
+    assert held_out.mean() < 0.131
+    assert np.median(held_out) < 0.095
     assert np.quantile(held_out, 0.9) < 0.29
 
 
@@ -140,7 +140,7 @@ def test_step_time_of_stacks_that_no_preset_was_made_for(other_stacks):
         ("MindFormers", 0.058),
         ("Primus", 0.115),
         ("torchtune", 0.075),
-        ("Kempner", 0.182),
+        ("Kempner", 0.162),
     ],
 )
 def test_step_time_of_a_stack_that_no_preset_was_made_for(other_stacks, software, limit):

@@ -29,6 +29,7 @@ from costmodels.job import Dispatcher, Precision, Software, TrainingJob
 from costmodels.layout import Strategy
 from costmodels.memory.states import LocalParameters
 from costmodels.mesh import Axis, PlacedGroup, group_of, place
+from costmodels.precision import precision
 from costmodels.table import StrategyTable, table_of
 from costmodels.workload.model import (
     Attention,
@@ -363,8 +364,11 @@ def test_stages_of_pytorch_reduce_once_behind_all_backward_passes() -> None:
     assert job.software.hides_reduction(np.array([2, 2, 0]), np.array([1, 2, 2])).tolist() == [True, False, False]
 
 
-def test_products_that_gather_their_input_apart_exchange_it_five_times_a_layer_unless_compiled() -> None:
-    """Queries, keys, values, gate and up: each a ColwiseParallel of DTensor with an input layout of its own."""
+def test_products_that_gather_their_input_apart_exchange_it_five_times_a_layer() -> None:
+    """Queries, keys, values, gate and up: each a ColwiseParallel of DTensor with an input layout of its own.
+
+    Counted with PyTorch 2.13: torch.compile leaves 2 gathers and 2 reductions forward, 2 and 5 backward.
+    """
     table = one(tp=8, dp=2, sequence_parallel=True)
     joined, apart, compiled = (
         priced(DENSE, table, inputs_gathered_apart=on, compiled=fused, gathered_inputs_kept=True)
@@ -372,7 +376,28 @@ def test_products_that_gather_their_input_apart_exchange_it_five_times_a_layer_u
     )
     message = 7 / 8 * ACTIVATION_BYTES
     assert apart.tp_bytes - joined.tp_bytes == pytest.approx((5 - 2) * 2 * message)  # forward, and gradients backward
-    assert compiled.tp_bytes == joined.tp_bytes
+    assert compiled.tp_bytes - joined.tp_bytes == pytest.approx((5 - 2) * message)  # gradients alone stay apart
+
+
+def test_exchanges_along_the_sequence_copy_what_they_move() -> None:
+    """Counted with PyTorch 2.13's DTensor over a layer: a whole-sized cat behind each gather, before each scatter."""
+    table, once = one(tp=8, dp=2, sequence_parallel=True), 2.0 * ACTIVATION_BYTES
+    flags = {"copied_exchanges": True, "gathered_inputs_kept": True}
+    found = priced(DENSE, table, **flags)
+    assert (found.tp_copied_forward_bytes[0], found.tp_copied_backward_bytes[0]) == (4 * once, 4 * once)
+    apart = priced(DENSE, table, inputs_gathered_apart=True, compiled=True, **flags)
+    assert (apart.tp_copied_forward_bytes[0], apart.tp_copied_backward_bytes[0]) == (4 * once, 7 * once)
+    for none in (priced(DENSE, table), priced(DENSE, one(tp=8, dp=2), **flags), priced(DENSE, one(dp=16), **flags)):
+        assert none.tp_copied_forward_bytes[0] == none.tp_copied_backward_bytes[0] == 0.0
+
+
+def test_gathers_in_8_bits_move_half_as_much_and_reductions_do_not() -> None:
+    table, fp8 = one(tp=8, dp=2, sequence_parallel=True), precision("fp8-cs-fsdp")
+    sent = {}
+    for low in (True, False):
+        job = replace(job_of(low_precision_gathers=low, gathered_inputs_kept=True), precision=fp8)
+        sent[low] = layer_exchange("dense", model_of(DENSE), job, placed(table)).tp_bytes[0]
+    assert sent[True] / sent[False] == pytest.approx((4 * 0.5 + 4) / 8)
 
 
 def layer_parameters(spec: ModelSpec) -> float:

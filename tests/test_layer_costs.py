@@ -6,7 +6,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from costmodels.compute import op_times
+from costmodels.compute import input_gradients_s, op_times
 from costmodels.host_waits import BESIDE, MEETING, host_of_wait_s
 from costmodels.job import Software, TrainingJob
 from costmodels.layer_costs import PartCosts, part_weights, price_parts, repeated_s
@@ -283,6 +283,34 @@ def test_recompute_that_stops_early_leaves_out_the_last_product(dropout: bool, s
     left_out = [*ops[products:], "ffn_residual"] if products < len(ops) else []
     whole_s = sum(times.forward_s[0] for times in each_s.values())
     assert again_s == pytest.approx(whole_s - sum(each_s[name].forward_s[0] for name in left_out))
+
+
+@pytest.mark.parametrize("software", [{"stops_recompute": True}, {"compiled": True}])
+def test_the_reduction_behind_a_product_that_does_not_run_again_is_left_out(software: dict[str, bool]) -> None:
+    """Counted with PyTorch 2.13: of two gathers and two reductions forward, the repeated pass makes all but one."""
+    table = rows([Strategy(tp=8, sequence_parallel=True, recompute=FULL_RECOMPUTE)])
+    exchanged = []
+    for flags in ({}, software):
+        asked = pricing("gpt3_175b", dropout=False, tp_backward_overlap=False, **flags)
+        costs = price_parts(asked, table)
+        exchanged.append((costs.forward_s[Work.TP, 0, 0], costs.backward_s[Work.TP, 0, 0]))
+    (forward_s, whole_s), (_, stopped_s) = exchanged
+    assert whole_s - stopped_s == pytest.approx(forward_s / 4.0, rel=0.02)
+
+
+def test_products_of_one_input_that_are_not_joined_add_up_its_gradients() -> None:
+    """Queries, keys, values, gate and up: three sums a layer, of two reads and a write, or one read if compiled."""
+    asked = pricing("llama3_8b", joined_products=False)
+    layer, efficiency = part_ops(asked)[0], asked.constants.efficiency
+    tokens, width = asked.job.seq, asked.model.hidden * asked.job.precision.activation_bytes
+    bandwidth = asked.accelerator.memory_bytes_per_s * efficiency.generation(asked.accelerator).memory
+    for software, passes in ((asked.job.software, 9.0), (replace(asked.job.software, compiled=True), 3.0)):
+        job = replace(asked.job, software=software)
+        found = input_gradients_s(layer, job, rows([Strategy(tp=8)]), asked.accelerator, efficiency=efficiency)
+        assert found[0] == pytest.approx(passes * tokens * width / bandwidth)
+    assert not input_gradients_s(
+        layer, pricing("llama3_8b").job, rows([Strategy(tp=8)]), asked.accelerator, efficiency=efficiency
+    ).any()
 
 
 @pytest.mark.parametrize("stops", [False, True])

@@ -5,6 +5,7 @@
 Equations, sources and errors: ``docs/compute.md``.
 """
 
+from costmodels.compute.joined import input_gradients_s
 from costmodels.compute.ops import OpTimes, dispatch_s, op_times
 from costmodels.compute.traffic import accumulation_s, host_link_bytes_per_s, optimizer_step_s
 from costmodels.efficiency import Efficiency, default_efficiency
@@ -16,6 +17,7 @@ __all__ = [
     "default_efficiency",
     "dispatch_s",
     "host_link_bytes_per_s",
+    "input_gradients_s",
     "op_times",
     "optimizer_step_s",
 ]

@@ -10,6 +10,7 @@ import numpy as np
 from costmodels.compute.attention import AttentionShape, flash_attention_s, matrix_attention_s
 from costmodels.compute.capacity import capacity_s, masked
 from costmodels.compute.gemm import GemmShape, gemm_s
+from costmodels.compute.joined import products_of
 from costmodels.compute.local import ROUTED, Grid, attention_shape, feature_split, gemm_shape, grid_of, rank_tokens
 from costmodels.compute.machine import ELEMENT_BYTES, LOW_PRECISION, Machine, machine_of, refuse_format
 from costmodels.compute.traffic import quantise_s, scan_s, traffic_s
@@ -145,14 +146,15 @@ def _gemm(op: Op, grid: Grid, job: TrainingJob, machine: Machine) -> _Priced:
     loss = job.software.linear_loss
     if op.name == LOGITS and loss is not None:
         return _head_in_parts(replace(shape, output_bytes=accumulate_bytes), loss, job, machine, number_format)
-    input_gradient = replace(shape, n=shape.k, k=shape.n)
-    weight_gradient = replace(shape, m=shape.k, k=shape.m, output_bytes=accumulate_bytes)
     rows = shape.m * shape.groups * calls
-    forward_s = calls * gemm_s(shape, machine, number_format) + quantise_s(rows * shape.k, machine, number_format)
-    backward_s = gemm_s(input_gradient, machine, number_format)
-    if job.trained_share == 1.0:
-        backward_s = backward_s + gemm_s(weight_gradient, machine, number_format)
-    backward_s = calls * backward_s
+    forward_s, backward_s = np.zeros_like(rows), np.zeros_like(rows)
+    for one in products_of(op, shape, job.software):
+        forward_s = forward_s + calls * gemm_s(one, machine, number_format)
+        backward_s = backward_s + calls * gemm_s(replace(one, n=one.k, k=one.n), machine, number_format)
+        if job.trained_share == 1.0:
+            weight_gradient = replace(one, m=one.k, k=one.m, output_bytes=accumulate_bytes)
+            backward_s = backward_s + calls * gemm_s(weight_gradient, machine, number_format)
+    forward_s = forward_s + quantise_s(rows * shape.k, machine, number_format)
     beside = _adapter(op, shape, job, machine)
     casts = 1.0 if number_format in LOW_PRECISION else 0.0
     launches: Floats | float = 1.0

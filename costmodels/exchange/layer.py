@@ -9,7 +9,7 @@ from costmodels.exchange.context import context_exchange
 from costmodels.exchange.experts import expert_exchange
 from costmodels.exchange.placed import Call, Exchanged, PlacedTable
 from costmodels.exchange.states import weight_exchange
-from costmodels.exchange.tensor import loss_exchange, opaque_exchange, tensor_exchange
+from costmodels.exchange.tensor import copied_bytes, gathered_bytes, loss_exchange, opaque_exchange, tensor_exchange
 from costmodels.exchange.volumes import TensorWidths, context_widths, end_widths, kind_of, tensor_widths
 from costmodels.job import TrainingJob
 from costmodels.memory.states import local_parameters
@@ -24,14 +24,17 @@ class LayerExchange:
     """Exchanges of one part of the model for one micro-batch on one rank; arrays (S,), seconds and bytes sent.
 
     ``tp_backward_hidden_s`` is the part of ``tp_backward_s`` that frameworks start beside a weight- or data-gradient
-    GEMM. ``weights_*`` are weight gathers and gradient reductions that recur with every micro-batch (ZeRO stages 2, 3).
-    Bytes cover forward and backward pass. ``*_load``, shape (T - 1, S), are the shares of a rank's part of each outer
-    tier that are in use while the exchange runs.
+    GEMM; ``tp_copied_*_bytes`` are what layouts around these exchanges read and write. ``weights_*`` are weight gathers
+    and gradient reductions that recur with every micro-batch (ZeRO stages 2, 3). Bytes sent cover forward and backward
+    pass. ``*_load``, shape (T - 1, S), are the shares of a rank's part of each outer tier that are in use while the
+    exchange runs.
     """
 
     tp_forward_s: Floats
     tp_backward_s: Floats
     tp_backward_hidden_s: Floats
+    tp_copied_forward_bytes: Floats
+    tp_copied_backward_bytes: Floats
     cp_forward_s: Floats
     cp_backward_s: Floats
     ep_forward_s: Floats
@@ -93,7 +96,15 @@ def layer_exchange(
         arrays[f"{axis}_forward_s"], arrays[f"{axis}_backward_s"] = found.forward_s, found.backward_s
         arrays[f"{axis}_bytes"], arrays[f"{axis}_load"] = found.sent_bytes, found.load(placed.tiers)
     calls = tuple(call for found in axes.values() for call in found.calls)
-    return LayerExchange(tp_backward_hidden_s=tensor.hidden_s, calls=calls, **arrays)
+    widths = TensorWidths() if isinstance(kind, OpaqueLayer) else _widths(name, kind, model, job)
+    copied = copied_bytes(widths, job, placed, gathered_bytes(name, job))
+    return LayerExchange(
+        tp_backward_hidden_s=tensor.hidden_s,
+        tp_copied_forward_bytes=copied[0],
+        tp_copied_backward_bytes=copied[1],
+        calls=calls,
+        **arrays,
+    )
 
 
 def tensor_calls(name: str, model: ModelSpec, job: TrainingJob, table: StrategyTable) -> tuple[Floats, Floats]:
@@ -103,10 +114,10 @@ def tensor_calls(name: str, model: ModelSpec, job: TrainingJob, table: StrategyT
         calls = np.where(table.tp > 1, float("tp" in kind.shardable), 0.0)
         return calls, calls
     widths = _widths(name, kind, model, job)
-    ins, outs = float(len(widths.gathers)), float(len(widths.reductions))
+    ins, outs, more = (float(len(part)) for part in (widths.gathers, widths.reductions, widths.further_gradients))
     some = (table.tp > 1).astype(np.float64)
     forward = np.where(table.sequence_parallel, ins + outs, outs)
-    backward = np.where(table.sequence_parallel, 2.0 * ins + outs, ins)
+    backward = np.where(table.sequence_parallel, 2.0 * ins + outs + more, ins + more)
     return some * forward, some * backward
 
 
@@ -115,7 +126,7 @@ def _tensor_exchange_of(name: str, model: ModelSpec, job: TrainingJob, placed: P
     kind = kind_of(name, model)
     if isinstance(kind, OpaqueLayer):
         return opaque_exchange(kind, placed)
-    exchange = tensor_exchange(_widths(name, kind, model, job), job, placed)
+    exchange = tensor_exchange(_widths(name, kind, model, job), job, placed, gathered_bytes(name, job))
     if name not in ("head", "mtp"):
         return exchange
     return placed.add_up([*exchange.calls, *loss_exchange(model, job, placed).calls])
@@ -124,7 +135,13 @@ def _tensor_exchange_of(name: str, model: ModelSpec, job: TrainingJob, placed: P
 def _widths(name: str, kind: LayerKind | None, model: ModelSpec, job: TrainingJob) -> TensorWidths:
     """Widths of the tensor-parallel exchanges of a part: of its layer, if it has one, and of an end of the model."""
     ends = end_widths(name, model)
-    return ends if kind is None else ends + tensor_widths(kind, model.hidden, apart=job.software.gathers_apart)
+    if kind is None:
+        return ends
+    joined = tensor_widths(kind, model.hidden)
+    if not job.software.inputs_gathered_apart:
+        return ends + joined
+    apart = tensor_widths(kind, model.hidden, apart=True)
+    return ends + (apart.with_joined_gathers(joined) if job.software.compiled else apart)
 
 
 def _ops_of(name: str, kind: LayerKind | OpaqueLayer | None, model: ModelSpec) -> Sequence[Op]:

@@ -31,15 +31,29 @@ class TensorWidths:
     """Tensor-parallel exchanges of the forward pass.
 
     ``gathers`` are the widths of inputs of column-parallel GEMMs (gathered over tp under sequence parallelism),
-    ``reductions`` those of outputs of row-parallel GEMMs (reduce-scattered, or all-reduced without it).
+    ``reductions`` those of outputs of row-parallel GEMMs (reduce-scattered, or all-reduced without it). Backward the
+    gradient of every gathered input is reduced once, and those of ``further_gradients`` beside them: of products that
+    read an input which is gathered for all of them, but reduce its gradient each for itself.
     """
 
     gathers: tuple[int, ...] = ()
     reductions: tuple[int, ...] = ()
+    further_gradients: tuple[int, ...] = ()
 
     def __add__(self, other: "TensorWidths") -> "TensorWidths":
         """Exchanges of both, one after the other."""
-        return TensorWidths(gathers=self.gathers + other.gathers, reductions=self.reductions + other.reductions)
+        return TensorWidths(
+            gathers=self.gathers + other.gathers,
+            reductions=self.reductions + other.reductions,
+            further_gradients=self.further_gradients + other.further_gradients,
+        )
+
+    def with_joined_gathers(self, joined: "TensorWidths") -> "TensorWidths":
+        """Gathers of ``joined``, which gathers every input once; gradients stay as many as these gathers were."""
+        further = list(self.gathers)
+        for width in joined.gathers:
+            further.remove(width)
+        return TensorWidths(gathers=joined.gathers, reductions=self.reductions, further_gradients=tuple(further))
 
 
 @dataclass(frozen=True, kw_only=True)
