@@ -111,6 +111,22 @@ def test_options_of_performance_scripts_choose_a_recipe(tmp_path):
     assert found.model.name == "qwen3_235b_a22b"
 
 
+def test_options_are_read_as_argparse_reads_them(tmp_path):
+    """Begun names, numbers for switches, the nodes of a batch job."""
+    nodes = "#!/bin/bash\n#SBATCH --nodes=16\n"
+    text = PERFORMANCE.replace("--max_steps", "--max_step").replace("--num_gpus 64", "-ng $((SLURM_JOB_NUM_NODES * 4))")
+    found = judged(file=written(tmp_path, nodes + text.replace("-mb 1", "-mb 1 --use_megatron_fsdp 0")))
+    assert found.world == 64
+    assert not [violation for violation in found.violations if "override" in violation.rule]
+
+
+def test_one_stage_turns_off_virtual_stages_of_the_recipe(tmp_path):
+    text = PERFORMANCE.replace("-pp 8", "-pp 1").replace("-ep 8 -vp 3", "-ep 64 -vp None --use_megatron_fsdp true")
+    found = judged(file=written(tmp_path, text))
+    assert found.legal, found.violations
+    assert (found.proposal.pp, found.proposal.vpp, found.proposal.zero) == (1, 1, 3)
+
+
 def test_a_launch_of_bridge_is_named_under_another_framework(tmp_path):
     """It was not legal for Megatron-LM, as its sizes were missing."""
     file = written(tmp_path, PERFORMANCE)
@@ -138,6 +154,14 @@ def test_a_text_of_commands_in_a_variable_is_read(tmp_path):
 def test_settings_of_other_programs_are_named(program, word):
     with pytest.raises(InputError, match=f"these are settings of {program}, as there is"):
         judged(["data.x=1", word], framework="megatron", world=8)
+
+
+def test_the_program_with_most_settings_is_named():
+    """FlagScale's sizes stand where NeMo 1 has its batch."""
+    words = ["model.micro_batch_size=8", "model.global_batch_size=64", "system.tensor_model_parallel_size=2"]
+    words += ["system.pipeline_model_parallel_size=4", "system.logging.log_interval=1"]
+    with pytest.raises(InputError, match=r"settings of FlagScale.*--tensor-model-parallel-size 2"):
+        judged(words, framework="megatron", world=8)
 
 
 def test_a_recipe_is_priced_as_its_own_overrides_are():

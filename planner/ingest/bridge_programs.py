@@ -23,6 +23,15 @@ _CHOOSERS: Final = ("--model_recipe_name", "-mr", "--model_size", "--compute_dty
 """Options that choose a recipe, or belong to those that do."""
 _FORMATS: Final = MappingProxyType({"fp8_cs": "fp8cs", "fp8_mx": "fp8mx", "fp8_sc": "fp8sc", "fp8_ds": "fp8ds"})
 _TASKS: Final = MappingProxyType({"lora": "peft", "dora": "peft", "finetune": "sft"})
+_STAGES: Final = "model.pipeline_model_parallel_size"
+_VIRTUAL: Final = "model.virtual_pipeline_model_parallel_size"
+_LAYOUT: Final = "model.pipeline_model_parallel_layout"
+_FSDP: Final = "ddp.use_megatron_fsdp"
+_SWITCHES: Final = (_FSDP, "model.overlap_moe_expert_parallel_comm")
+_SWITCHED: Final = MappingProxyType({"0": "false", "1": "true"})
+_SHORT: Final = "abc"
+"""No name as short as this is the beginning of another."""
+_OF_FSDP: Final = ("ddp.data_parallel_sharding_strategy=optim_grads_params", "checkpoint.ckpt_format=fsdp_dtensor")
 _NOTHING: Final = ("", "none", "null")
 _GPUS_OF_NAME: Final = re.compile(r"_(\d+)gpu_")
 
@@ -74,6 +83,9 @@ def with_recipe_chosen(text: LaunchText) -> LaunchText:
     performance = "model_recipe_name" in told.choice
     recipe = text.recipe or _chosen(told.choice)
     overrides = [*told.overrides, *(_sequence_split(told.overrides) if performance else ())]
+    keys = {word.partition("=")[0] for word in overrides}
+    if f"{_STAGES}=1" in overrides and _VIRTUAL not in keys:
+        overrides += [f"{_VIRTUAL}=null", f"{_LAYOUT}=null"]
     world = _world(told.choice) or text.world
     return replace(text, arguments=(*overrides, *told.left), recipe=recipe, world=world)
 
@@ -98,9 +110,8 @@ def _sorted(words: Sequence[str]) -> _Told:
         word = words[index]
         index += 1
         name, sign, value = word.lstrip("-").partition("=")
-        name = name.replace("-", "_")
-        known = word.startswith("-") and name in {**table["settings"], **by_name, **table["others"]}
-        if not known:
+        name = _whole_name(name.replace("-", "_"), (*table["settings"], *by_name, *table["others"]))
+        if not (word.startswith("-") and name):
             told.left.append(word)
             continue
         takes = name not in table["others"] or table["others"][name] > 0
@@ -108,11 +119,31 @@ def _sorted(words: Sequence[str]) -> _Told:
             value, index = words[index], index + 1
         if name in by_name:
             told.choice[by_name[name]] = value
-        elif name in table["settings"] and value.lower() not in _NOTHING:
-            told.overrides.append(f"{table['settings'][name]}={value}")
+        elif name in table["settings"]:
+            told.overrides += _override(table["settings"][name], value)
     adapted = told.choice.get("task", "")
     told.left += ["--mode", adapted] if adapted else []
     return told
+
+
+def _whole_name(name: str, known: Sequence[str]) -> str:
+    """The option that a name is, or begins if no other does, as argparse reads it; empty for none."""
+    if name in known:
+        return name
+    begun = [one for one in known if len(name) > len(_SHORT) and one.startswith(name)]
+    return begun[0] if len(begun) == 1 else ""
+
+
+def _override(key: str, value: str) -> list[str]:
+    """What an option sets: nothing for no value, but for virtual stages, which it turns off then.
+
+    Megatron FSDP is set with the format of its checkpoints, as no run of these scripts keeps any.
+    """
+    if value.lower() in _NOTHING:
+        return [f"{key}=null"] if key == _VIRTUAL else []
+    value = _SWITCHED.get(value, value) if key in _SWITCHES else value
+    sharded = key == _FSDP and value.lower() == "true"
+    return [f"{key}={value}", *(_OF_FSDP if sharded else ())]
 
 
 def _sequence_split(overrides: Sequence[str]) -> tuple[str, ...]:
@@ -138,7 +169,7 @@ def _chosen(choice: Mapping[str, str]) -> str:
         return ""
     task = choice.get("task", "pretrain")
     start = f"{stem}_{_TASKS.get(task, task)}_"
-    dtype = choice.get("compute_dtype", "bf16")
+    dtype = "_".join(filter(None, (choice.get("compute_dtype", "bf16"), choice.get("fp8_recipe", ""))))
     rest = f"{choice.get('gpu', 'h100')}_{_FORMATS.get(dtype, dtype)}"
     number = choice.get("num_gpus", "")
     own = f"{start}{number}gpu_{rest}_config"

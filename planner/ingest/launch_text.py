@@ -42,6 +42,8 @@ _YAML: Final = (".yaml", ".yml")
 _PER_NODE: Final = ("--nproc_per_node", "--nproc-per-node", "--num_gpus", "--num-gpus")
 _NODES: Final = ("--nnodes", "--num_nodes", "--num-nodes", "-N")
 _SLURM_PER_NODE: Final = ("--gpus-per-node", "--gres", "--ntasks-per-node")
+_SLURM_NODES: Final = re.compile(r"^#SBATCH[ \t]+(?:--nodes[= \t]|-N[ \t]*)[ \t]*(\d+)\b", re.MULTILINE)
+_SLURM_VARIABLES: Final = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
 _PROCESSES: Final = ("--num_processes", "--num-processes", "-np")
 _TOTAL: Final = ("accelerate", "axolotl", "deepspeed", "mpirun")
 """Launchers with an option for all processes of all nodes."""
@@ -181,7 +183,7 @@ def _shell(text: str, path: Path) -> LaunchText:
                 f"is not understood ({error})", allowed="arguments as a shell reads them", where=str(path)
             ) from None
         return LaunchText(arguments=tuple(words))
-    script = read_script(whole_script(text, path), str(path))
+    script = read_script(whole_script(text, path), str(path), _of_batch_system(text))
     found, rivals = training_command(script, path)
     command = found.command
     launcher = launcher_words(command.words, found.arguments)
@@ -204,6 +206,12 @@ def _shell(text: str, path: Path) -> LaunchText:
         world=_world(command, script) or (accelerate.processes if accelerate else 0),
         notes=(*rivals, *([told] if named else []), *_undecided(script)),
     )
+
+
+def _of_batch_system(text: str) -> Mapping[str, str]:
+    """Variables that Slurm sets to the nodes that a script asks for."""
+    found = _SLURM_NODES.search(text)
+    return MappingProxyType(dict.fromkeys(_SLURM_VARIABLES, found[1]) if found else {})
 
 
 def _undecided(script: ShellScript) -> list[str]:

@@ -109,10 +109,14 @@ def _refuse_program(given: LaunchInput) -> None:
         name, sign, value = word.lstrip("+-").partition("=")
         if sign:
             told[name.replace("-", "_")] = value
-    for program, facts in _programs().items():
-        signs = [name for name in told if name in facts["signs"] or f"*.{name.rpartition('.')[2]}" in facts["signs"]]
-        if signs and given.framework != facts.get("reads"):
-            raise InputError(f"these are settings of {program}, as there is {signs[0]}", allowed=_instead(facts, told))
+    found = {
+        program: [name for name in told if name in facts["signs"] or f"*.{name.rpartition('.')[2]}" in facts["signs"]]
+        for program, facts in _programs().items()
+    }
+    program = max(found, key=lambda name: len(found[name]))
+    facts, signs = _programs()[program], found[program]
+    if signs and given.framework != facts.get("reads"):
+        raise InputError(f"these are settings of {program}, as there is {signs[0]}", allowed=_instead(facts, told))
 
 
 def _instead(facts: Mapping[str, Any], told: Mapping[str, str]) -> str:
