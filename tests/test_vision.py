@@ -294,6 +294,17 @@ def test_launches_say_what_they_freeze(tmp_path, framework, command, trained, to
     assert any("vision tower" in note for note in judged.notes)
 
 
+def test_recipes_on_mock_data_train_the_projector_alone():
+    for recipe, trains in (
+        ("qwen3_vl_8b_pretrain_4gpu_h100_bf16_mock_config", False),
+        ("qwen3_vl_8b_sft_config", True),
+    ):
+        words = ("--recipe", recipe, "train.global_batch_size=16")
+        judged = read_launch(LaunchQuestion(framework="bridge", arguments=words, world=8))
+        assert (judged.images.trains_tower, judged.images.trains_projector) == (trains, True)
+        assert any("language model is frozen" in note for note in judged.notes) != trains
+
+
 def test_heads_of_a_divided_tower_limit_tp():
     """Qwen3-VL-32B has 64 heads, its tower 16."""
     words = ("model.tensor_model_parallel_size=32", "train.global_batch_size=16", "model.sequence_parallel=true")

@@ -7,7 +7,8 @@ where nothing is said) and ``hparams/model_args.py`` (``image_max_pixels``); ms-
 ``megatron/arguments/megatron_args.py`` (``freeze_vit``, ``freeze_aligner`` true; ``vit_gradient_checkpointing`` of
 Megatron-SWIFT true), whose Megatron models hold Hugging Face's towers whole; Qwen-VL's ``train_qwen.py``
 (``tune_mm_vision``, ``tune_mm_mlp``, ``tune_mm_llm``); InternVL's ``internvl_chat_finetune.py`` (``freeze_backbone``,
-``freeze_mlp``, ``freeze_llm``); Megatron-Bridge's providers (``freeze_vision_model``, ``freeze_vision_projection``).
+``freeze_mlp``, ``freeze_llm``); Megatron-Bridge's providers (``freeze_vision_model``, ``freeze_vision_projection``) and
+recipes (``recipes/qwen_vl``: on mock data they train the projector alone).
 """
 
 from collections.abc import Mapping
@@ -45,6 +46,8 @@ _FREEZE: Final = (  # part, options that freeze it, options that train it
 )
 _FREEZES_BOTH: Final = ("llamafactory", "swift")
 """Trainers that train neither tower nor projector where nothing is said."""
+_MOCK: Final = "_mock_config"
+_MADE_OF_MOCK: Final = "qwen3_vl"
 _PIXELS: Final = ("--image-max-pixels", "--max-pixels", "MAX_PIXELS")
 _TOKENS: Final = ("IMAGE_MAX_TOKEN_NUM",)
 _CHECKPOINTS: Final = "--vit-gradient-checkpointing"
@@ -71,7 +74,7 @@ def with_images(judged: JudgedLaunch, text: LaunchText) -> JudgedLaunch:
         left = [note for note in uncounted_notes(judged.model) if note not in judged.notes]
         return replace(judged, notes=(*judged.notes, *left))
     told, adapted = _told(text), judged.adapters is not None
-    frozen = _frozen(told, adapted or _freezes_both(text))
+    frozen = _frozen(told, BOTH if adapted or _freezes_both(text) else _of_recipe(text.recipe))
     seq = (judged.proposal.seq if judged.proposal else 0) or ASSUMED_SEQ
     most = _most_tokens(told, tower)
     own = replace(tower, image_patches=most * tower.merge) if most and not tower.fixed else tower
@@ -98,11 +101,18 @@ def _freezes_both(text: LaunchText) -> bool:
     return is_swift(text) or trainer_of(text, told_options(text.arguments)) in _FREEZES_BOTH
 
 
-def _frozen(told: Mapping[str, str], both: bool) -> tuple[str, ...]:
+def _of_recipe(recipe: str) -> tuple[str, ...]:
+    """Parts that a recipe of Megatron-Bridge freezes: those on mock data, and speed recipes that are made of them."""
+    name = recipe.rpartition(".")[2]
+    mock = name.endswith(_MOCK) or (name.startswith(_MADE_OF_MOCK) and "_pretrain" in name)
+    return ("tower", "language") if mock else ()
+
+
+def _frozen(told: Mapping[str, str], usual: tuple[str, ...]) -> tuple[str, ...]:
     """Parts that a launch freezes: as it says, else as its trainer does."""
     found = []
     for part, freezing, training in _FREEZE:
-        freezes = both and part != "language"
+        freezes = part in usual
         for name in freezing:
             freezes = _on(told[name]) if name in told else freezes
         if training in told:
