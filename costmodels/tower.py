@@ -13,16 +13,17 @@ parallelism) and ``models/*/modeling_*.py`` of the others (Hugging Face's module
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
 
-from costmodels.job import Images, TrainingJob
+from costmodels.job import Images, Software, TrainingJob
 from costmodels.layout import NO_RECOMPUTE
 from costmodels.table import StrategyTable
 from costmodels.workload.counts import forward_flops
 from costmodels.workload.layers import layer_ops
-from costmodels.workload.model import LayerKind, ModelSpec, Tower
+from costmodels.workload.model import LayerKind, ModelSpec, OpaqueLayer, Tower
 from costmodels.workload.op import Op
 from costmodels.workload.tower import patch_ops, projector_ops
 
@@ -102,7 +103,7 @@ def tower_parts(model: ModelSpec, job: TrainingJob, table: StrategyTable) -> tup
             job=tokens if name == PROJECTOR else patches,
             table=seen,
         )
-        for name, kind, ops, count in _pieces(tower, job)
+        for name, kind, ops, count in _pieces(tower, patches.software)
     ]
     return tuple(map(_as_frozen, parts))
 
@@ -116,18 +117,23 @@ def _as_frozen(part: TowerPart) -> TowerPart:
     return replace(part, job=job, table=keeps)
 
 
-def _pieces(tower: Tower, job: TrainingJob) -> Iterator[tuple[str, LayerKind | None, tuple[Op, ...], int]]:
+def _ops_of(kind: LayerKind | OpaqueLayer, trunk: ModelSpec, software: Software) -> tuple[Op, ...]:
+    """Ops of a layer as the software runs them: fused, or with norms of one kernel among separate ones."""
+    kernels = partial(layer_ops, kind, trunk, flash_attention=software.flash_attention, softmax=software.softmax)
+    if software.fused_kernels or software.compiled:
+        return kernels(fused_kernels=True)
+    separate = kernels(fused_kernels=False)
+    if not software.fused_norms:
+        return separate
+    pairs = zip(kernels(fused_kernels=True), separate, strict=True)
+    return tuple(fused if fused.module == "layernorm" else plain for fused, plain in pairs)
+
+
+def _pieces(tower: Tower, software: Software) -> Iterator[tuple[str, LayerKind | None, tuple[Op, ...], int]]:
     """Name, kind, ops and number of each part of a tower."""
-    software = job.software
     yield PATCHES, None, patch_ops(tower), 1
     for kind in tower.trunk.kinds():
-        ops = layer_ops(
-            kind,
-            tower.trunk,
-            flash_attention=software.flash_attention,
-            fused_kernels=software.fused_kernels or software.compiled,
-            softmax=software.softmax,
-        )
+        ops = _ops_of(kind, tower.trunk, software)
         count = sum(run.count for run in tower.trunk.runs if run.kind == kind)
         yield kind.name, kind if isinstance(kind, LayerKind) else None, ops, count
     yield PROJECTOR, None, projector_ops(tower), 1
@@ -139,8 +145,17 @@ def _job_of(job: TrainingJob, images: Images, seq: int) -> TrainingJob:
     precision = replace(
         job.precision, gemm=job.precision.attention, gemm_activation_bytes=job.precision.activation_bytes
     )
-    whole = replace(job, global_batch=batch, seq=max(1, seq), precision=precision, images=None)
+    software = job.software if images.divided else _of_plain_modules(job.software)
+    whole = replace(job, global_batch=batch, seq=max(1, seq), precision=precision, software=software, images=None)
     return replace(whole, trained_share=1.0, adapter_modules=(), adapter_rank=0)
+
+
+def _of_plain_modules(software: Software) -> Software:
+    """Software that runs Hugging Face's modules: beside Megatron-core's, PyTorch calls one by one, norms of several."""
+    if software.compiled or software.scripted:
+        return software
+    plain = replace(software, fused_kernels=False, fused_norms=False, scripted=True, cuda_graphs=False)
+    return replace(plain, attention_kernel="fa2")
 
 
 def _table_of(table: StrategyTable, images: Images) -> StrategyTable:
