@@ -180,7 +180,8 @@ class Images:
     ``count`` images stand for ``tokens`` of the sequence each; without any the tower waits, with its states.
     ``trains_tower`` is of its patches and layers, ``trains_projector`` of what takes these to the language model.
     ``divided``: its products divide over tp; else every tensor-parallel rank runs it whole. ``recompute`` is of its
-    layers; None: they recompute as those of the language model do.
+    layers; None: they recompute as those of the language model do. ``asks_gradients``: checkpointing asks for those of
+    its layers' first input, so that a backward pass runs through it where it is frozen too.
     """
 
     count: int
@@ -189,6 +190,7 @@ class Images:
     trains_projector: bool = True
     divided: bool = False
     recompute: Recompute | None = None
+    asks_gradients: bool = False
 
     @property
     def all_tokens(self) -> int:

@@ -98,7 +98,7 @@ def tower_parts(model: ModelSpec, job: TrainingJob, table: StrategyTable) -> tup
             ops=ops,
             count=count,
             trained=images.trains_projector if name == PROJECTOR else images.trains_tower,
-            backward=images.trains_tower or (name == PROJECTOR and images.trains_projector),
+            backward=_has_backward(name, images),
             runs=images.count > 0,
             job=tokens if name == PROJECTOR else patches,
             table=seen,
@@ -106,6 +106,13 @@ def tower_parts(model: ModelSpec, job: TrainingJob, table: StrategyTable) -> tup
         for name, kind, ops, count in _pieces(tower, patches.software)
     ]
     return tuple(map(_as_frozen, parts))
+
+
+def _has_backward(name: str, images: Images) -> bool:
+    """Whether a backward pass runs through a part: something before its end is trained, or asks for gradients."""
+    if name == PATCHES:
+        return images.trains_tower
+    return images.trains_tower or images.asks_gradients or (name == PROJECTOR and images.trains_projector)
 
 
 def _as_frozen(part: TowerPart) -> TowerPart:

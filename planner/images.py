@@ -6,7 +6,9 @@ Megatron-Bridge 0.6 ``models/qwen_vl/modelling_qwen3_vl/transformer_config.py``,
 tensor parallelism and recompute are those of the language model; ``models/*/modeling_*.py`` of other models build
 Hugging Face's towers on the first stage, whole, without gradient checkpointing. Hugging Face's trainers switch
 checkpointing on for all layers of a model, those of the tower as well. Megatron-core by flags is
-ms-swift (``swift/megatron``): Hugging Face's towers, whole, with checkpointing where nothing is said.
+ms-swift (``swift/megatron``): Hugging Face's towers, whole, with checkpointing where nothing is said, which asks for
+gradients of the first input of their layers (``trainers/base.py``, ``_prepare_vit_gradient_checkpointing``:
+``enable_input_require_grads``), frozen or not.
 """
 
 from dataclasses import replace
@@ -33,6 +35,10 @@ _TEXT_ALONE: Final = MappingProxyType(
 )
 """Programs whose arguments are written, and that train the language model alone."""
 _UNCOUNTED: Final = ("the language model", "the vision encoder")
+_PASSED: Final = (
+    "a backward pass runs through the frozen tower: its checkpointing asks for gradients, as ms-swift's does "
+    "(--vit_gradient_checkpointing false has none)"
+)
 _PARTS: Final = ("tower", "projector")
 _ALLOWED: Final = "TOKENS of a sequence, COUNTxTOKENS such as 2x1024, or 0 for text alone"
 
@@ -97,6 +103,7 @@ def images_of(tower: Tower, framework: Framework, count: int, tokens: int, froze
         trains_projector="projector" not in frozen,
         divided=divided,
         recompute=recompute,
+        asks_gradients=framework is Framework.MEGATRON,
     )
 
 
@@ -144,7 +151,8 @@ def images_note(images: Images | None, model: ModelSpec, assumed: str) -> tuple[
     parts = ((count.tower, images.trains_tower), (count.projector, images.trains_projector))
     told = [f"{number / 1e6:,.0f} million parameters, {'trained' if trains else 'frozen'}" for number, trains in parts]
     where = "divided over tp" if images.divided else "whole on every tensor-parallel rank"
-    return (f"{seen}; vision tower ({told[0]}) and projector ({told[1]}) on the first stage, {where}",)
+    passed = () if images.trains_tower or not images.asks_gradients else (_PASSED,)
+    return (f"{seen}; vision tower ({told[0]}) and projector ({told[1]}) on the first stage, {where}", *passed)
 
 
 def uncounted_notes(model: ModelSpec) -> tuple[str, ...]:

@@ -152,6 +152,7 @@ def test_recomputed_layers_keep_their_inputs_and_a_frozen_tower_nothing():
             ("none", job(), NO_RECOMPUTE),
             ("frozen", job(trains_tower=False, trains_projector=False), NO_RECOMPUTE),
             ("projector", job(trains_tower=False), NO_RECOMPUTE),
+            ("asks", job(trains_tower=False, trains_projector=False, asks_gradients=True), FULL_RECOMPUTE),
         )
     }
     inputs = 2 * LAYERS * PATCHES * WIDTH * 2  # two images, bf16
@@ -161,6 +162,7 @@ def test_recomputed_layers_keep_their_inputs_and_a_frozen_tower_nothing():
     assert kept["own"] == kept["full"]
     assert kept["projector"] == pytest.approx(merged)
     assert kept["frozen"] == 0.0
+    assert kept["asks"] == pytest.approx(inputs + merged)  # gradients pass through, down to the first layer's input
     assert kept["none"] > 8 * kept["full"]
 
 
@@ -184,6 +186,10 @@ def test_time_is_paid_on_the_rows_of_the_embedding_and_twice_the_images_cost_twi
     assert 1.7 < (one - alone)[1] / (one - alone)[0] < 2.6  # both gradients against one product
     frozen = np.array(seconds(Images(count=4, tokens=1024, trains_tower=False, trains_projector=False)))
     assert (frozen - alone)[1] == pytest.approx(0.0, abs=1e-5)  # the clock differs with the mix of work
+    frozen = Images(count=4, tokens=1024, trains_tower=False, trains_projector=False, asks_gradients=True)
+    asked = np.array(seconds(frozen))
+    trained, passed = (one - alone)[1], (asked - alone)[1]
+    assert 0.6 * trained < passed < 0.95 * trained  # no products for weights; all else is the same
     text = np.array(seconds(Images(count=0, tokens=1024)))
     assert (text - alone) == pytest.approx(np.zeros(2), abs=1e-5)
 
@@ -313,6 +319,19 @@ def test_heads_of_a_divided_tower_limit_tp():
     assert any("16 heads of the vision tower do not divide by tp 32" in violation.message for violation in refused)
     alone = read_launch(LaunchQuestion(model="qwen3_32b", **told)).violations
     assert not any("vision tower" in violation.message for violation in alone)
+
+
+def test_checkpointing_of_ms_swift_asks_a_frozen_tower_for_gradients(tmp_path):
+    """``enable_input_require_grads`` of the tower, with ``vit_gradient_checkpointing`` alone, which is on as usual."""
+    (tmp_path / "ds.json").write_text(json.dumps({"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}}))
+    script = tmp_path / "train.sh"
+    on_deepspeed = "swift sft --model Qwen/Qwen3-VL-8B-Instruct --tuner_type full --deepspeed ds.json"
+    for framework, command in (("megatron", SWIFT), ("deepspeed", on_deepspeed)):
+        for words, asks in (("", True), (" --vit_gradient_checkpointing false", False)):
+            script.write_text(f"NPROC_PER_NODE=8 {command}{words}\n")
+            judged = read_launch(LaunchQuestion(framework=framework, file=script, world=8))
+            assert judged.images.asks_gradients == asks
+            assert any("a backward pass runs through the frozen tower" in note for note in judged.notes) == asks
 
 
 def test_a_frozen_language_model_is_said_to_be_priced_as_trained(tmp_path):

@@ -51,6 +51,8 @@ _MADE_OF_MOCK: Final = "qwen3_vl"
 _PIXELS: Final = ("--image-max-pixels", "--max-pixels", "MAX_PIXELS")
 _TOKENS: Final = ("IMAGE_MAX_TOKEN_NUM",)
 _CHECKPOINTS: Final = "--vit-gradient-checkpointing"
+_ALL_CHECKPOINTS: Final = "--gradient-checkpointing"
+_SWIFT: Final = "swift"
 _TRUE: Final = ("", "true", "1", "yes")
 BOTH: Final = ("tower", "projector")
 TRAINED_BESIDE: Final = "a tower or projector trained beside adapters has no price here: it is priced frozen"
@@ -83,7 +85,7 @@ def with_images(judged: JudgedLaunch, text: LaunchText) -> JudgedLaunch:
     notes = (LANGUAGE_FROZEN,) if "language" in frozen else ()
     if adapted and parts != BOTH:
         parts, notes = BOTH, (*notes, TRAINED_BESIDE)
-    images = _of_trainer(images_of(tower, judged.framework, count, tokens, parts), told)
+    images = _of_trainer(images_of(tower, judged.framework, count, tokens, parts), text, told)
     return replace(judged, images=images, notes=(*judged.notes, *images_note(images, judged.model, "assumed"), *notes))
 
 
@@ -133,7 +135,17 @@ def _most_tokens(told: Mapping[str, str], tower: Tower) -> int:
     return tokens or int(pixels / (tower.patch_side**2 * tower.merge))
 
 
-def _of_trainer(images: Images, told: Mapping[str, str]) -> Images:
-    """Images as the trainer runs them, which may say whether the tower recomputes."""
-    stated = told.get(_CHECKPOINTS)
-    return images if stated is None else replace(images, recompute=FULL_RECOMPUTE if _on(stated) else NO_RECOMPUTE)
+def _of_trainer(images: Images, text: LaunchText, told: Mapping[str, str]) -> Images:
+    """Images as the trainer runs them: whether the tower recomputes, and asks for gradients in order to."""
+    stated = told.get(_CHECKPOINTS, told.get(_ALL_CHECKPOINTS, "true") if _is_swift(text) else None)
+    if stated is None:
+        return images
+    asks = _on(stated) and _is_swift(text)
+    if _CHECKPOINTS not in told and not is_swift(text):
+        return replace(images, asks_gradients=asks)  # as the language model recomputes
+    return replace(images, recompute=FULL_RECOMPUTE if _on(stated) else NO_RECOMPUTE, asks_gradients=asks)
+
+
+def _is_swift(text: LaunchText) -> bool:
+    """Whether ms-swift runs a launch, on Megatron-core or on DeepSpeed."""
+    return is_swift(text) or trainer_of(text, told_options(text.arguments)) == _SWIFT
