@@ -180,8 +180,8 @@ class Images:
     ``count`` images stand for ``tokens`` of the sequence each; without any the tower waits, with its states.
     ``trains_tower`` is of its patches and layers, ``trains_projector`` of what takes these to the language model.
     ``divided``: its products divide over tp; else every tensor-parallel rank runs it whole. ``recompute`` is of its
-    layers; None: they recompute as those of the language model do. ``asks_gradients``: checkpointing asks for those of
-    its layers' first input, so that a backward pass runs through it where it is frozen too.
+    layers; None: they recompute as those of the language model do. ``asks_gradients``: where its layers recompute in
+    full, checkpointing asks for gradients of their first input, so that a backward pass runs through a frozen one too.
     """
 
     count: int

@@ -172,12 +172,13 @@ def _priced_parts(pricing: Pricing, table: StrategyTable, *, exchanges: bool) ->
 def _with_tower(costs: PartCosts, tower: Sequence[TowerRow]) -> PartCosts:
     """Costs whose last rows are those of a tower, with these added to the embedding, which lies on the same ranks."""
     kept, row = len(costs.names), costs.index(EMBEDDING)
-    runs, back, trained = np.array([(each.forward, each.backward, each.trained) for each in tower]).T
+    runs, trained = np.array([(each.forward, each.trained) for each in tower]).T
+    back = np.stack([each.backward for each in tower], axis=1)
 
     def added(of_parts: Floats, weights: Floats, axis: int = 1) -> Floats:
         rows = np.moveaxis(of_parts, axis, -1)
         found = rows[..., :kept].copy()
-        found[..., row] += rows[..., kept:] @ weights
+        found[..., row] += (rows[..., kept:] * weights).sum(axis=-1)
         return np.moveaxis(found, -1, axis)
 
     return replace(

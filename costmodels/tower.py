@@ -19,8 +19,8 @@ from typing import Final
 import numpy as np
 
 from costmodels.job import Images, Software, TrainingJob
-from costmodels.layout import NO_RECOMPUTE
-from costmodels.table import StrategyTable
+from costmodels.layout import NO_RECOMPUTE, Granularity
+from costmodels.table import Floats, StrategyTable
 from costmodels.workload.counts import forward_flops
 from costmodels.workload.layers import layer_ops
 from costmodels.workload.model import LayerKind, ModelSpec, OpaqueLayer, Tower
@@ -47,8 +47,8 @@ class TowerPart:
         How many such layers the tower has.
     trained : bool
         Whether its weights are.
-    backward : bool
-        Whether a backward pass runs through it: what lies before it, or it itself, is trained.
+    backward : ndarray
+        1.0 under strategies whose backward pass runs through it, else 0.0, shape (S,).
     runs : bool
         Whether there are images at all.
     job : TrainingJob
@@ -62,7 +62,7 @@ class TowerPart:
     ops: tuple[Op, ...]
     count: int
     trained: bool
-    backward: bool
+    backward: Floats
     runs: bool
     job: TrainingJob
     table: StrategyTable
@@ -98,7 +98,7 @@ def tower_parts(model: ModelSpec, job: TrainingJob, table: StrategyTable) -> tup
             ops=ops,
             count=count,
             trained=images.trains_projector if name == PROJECTOR else images.trains_tower,
-            backward=_has_backward(name, images),
+            backward=_backward(name, images, seen),
             runs=images.count > 0,
             job=tokens if name == PROJECTOR else patches,
             table=seen,
@@ -108,18 +108,23 @@ def tower_parts(model: ModelSpec, job: TrainingJob, table: StrategyTable) -> tup
     return tuple(map(_as_frozen, parts))
 
 
-def _has_backward(name: str, images: Images) -> bool:
-    """Whether a backward pass runs through a part: something before its end is trained, or asks for gradients."""
-    if name == PATCHES:
-        return images.trains_tower
-    return images.trains_tower or images.asks_gradients or (name == PROJECTOR and images.trains_projector)
+def _backward(name: str, images: Images, table: StrategyTable) -> Floats:
+    """Where a backward pass runs through a part: it or what is before it is trained, or gradients are asked for."""
+    if images.trains_tower or (name == PROJECTOR and images.trains_projector):
+        return np.ones(len(table))
+    if name == PATCHES or not images.asks_gradients:
+        return np.zeros(len(table))
+    full = [recompute.granularity is Granularity.FULL for recompute in table.recomputes]
+    return np.array(full, dtype=np.float64)[table.recompute]
 
 
 def _as_frozen(part: TowerPart) -> TowerPart:
     """A part whose weights are frozen has no gradients of them, and keeps nothing where no backward pass comes."""
     job = part.job if part.trained else replace(part.job, trained_share=0.0)
     keeps = (
-        part.table if part.backward else replace(part.table, recomputes=(NO_RECOMPUTE,) * len(part.table.recomputes))
+        part.table
+        if part.backward.any()
+        else replace(part.table, recomputes=(NO_RECOMPUTE,) * len(part.table.recomputes))
     )
     return replace(part, job=job, table=keeps)
 

@@ -6,17 +6,20 @@ from costmodels.exchange import PlacedTable
 from costmodels.one_part import Part
 from costmodels.part_ops import EMBEDDING
 from costmodels.pricing import Pricing
-from costmodels.table import StrategyTable
+from costmodels.table import Floats, StrategyTable
 from costmodels.tower import TowerPart, tower_parts
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TowerRow:
-    """The times of one part of a tower; how often it runs in each pass, and how often its weights are trained."""
+    """The times of one part of a tower; how often it runs in each pass, and how often its weights are trained.
+
+    ``backward`` has shape (S,): whether gradients pass a frozen part depends on what recomputes.
+    """
 
     part: Part
     forward: float
-    backward: float
+    backward: Floats
     trained: float
 
 
@@ -38,9 +41,10 @@ def tower_rows(pricing: Pricing, table: StrategyTable) -> tuple[TowerRow, ...]:
     parts, tower = tower_parts(pricing.model, pricing.job, table), pricing.model.tower
     if not parts or tower is None:
         return ()
-    placed = PlacedTable(parts[0].table, pricing.tiers, pricing.constants.network)
-    own = replace(pricing, model=tower.trunk)
-    return tuple(_row(part, own, placed) for part in parts)
+    own, tiers = replace(pricing, model=tower.trunk), pricing.tiers
+    tables = {id(part.table): part.table for part in parts}  # two: where frozen parts recompute nothing
+    placed = {key: PlacedTable(seen, tiers, pricing.constants.network) for key, seen in tables.items()}
+    return tuple(_row(part, own, placed[id(part.table)]) for part in parts)
 
 
 def _row(part: TowerPart, pricing: Pricing, placed: PlacedTable) -> TowerRow:
@@ -48,6 +52,6 @@ def _row(part: TowerPart, pricing: Pricing, placed: PlacedTable) -> TowerRow:
     return TowerRow(
         part=Part(replace(pricing, job=part.job), placed, name, part.ops),
         forward=float(part.count * part.runs),
-        backward=float(part.count * part.runs * part.backward),
+        backward=part.count * part.runs * part.backward,
         trained=float(part.count * part.trained),
     )

@@ -4,11 +4,13 @@ References
 ----------
 Megatron-Bridge 0.6 ``models/qwen_vl/modelling_qwen3_vl/transformer_config.py``, ``get_vision_model_config``: degrees of
 tensor parallelism and recompute are those of the language model; ``models/*/modeling_*.py`` of other models build
-Hugging Face's towers on the first stage, whole, without gradient checkpointing. Hugging Face's trainers switch
-checkpointing on for all layers of a model, those of the tower as well. Megatron-core by flags is
-ms-swift (``swift/megatron``): Hugging Face's towers, whole, with checkpointing where nothing is said, which asks for
-gradients of the first input of their layers (``trainers/base.py``, ``_prepare_vit_gradient_checkpointing``:
-``enable_input_require_grads``), frozen or not.
+Hugging Face's towers on the first stage, whole, without gradient checkpointing. Who trains such models on Megatron-core
+by flags is ms-swift (``swift/megatron``): Hugging Face's towers, whole, with checkpointing where nothing is said.
+
+Checkpointing of Hugging Face's modules asks for gradients of the first input of a tower's layers, frozen or not:
+Transformers 5 ``modeling_utils.py``, ``gradient_checkpointing_enable`` and ``enable_input_require_grads`` (hooks on the
+embeddings of every model inside the model, which a run of a small model shows to be followed by a backward pass);
+ms-swift ``trainers/base.py``, ``_prepare_vit_gradient_checkpointing``.
 """
 
 from dataclasses import replace
@@ -36,8 +38,8 @@ _TEXT_ALONE: Final = MappingProxyType(
 """Programs whose arguments are written, and that train the language model alone."""
 _UNCOUNTED: Final = ("the language model", "the vision encoder")
 _PASSED: Final = (
-    "a backward pass runs through the frozen tower: its checkpointing asks for gradients, as ms-swift's does "
-    "(--vit_gradient_checkpointing false has none)"
+    "where its layers recompute, a backward pass runs through the frozen tower: checkpointing asks for gradients "
+    "(not ms-swift's with --vit_gradient_checkpointing false, nor LLaMA-Factory's)"
 )
 _PARTS: Final = ("tower", "projector")
 _ALLOWED: Final = "TOKENS of a sequence, COUNTxTOKENS such as 2x1024, or 0 for text alone"
@@ -103,7 +105,7 @@ def images_of(tower: Tower, framework: Framework, count: int, tokens: int, froze
         trains_projector="projector" not in frozen,
         divided=divided,
         recompute=recompute,
-        asks_gradients=framework is Framework.MEGATRON,
+        asks_gradients=framework not in _RECIPES,
     )
 
 

@@ -51,8 +51,8 @@ _MADE_OF_MOCK: Final = "qwen3_vl"
 _PIXELS: Final = ("--image-max-pixels", "--max-pixels", "MAX_PIXELS")
 _TOKENS: Final = ("IMAGE_MAX_TOKEN_NUM",)
 _CHECKPOINTS: Final = "--vit-gradient-checkpointing"
-_ALL_CHECKPOINTS: Final = "--gradient-checkpointing"
-_SWIFT: Final = "swift"
+_ASKS_NOTHING: Final = "llamafactory"
+"""Its checkpointing asks for gradients of modules with trained parameters alone (``model_utils/checkpointing.py``)."""
 _TRUE: Final = ("", "true", "1", "yes")
 BOTH: Final = ("tower", "projector")
 TRAINED_BESIDE: Final = "a tower or projector trained beside adapters has no price here: it is priced frozen"
@@ -137,15 +137,10 @@ def _most_tokens(told: Mapping[str, str], tower: Tower) -> int:
 
 def _of_trainer(images: Images, text: LaunchText, told: Mapping[str, str]) -> Images:
     """Images as the trainer runs them: whether the tower recomputes, and asks for gradients in order to."""
-    stated = told.get(_CHECKPOINTS, told.get(_ALL_CHECKPOINTS, "true") if _is_swift(text) else None)
+    if trainer_of(text, told_options(text.arguments)) == _ASKS_NOTHING:
+        return replace(images, asks_gradients=False)
+    stated = told.get(_CHECKPOINTS)
     if stated is None:
         return images
-    asks = _on(stated) and _is_swift(text)
-    if _CHECKPOINTS not in told and not is_swift(text):
-        return replace(images, asks_gradients=asks)  # as the language model recomputes
-    return replace(images, recompute=FULL_RECOMPUTE if _on(stated) else NO_RECOMPUTE, asks_gradients=asks)
-
-
-def _is_swift(text: LaunchText) -> bool:
-    """Whether ms-swift runs a launch, on Megatron-core or on DeepSpeed."""
-    return is_swift(text) or trainer_of(text, told_options(text.arguments)) == _SWIFT
+    recompute = FULL_RECOMPUTE if _on(stated) else NO_RECOMPUTE
+    return replace(images, recompute=recompute, asks_gradients=_on(stated))

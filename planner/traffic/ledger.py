@@ -147,8 +147,9 @@ def _of_tower(pricing: Pricing, table: StrategyTable, num_microbatches: int) -> 
         recompute = placed.table.recomputes[int(placed.table.recompute[0])]
         for call in row.part.exchange.calls:
             purpose = _PURPOSE_OF[call.axis]
-            again = row.backward > 0.0 and _repeats(recompute, purpose, row.part.name, call.collective)
-            passes = call if row.backward else replace(call, backward=0.0)
+            passed = bool(row.backward.any())
+            again = passed and _repeats(recompute, purpose, row.part.name, call.collective)
+            passes = call if passed else replace(call, backward=0.0)
             yield from _entries(purpose, passes, row.forward * num_microbatches, placed, float(again))
 
 
