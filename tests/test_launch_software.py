@@ -101,9 +101,41 @@ def test_a_launch_costs_what_the_same_software_is_estimated_at():
 
 
 def test_what_has_no_price_is_remarked():
-    words = f"{DENSE} --cuda-graph-impl local --context-parallel-size 4 --cp-comm-type a2a+p2p"
+    graphs = "--cuda-graph-impl transformer_engine --cuda-graph-modules mlp"
+    words = f"{DENSE} {graphs} --context-parallel-size 4 --cp-comm-type a2a+p2p"
     notes = read_launch(LaunchQuestion(framework="megatron", arguments=tuple(words.split()), world=32)).notes
-    assert "priced otherwise than stated: --cuda-graph-impl, --cp-comm-type a2a+p2p as p2p" in notes
+    assert "priced otherwise than stated: --cp-comm-type a2a+p2p as p2p, --cuda-graph-impl" in notes
+
+
+@pytest.mark.parametrize(
+    ("words", "fields"),
+    [
+        ("--cuda-graph-impl full_iteration", {"cuda_graphs": True}),
+        ("--cuda-graph-impl local --cuda-graph-scope full_iteration", {"cuda_graphs": True}),
+        ("--cuda-graph-impl transformer_engine --cuda-graph-modules attn", {"cuda_graphs": True}),
+        ("--cuda-graph-impl none", {}),
+        ("", {}),
+    ],
+)
+def test_what_graphs_capture_is_priced(words, fields):
+    found = read_launch(LaunchQuestion(framework="megatron", arguments=tuple(f"{DENSE} {words}".split()), world=32))
+    graphs = {name: value for name, value in found.stated.fields.items() if name == "cuda_graphs"}
+    assert graphs == fields
+    assert not any("priced otherwise" in note for note in found.notes)
+
+
+def test_recipes_with_whole_graphs_take_what_was_measured():
+    """Qwen3 30B on eight GB200 in mxfp8, 927.7 TFLOP/s a GPU by Megatron-Bridge's verification cards of 2026: 6.50 s.
+
+    Its host was priced to start every kernel, 10.8 s.
+    """
+    recipe = ("--recipe", "qwen3_30b_a3b_pretrain_8gpu_gb200_fp8mx_config")
+    report = check_launch(LaunchQuestion(framework="bridge", arguments=recipe, cluster="gb200-nvl72"))
+    assert report.ranked.cost.step.total_s == pytest.approx(6.50, rel=0.1)
+    partly = read_launch(
+        LaunchQuestion(framework="bridge", arguments=("--recipe", "deepseek_v3_pretrain_256gpu_gb200_bf16_config"))
+    )
+    assert partly.stated.fields.get("graphed_experts", True) == (not partly.stated.fields.get("cuda_graphs", False))
 
 
 # ------------------------------------------------------------------------------------------------ there and back

@@ -60,9 +60,12 @@ SHARE_THERE: Final = "--activation-offload-fraction"
 _UNPRICED: Final = (
     "--delta-offload-bytes-across-pp-ranks",
     "--min-offloaded-tensor-size",
-    "--cuda-graph-impl",
-    "--enable-cuda-graph",
 )
+GRAPHS: Final = "--cuda-graph-impl"
+_OLD_GRAPHS: Final = "--enable-cuda-graph"
+_GRAPHED: Final = ("--cuda-graph-modules", "--cuda-graph-scope")
+_WHOLE: Final = "full_iteration"
+_OF_LAYERS: Final = ("attn", "mamba")
 Fields = dict[str, Any]
 
 
@@ -127,6 +130,9 @@ def stated_software(read: Arguments, *, experts: bool, decided: Collection[str] 
     if told(*DROPOUTS):
         found["dropout"] = any(_positive(read.text(flag, _DROPOUT)) for flag in DROPOUTS)
     otherwise += _exchange(read, found) if told(EXCHANGE) else []
+    graphs, unpriced = _graphs(read, experts=experts)
+    found |= graphs
+    otherwise += unpriced
     if read.has(OFFLOAD):
         found["offload_modules"] = read.texts(MODULES_THERE)
         found["offload_modules_share"] = float(read.text(SHARE_THERE, "1"))
@@ -145,6 +151,22 @@ def _exchange(read: Arguments, found: Fields) -> list[str]:
     known = next((name for name in EXCHANGES if names == {name}), "")
     found["cp_comm"] = known or "p2p"
     return [] if known else [f"{EXCHANGE} {' '.join(read.texts(EXCHANGE))} as p2p"]
+
+
+def _graphs(read: Arguments, *, experts: bool) -> tuple[Fields, list[str]]:
+    """What CUDA graphs capture, and the flag of those that are priced as none.
+
+    The whole iteration or whole layers leave the host nothing to start; graphs of attention and routers leave it the
+    experts; those of other modules alone have no price.
+    """
+    impl, modules = read.text(GRAPHS, "none"), [name for flag in _GRAPHED for name in read.texts(flag)]
+    if read.has(_OLD_GRAPHS) or _WHOLE in (impl, *modules) or impl == "local":
+        return {"cuda_graphs": True}, []
+    if impl == "none":
+        return {}, []
+    if any(name in _OF_LAYERS for name in modules) or (not modules and not experts):
+        return {"cuda_graphs": True, "graphed_experts": not experts}, []
+    return {}, [GRAPHS]
 
 
 def _kernel(read: Arguments) -> Fields:
