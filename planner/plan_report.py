@@ -57,7 +57,8 @@ class SearchProof:
     ``pruned`` counts candidates by the bound that removed them. ``lower_bound_s`` is below the step time of every
     layout of the space; ``gap`` is (best - lower bound) / best; ``proven_optimal`` holds when no layout of the space
     can be faster than the best, under the model. ``cut`` counts what the time limit has left as it was found, by what
-    was not done any more.
+    was not done any more. ``work_s`` is the counted work [s], for which the time limit holds first; ``by_clock``: the
+    clock came before, so that another run may find something else.
     """
 
     enumerated: int
@@ -68,6 +69,8 @@ class SearchProof:
     proven_optimal: bool
     wall_s: float
     cut: tuple[tuple[str, int], ...] = ()
+    work_s: float = 0.0
+    by_clock: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,8 @@
 """The door: ``plan(request) -> PlanReport`` and ``estimate(request, layout) -> RankedLayout``."""
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Final
 
 from costmodels.layout import Layout
@@ -36,15 +36,17 @@ from planner.placement.slow_devices import SlowDevice, slow_devices, without_slo
 from planner.plan_report import PlanReport, RankedLayout, RankPlace, SearchProof
 from planner.request import Framework, Objective, PlanRequest
 from planner.sayable import EVERYTHING
-from planner.search.every_island import Look, distinct, search_island, search_islands, shown
+from planner.search.effort import Stopwatch, Taken, Until, from_now
+from planner.search.every_island import ANY_FIT, Look, distinct, search_island, search_islands, shown
 from planner.search.larger_chunks import with_larger_chunks
 from planner.search.merge import Answer, is_safe, limit_s, merged
 from planner.search.objective import check_objective, objective_value, why_slower
 from planner.search.refine import with_best_split
-from planner.search.spans import RANKS_CUT, late, spans
+from planner.search.spans import RANKS_CUT, spans
 from planner.search.stage_ilp import StageShape
 from planner.search.tally import Tally
 from planner.search.two_level import PER_LAYER, mixed_plans
+from planner.search.uniform import Aim
 
 MOST_STAGE_GPUS: Final = 64
 UNCONSTRAINED_LIMIT_S: Final = 5.0  # for a number that informs and decides nothing
@@ -71,7 +73,7 @@ def pricings_of(request: PlanRequest, constants: Constants | None = None) -> tup
     )
 
 
-def plan(request: PlanRequest, constants: Constants | None = None) -> PlanReport:
+def plan(request: PlanRequest, constants: Constants | None = None, until: Until | None = None) -> PlanReport:
     """Find the best layouts for a request.
 
     Parameters
@@ -80,6 +82,8 @@ def plan(request: PlanRequest, constants: Constants | None = None) -> PlanReport
         Model, cluster, job, framework and limits.
     constants : Constants, optional
         Constants of the cost models; default: those that ship.
+    until : Until, optional
+        Its end, where it is one of several searches; default: the time limit of the request from now on.
 
     Returns
     -------
@@ -92,38 +96,67 @@ def plan(request: PlanRequest, constants: Constants | None = None) -> PlanReport
         The request contradicts itself.
     """
     check_objective(request)
-    return _of_variants(request, constants) if request.variants else _searched(request, constants)[0]
+    until = from_now(request.time_limit_s) if until is None else until
+    if request.variants:
+        return _of_variants(request, constants, until)
+    return _searched(request, constants, until)[0]
+
+
+def fastest(
+    request: PlanRequest, constants: Constants | None, until: Until, accepted: tuple[Verdict, ...]
+) -> RankedLayout | None:
+    """Find the fastest layout on a machine of which all nodes are needed, without bounds on what is not found.
+
+    Parameters
+    ----------
+    request : PlanRequest
+        Fewer of several nodes than its cluster has are not looked at.
+    constants : Constants or None
+        Of the cost models.
+    until : Until
+        The end of the search.
+    accepted : tuple of Verdict
+        What may fit, in this order, until something is found.
+    """
+    layouts = _searched(request, constants, until, _Before(accepted=accepted, explain=False, alone=True))[0].layouts
+    return layouts[0] if layouts else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Before:
-    """What is known before a search: a time [s] beyond which nothing is wanted, and whether anything fits safely.
+    """What is known before a search: a time [s] beyond which nothing is wanted, and what may fit, in this order.
 
-    ``explain``: say why nothing is feasible, if nothing is.
+    ``explain``: say why nothing is feasible, if nothing is. ``alone``: only the fastest layout counts.
     """
 
     limit_s: float = float("inf")
-    safe: bool = False
+    accepted: tuple[Verdict, ...] = ANY_FIT
     explain: bool = True
+    alone: bool = False
 
-    def look(self, until_s: float, wanted: int, *, placed: bool) -> Look:
+    def look(self, until: Until, wanted: int, *, placed: bool) -> Look:
         """How to search with what is known."""
-        return Look(until_s=until_s, wanted=wanted, placed=placed, limit_s=self.limit_s, safe=self.safe)
+        return Look(
+            until=until,
+            aim=Aim(wanted=wanted, limit_s=self.limit_s, on_all=self.alone),
+            placed=placed,
+            accepted=self.accepted,
+        )
 
 
 _NOTHING_BEFORE: Final = _Before()
 
 
-def _of_variants(request: PlanRequest, constants: Constants | None) -> PlanReport:
+def _of_variants(request: PlanRequest, constants: Constants | None, until: Until) -> PlanReport:
     """Search the variants of a request one after the other, each in its share of the time that is left."""
-    started = time.monotonic()
-    end_s = started + request.time_limit_s
+    watch = Stopwatch(until)
     answers, tallies = list[Answer](), list[Tally]()
     for number, variant in enumerate(request.variants):
-        share_s = max(end_s - time.monotonic(), 0.0) / (len(request.variants) - number)
+        share = until.part(1.0 / (len(request.variants) - number))
         safe = any(is_safe(ranked) for answer in answers for ranked in answer.report.layouts)
-        before = _Before(limit_s=limit_s(request, answers), safe=safe, explain=False)
-        report, tally = _searched(replace(request.of(variant), time_limit_s=share_s), constants, before)
+        accepted = ANY_FIT[:1] if safe else ANY_FIT
+        before = _Before(limit_s=limit_s(request, answers), accepted=accepted, explain=False)
+        report, tally = _searched(request.of(variant), constants, share, before)
         tallies.append(tally)
         answers.append(Answer(variant=variant, report=report))
     report = merged(request, answers)
@@ -132,49 +165,47 @@ def _of_variants(request: PlanRequest, constants: Constants | None) -> PlanRepor
         every.absorb(tally)
     if not report.layouts:
         first = request.of(request.variants[0])
-        why = explain_infeasible(first, pricings_of(first, constants), every, end_s)
+        why = explain_infeasible(first, pricings_of(first, constants), every, until)
         report = replace(report, infeasible=why, notes=answers[0].report.notes)
-    return replace(report, search=_proof(every, report.layouts, time.monotonic() - started))
+    return replace(report, search=_proof(every, report.layouts, watch.taken()))
 
 
 def _searched(
-    request: PlanRequest, constants: Constants | None, before: _Before = _NOTHING_BEFORE
+    request: PlanRequest, constants: Constants | None, until: Until, before: _Before = _NOTHING_BEFORE
 ) -> tuple[PlanReport, Tally]:
     """Search for the layouts of a request without variants; with what was seen."""
-    started = time.monotonic()
+    watch = Stopwatch(until)
     pricings = pricings_of(request, constants)
-    deadline = started + request.time_limit_s
-    until_s = started + PLACED_SHARE * request.time_limit_s
+    placing = until.part(PLACED_SHARE)
     wanted = shown(request) * (1 if request.objective is Objective.TIME else THRIFTY_AMONG)
-    lean_until_s = started + LEAN_SHARE * request.time_limit_s
     slow = slow_devices(pricings)
-    lean = _without_slow_nodes(request, constants, slow, lean_until_s, wanted)
+    lean = _without_slow_nodes(request, constants, slow, Look(until=until.part(LEAN_SHARE), aim=Aim(wanted=wanted)))
     priced: list[tuple[Layout, LayoutCost]] = []
     cool: dict[Layout, PlacedLayout] = {}
     placed: dict[Layout, PlacedLayout] = {}
     kin: dict[Layout, Layout] = {}  # layouts with larger chunks, and those they were made of
     while True:
-        tally, found = search_islands(request, pricings, before.look(deadline, wanted, placed=by_device(request)))
+        tally, found = search_islands(request, pricings, before.look(until, wanted, placed=by_device(request)))
         priced = distinct([*priced, *found])  # a later round that the time limit cuts may find fewer
         new = [pair for pair in (*priced, *lean) if pair[0] not in cool]
         new, likes = _with_larger_chunks(request, pricings, new) if slow else (new, {})
         kin |= likes
-        cool |= _in_best_orders(request, pricings, new, deadline)
-        placed = place_all(request, pricings, cool, placed, until_s) if by_device(request) else cool
-        if _covered(request, tally, found, placed) or late(until_s):
+        cool |= _in_best_orders(request, pricings, new, until)
+        placed = place_all(request, pricings, cool, placed, placing) if by_device(request) else cool
+        if _covered(request, tally, found, placed) or placing.late():
             break
         wanted *= 2
     if by_device(request):
-        placed = scatter_best(request, pricings, placed, deadline)
-    if late(until_s):
+        placed = scatter_best(request, pricings, placed, until)
+    if placing.late():
         tally.cut[RANKS_CUT] += sum(layout not in placed or placed[layout].cut for layout in cool)
     ranked = _ranked(request, pricings, one_order_each(request, placed, kin))
-    infeasible = None if ranked or not before.explain else explain_infeasible(request, pricings, tally, deadline)
-    unconstrained_s = _unconstrained_s(request, pricings, ranked, deadline)
+    infeasible = None if ranked or not before.explain else explain_infeasible(request, pricings, tally, until)
+    unconstrained_s = 0.0 if before.alone else _unconstrained_s(request, pricings, ranked, until)
     report = PlanReport(
         request=request,
         layouts=ranked,
-        search=_proof(tally, ranked, time.monotonic() - started),
+        search=_proof(tally, ranked, watch.taken()),
         rejected=tuple(tally.rejected.most_common()),
         infeasible=infeasible,
         unconstrained_s=unconstrained_s,
@@ -202,7 +233,7 @@ def _covered(
 
 
 def _without_slow_nodes(
-    request: PlanRequest, constants: Constants | None, slow: Sequence[SlowDevice], deadline: float, wanted: int
+    request: PlanRequest, constants: Constants | None, slow: Sequence[SlowDevice], look: Look
 ) -> list[tuple[Layout, LayoutCost]]:
     """Layouts that leave the nodes of slow devices idle, as many as are looked at; nothing where no device is slow."""
     fewer = without_slow_nodes(request.cluster, slow) if slow else None
@@ -211,12 +242,8 @@ def _without_slow_nodes(
     lean = replace(request, cluster=fewer)
     pricings = pricings_of(lean, constants)
     mixed = request.framework in PER_LAYER
-    parts = spans(time.monotonic(), deadline, len(pricings), placed=False, mixed=mixed)
-    return [
-        pair
-        for number, part in enumerate(parts)
-        for pair in search_island(lean, pricings, number, part, Look(until_s=deadline, wanted=wanted))[1]
-    ]
+    parts = spans(look.until, len(pricings), placed=False, mixed=mixed)
+    return [pair for number, part in enumerate(parts) for pair in search_island(lean, pricings, number, part, look)[1]]
 
 
 def _with_larger_chunks(
@@ -232,7 +259,7 @@ def _with_larger_chunks(
 
 
 def _in_best_orders(
-    request: PlanRequest, pricings: Sequence[Pricing], priced: Sequence[tuple[Layout, LayoutCost]], end_s: float
+    request: PlanRequest, pricings: Sequence[Pricing], priced: Sequence[tuple[Layout, LayoutCost]], until: Until
 ) -> dict[Layout, PlacedLayout]:
     """Layouts with the orders of ranks and nodes that are best for the network; for single devices the others too."""
     found = {}
@@ -240,13 +267,13 @@ def _in_best_orders(
         others = rank_orders(request, pricings[0], layout) if len(pricings) == 1 else ()
         if not by_device(request):
             # a split is best for one order: exchanges that show on the first stage may be hidden in another
-            splits = [with_best_split(request, pricings[0], other, end_s)[0] for other in others]
-            found[layout] = place_nodes(pricings, layout, cost, tuple(dict.fromkeys((*others, *splits))), end_s)
+            splits = [with_best_split(request, pricings[0], other, until)[0] for other in others]
+            found[layout] = place_nodes(pricings, layout, cost, tuple(dict.fromkeys((*others, *splits))), until)
             continue
-        best = place_nodes(pricings, layout, cost, others, end_s)
+        best = place_nodes(pricings, layout, cost, others, until)
         found[best.layout] = best
         for other in (layout, *others):
-            if other == layout or not late(end_s):
+            if other == layout or not until.late():
                 found.setdefault(other, PlacedLayout(layout=other, cost=price_layout(pricings, other)))
     return found
 
@@ -280,7 +307,7 @@ def _part_of_a_domain(island: Island) -> list[str]:
 
 
 def _unconstrained_s(
-    request: PlanRequest, pricings: Sequence[Pricing], ranked: Sequence[RankedLayout], deadline: float
+    request: PlanRequest, pricings: Sequence[Pricing], ranked: Sequence[RankedLayout], until: Until
 ) -> float:
     """Step time when every layer of the winner's pipeline may have a strategy of its own; 0.0 when it is not asked.
 
@@ -289,13 +316,13 @@ def _unconstrained_s(
     """
     if not ranked or request.framework in PER_LAYER or len(pricings) > 1 or request.always_piped:
         return 0.0
-    if late(deadline - UNCONSTRAINED_LEAST_S):
+    if until.late(UNCONSTRAINED_LEAST_S):
         return 0.0
     best = ranked[0]
     if best.layout.stages[0].gpus > MOST_STAGE_GPUS or not request.model.hidden:
         return 0.0
     free = replace(request, framework=Framework.NONE, sayable=EVERYTHING)
-    limit = min(deadline, time.monotonic() + UNCONSTRAINED_LIMIT_S)
+    limit = until.within(until.after(UNCONSTRAINED_LIMIT_S, inf))
     plans = mixed_plans(free, pricings[0], [shape_of(best)], limit)
     if not plans:
         return 0.0
@@ -382,7 +409,7 @@ def _ranked(
     return tuple(ranked)
 
 
-def _proof(tally: Tally, ranked: Sequence[RankedLayout], wall_s: float) -> SearchProof:
+def _proof(tally: Tally, ranked: Sequence[RankedLayout], taken: Taken) -> SearchProof:
     """Bounds hold for the step time: nothing is proven of a ranking by energy or by money."""
     best_s = min((layout.cost.step.total_s for layout in ranked), default=0.0)
     bound_s = min(tally.open_bound_s, best_s)
@@ -394,6 +421,8 @@ def _proof(tally: Tally, ranked: Sequence[RankedLayout], wall_s: float) -> Searc
         lower_bound_s=bound_s,
         gap=(best_s - bound_s) / best_s if best_s else 0.0,
         proven_optimal=by_time and bound_s >= best_s * (1.0 - 1e-9),
-        wall_s=wall_s,
+        wall_s=taken.wall_s,
+        work_s=taken.work_s,
+        by_clock=taken.by_clock,
         cut=tuple((what, count) for what, count in sorted(tally.cut.items()) if count),
     )

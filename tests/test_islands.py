@@ -24,6 +24,7 @@ from planner.plan_report import PlanReport
 from planner.planning import pricings_of
 from planner.request import PlanRequest
 from planner.rules import legal_mask
+from planner.search.effort import UNENDING, Until
 from planner.search.island_frontier import PRICED_FIRST, IslandFrontier, Shape
 from planner.search.island_rows import IslandRows
 from planner.search.islands import IslandSearch
@@ -120,7 +121,7 @@ def test_the_frontier_hands_out_every_strategy_that_may_fit_and_none_before_its_
     """All of them with the bounds of all rows at once; what is left is never below the bound of what is left."""
     frontier = frontier_on(model, every_nth)
     handed, left_s = [], 0.0
-    while (entry := frontier.take(float("inf"), float("inf"))) is not None:
+    while (entry := frontier.take(float("inf"), UNENDING)) is not None:
         assert entry.bound_s >= left_s * (1.0 - 1e-12)
         left_s = frontier.least_s
         handed.append(entry.bound_s)
@@ -139,10 +140,10 @@ def test_the_frontier_hands_out_every_strategy_that_may_fit_and_none_before_its_
 
 def test_the_frontier_looks_no_further_than_the_limit_and_the_time():
     frontier = frontier_on("llama3_8b", 1)
-    first = frontier.take(float("inf"), float("inf"))
-    assert frontier.take(0.5 * frontier.least_s, float("inf")) is None
-    assert frontier.take(float("inf"), float("-inf")) is None
-    assert frontier.take(float("inf"), float("inf")).bound_s >= min(first.bound_s, frontier.least_s)
+    first = frontier.take(float("inf"), UNENDING)
+    assert frontier.take(0.5 * frontier.least_s, UNENDING) is None
+    assert frontier.take(float("inf"), Until(work_s=0.0)) is None
+    assert frontier.take(float("inf"), UNENDING).bound_s >= min(first.bound_s, frontier.least_s)
 
 
 def test_a_first_layout_is_there_after_few_strategies(monkeypatch):
@@ -151,18 +152,18 @@ def test_a_first_layout_is_there_after_few_strategies(monkeypatch):
     whole = IslandRows.bound_s
     monkeypatch.setattr(IslandRows, "bound_s", lambda rows, order: priced.append(len(rows.grids)) or whole(rows, order))
     frontier = frontier_on("deepseek_v2_lite", 1)
-    assert frontier.take(float("inf"), float("inf")) is not None
+    assert frontier.take(float("inf"), UNENDING) is not None
     assert sum(priced) <= 2 * PRICED_FIRST < 0.1 * frontier.left
 
 
 def test_islands_that_alone_hold_nothing_have_a_layout_however_short_the_time():
     request = request_on()
     small = replace(request, cluster=mixed(island_of("dgx-h100", 4, 24.0), island_of("dgx-a100", 4, 24.0)))
-    search = IslandSearch(small, pricings_of(small), [], float("-inf"))
+    search = IslandSearch(small, pricings_of(small), [], Until(work_s=0.0))
     (found,) = search.run()
     assert fits(found.cost)
     assert search.unreached > 0
-    whole = IslandSearch(small, pricings_of(small), [], float("inf"))
+    whole = IslandSearch(small, pricings_of(small), [], UNENDING)
     assert 0.0 < search.open_bound_s <= whole.run()[0].cost.step.total_s <= found.cost.step.total_s * EXACT
 
 
@@ -224,7 +225,7 @@ def test_equal_islands_share_equally():
 
 def test_islands_of_unlike_sizes_hold_unlike_numbers_of_stages():
     request = request_on(gpus=(6, 4))
-    search = IslandSearch(request, pricings_of(request), [], float("inf"))
+    search = IslandSearch(request, pricings_of(request), [], UNENDING)
     found = search.run()
     assert found
     assert search.open_bound_s <= found[0].cost.step.total_s * EXACT
@@ -247,27 +248,27 @@ def test_groups_of_the_ranks_of_a_stage_are_tried_where_its_islands_have_slow_ne
     islands = [replace(island_of(name, 2, 60.0), nodes=4) for name in ("dgx-h100", "dgx-a100")]
     slow = [replace(one, node=replace(one.node, nics=replace(one.node.nics, count=1))) for one in islands]
     base = replace(request_on(), cluster=mixed(*slow), fixed=(("pp", 2), ("tp", 1), ("cp", 1), ("zero", 2)), top=2)
-    found = IslandSearch(base, pricings_of(base), [], float("inf")).run()
+    found = IslandSearch(base, pricings_of(base), [], UNENDING).run()
     assert found[0].layout.first.shard_group in {2, 4}
     assert fits(found[0].cost)
     whole = replace(base, fixed=(*base.fixed, ("shard_group", 8)))
-    plain = IslandSearch(whole, pricings_of(whole), [], float("inf")).run()
+    plain = IslandSearch(whole, pricings_of(whole), [], UNENDING).run()
     assert {one.layout.first.shard_group for one in plain} == {0}
     assert found[0].cost.step.total_s < plain[0].cost.step.total_s
 
 
 def test_a_pinned_pipeline_holds_over_islands():
     request = replace(request_on(), fixed=(("pp", 4),))
-    found = IslandSearch(request, pricings_of(request), [], float("inf")).run()
+    found = IslandSearch(request, pricings_of(request), [], UNENDING).run()
     assert found
     assert {one.layout.pp for one in found} == {4}
-    assert IslandSearch(replace(request, fixed=(("pp", 3),)), pricings_of(request), [], float("inf")).run() == []
+    assert IslandSearch(replace(request, fixed=(("pp", 3),)), pricings_of(request), [], UNENDING).run() == []
 
 
 def test_known_layouts_end_the_search_over_islands():
     """When enough faster layouts are known, nothing over the islands is solved."""
     request = request_on()
-    search = IslandSearch(request, pricings_of(request), [1e-6] * request.top, float("inf"))
+    search = IslandSearch(request, pricings_of(request), [1e-6] * request.top, UNENDING)
     assert search.run() == []
     assert search.solved == 0
     assert search.pruned > 0
@@ -275,8 +276,8 @@ def test_known_layouts_end_the_search_over_islands():
 
 def test_virtual_stages_help_over_islands_too():
     request = replace(request_on(), job=replace(request_on().job, global_batch=16), fixed=(("pp", 2),))
-    free = IslandSearch(request, pricings_of(request), [], float("inf")).run()
-    plain = IslandSearch(replace(request, fixed=(("pp", 2), ("vpp", 1))), pricings_of(request), [], float("inf")).run()
+    free = IslandSearch(request, pricings_of(request), [], UNENDING).run()
+    plain = IslandSearch(replace(request, fixed=(("pp", 2), ("vpp", 1))), pricings_of(request), [], UNENDING).run()
     assert {one.layout.vpp for one in plain} == {1}
     assert free[0].cost.step.total_s <= plain[0].cost.step.total_s * EXACT
 

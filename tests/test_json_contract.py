@@ -120,7 +120,7 @@ SEARCH = {
     "layouts": [LAYOUT],
     "search": {
         "enumerated": int, "pruned": Free(int), "solved": int, "lower_bound_s": float, "gap": float,
-        "proven_optimal": bool, "wall_s": float, "cut": Free(int),
+        "proven_optimal": bool, "wall_s": float, "work_s": float, "by_clock": bool, "cut": Free(int),
     },
     "rejected": Free(int),
     "notes": [str],

@@ -24,6 +24,7 @@ from planner.layouts.explicit import layout_of as explicit_layout
 from planner.plan_report import PlanReport
 from planner.planning import estimate
 from planner.request import DEGREES, PlanRequest
+from planner.search.effort import UNENDING
 from planner.search.frontier import Frontier
 from planner.search.refine import layout_of
 from planner.search.uniform import UniformSearch
@@ -332,7 +333,7 @@ def named(grids):
 
 def test_a_frontier_gives_every_grid_once_the_least_of_what_is_refined_first():
     every = bounds_of(candidates("dense"))
-    frontier = Frontier(every, grouped=False)
+    frontier = Frontier(every, UNENDING, grouped=False)
     seen = []
     while True:
         grids, known = frontier.take(7, float("inf"))
@@ -348,7 +349,7 @@ def test_a_frontier_gives_every_grid_once_the_least_of_what_is_refined_first():
 
 def test_a_frontier_gives_the_groups_of_grids_after_them():
     every = bounds_of(candidates("several nodes"))
-    frontier = Frontier(every, grouped=True)
+    frontier = Frontier(every, UNENDING, grouped=True)
     whole, groups = [], []
     while True:
         grids, _ = frontier.take(200, float("inf"))
@@ -364,7 +365,7 @@ def test_a_frontier_gives_the_groups_of_grids_after_them():
 
 def test_groups_that_no_limit_lets_in_stay_and_count_with_the_bounds_of_their_grids():
     every = bounds_of(candidates("several nodes"))
-    frontier = Frontier(every, grouped=True)
+    frontier = Frontier(every, UNENDING, grouped=True)
     _, known = frontier.take(20, float("inf"))
     taken_s = float(known.min())
     assert frontier.least_s <= taken_s
@@ -377,7 +378,7 @@ def test_groups_that_no_limit_lets_in_stay_and_count_with_the_bounds_of_their_gr
 def test_a_frontier_keeps_back_what_exceeds_the_limit():
     bounds = bounds_of(candidates("dense"))
     limit_s = sorted(bounds.time_s())[len(bounds.grids) // 2]
-    frontier = Frontier(bounds, grouped=False)
+    frontier = Frontier(bounds, UNENDING, grouped=False)
     taken = 0
     while True:
         grids, known = frontier.take(50, float(limit_s))

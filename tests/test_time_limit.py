@@ -1,11 +1,9 @@
-"""The time limit: every phase of a search ends with it and leaves what it has; without it nothing depends on time."""
+"""The time limit: every phase of a search ends with it and leaves what it has; its end is counted: runs are alike."""
 
 import io
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import count
-from math import inf
 from pathlib import Path
 
 import pytest
@@ -23,10 +21,11 @@ from planner.report.json_reader import report_from_json
 from planner.report.json_report import report_to_json
 from planner.report.search_text import print_search, proof_words
 from planner.request import PlanRequest
+from planner.search.effort import UNENDING, Until, from_now
 from planner.search.every_island import ISLANDS_CUT
 from planner.search.islands import IslandSearch
 from planner.search.refine import best_of_grid
-from planner.search.spans import RANKS_CUT, SPLITS_CUT, Span, cut_in_words, late, spans
+from planner.search.spans import RANKS_CUT, SPLITS_CUT, cut_in_words, spans
 from planner.search.uniform import UniformSearch
 
 SLOW = (DeviceState(node=1, gpu=0, speed=0.6), DeviceState(node=0, gpu=5, speed=0.9))
@@ -52,21 +51,76 @@ def planned_without_haste() -> PlanReport:
     return plan(with_slow_devices(time_limit_s=600.0))
 
 
-def late_after(calls: int) -> Iterator[bool]:
-    """A clock that passes the end after so many looks at it."""
-    return (number >= calls for number in count())
+class LateAfter(Until):
+    """An end that comes after so many looks at it."""
+
+    def __init__(self, looks: int) -> None:
+        super().__init__()
+        object.__setattr__(self, "_late", (number >= looks for number in count()))
+
+    def late(self, ahead_s: float = 0.0) -> bool:
+        return super().late(ahead_s) or next(self._late)
 
 
 def test_spans_follow_each_other_and_leave_time_for_placement() -> None:
+    until = from_now(10.0)
+    until.spend(4.0)
     for placed, share in ((False, 0.9), (True, 0.6)):
-        parts = spans(10.0, 20.0, 3, placed=placed, mixed=False)
-        assert [part.start_s for part in parts[1:]] == pytest.approx([part.end_s for part in parts[:-1]])
-        assert parts[-1].end_s == pytest.approx(10.0 + share * 10.0)
-        assert all(part.start_s < part.grids_s < part.splits_s == part.end_s for part in parts)
-    mixed = Span(start_s=0.0, end_s=1.0, mixed=True)
-    assert mixed.grids_s < mixed.splits_s < mixed.end_s
-    assert not late(inf)
-    assert late(-inf)
+        parts = spans(until, 3, placed=placed, mixed=False)
+        ends = [4.0 + 6.0 * share * number / 3.0 for number in (1, 2, 3)]
+        assert [part.end.work_s for part in parts] == pytest.approx(ends)
+        assert all(part.grids.work_s < part.splits.work_s == part.end.work_s for part in parts)
+        assert all(begun < part.grids.work_s for begun, part in zip([4.0, *ends], parts, strict=False))
+    (mixed,) = spans(until, 1, placed=False, mixed=True)
+    assert mixed.grids.work_s < mixed.splits.work_s < mixed.end.work_s
+
+
+def test_an_end_comes_with_the_work_and_with_the_clock_as_a_last_resort() -> None:
+    assert not UNENDING.late()
+    until = from_now(100.0)
+    until.spend(99.0)
+    assert not until.late()
+    assert until.late(1.0)
+    assert (until.left_s, until.part(0.5).work_s) == (1.0, 99.5)
+    until.spend(1.0)
+    assert until.late()
+    assert not until.meter.by_clock
+    hurried = from_now(100.0, clock_s=-1.0)
+    assert hurried.late()
+    assert hurried.meter.by_clock
+    assert UNENDING.part(0.5) == UNENDING
+
+
+@pytest.mark.parametrize("limit_s", [0.3, 1.0])
+def test_a_search_that_its_work_ends_finds_the_same_however_slow_the_machine(
+    monkeypatch: pytest.MonkeyPatch, limit_s: float
+) -> None:
+    """Equal requests give equal reports, late rows of the ranking and counts of what was cut included."""
+    request = replace(asked("llama3_8b", cluster="dgx-h100:2", global_batch=64, seq=8192), time_limit_s=limit_s)
+    request = replace(request, top=30)
+    clock = count()
+    reports = []
+    for speed in (1e-9, 1e-7):  # seconds that pass between two looks at the clock
+        monkeypatch.setattr("planner.search.effort.time.monotonic", lambda speed=speed: speed * next(clock))
+        reports.append(plan(request))
+    slow, fast = (replace(report, search=replace(report.search, wall_s=0.0)) for report in reports)
+    assert slow == fast
+    assert not slow.search.by_clock
+    assert any("time limit" in reason for reason, _ in slow.search.pruned) or slow.search.cut
+    assert slow.search.work_s >= limit_s
+
+
+def test_a_search_that_the_clock_ends_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = replace(asked("llama3_8b", cluster="dgx-h100:2", global_batch=64, seq=8192), time_limit_s=60.0)
+    clock = count()
+    monkeypatch.setattr("planner.search.effort.time.monotonic", lambda: 10.0 * next(clock))
+    report = plan(request)
+    assert report.search.by_clock
+    console = Console(file=io.StringIO(), width=120)
+    print_search(console, report)
+    assert "another run may find something else" in " ".join(console.file.getvalue().split())
+    again = report_from_json(report_to_json(report), "report.json", Path())
+    assert (again.search.by_clock, again.search.work_s) == (True, report.search.work_s)
 
 
 def test_a_limit_that_does_not_bind_changes_nothing() -> None:
@@ -81,8 +135,8 @@ def test_an_end_that_has_passed_costs_a_few_grids(model: str) -> None:
     """Counted, not timed: a search without time left prices grids until one fits, and proves no more than it may."""
     request = asked(model, cluster="dgx-h100:4", global_batch=256, seq=4096)
     (pricing,) = pricings_of(request)
-    hurried = UniformSearch(request, pricing, deadline=-inf).run()
-    whole = UniformSearch(request, pricing, deadline=inf).run()
+    hurried = UniformSearch(request, pricing, until=Until(work_s=0.0)).run()
+    whole = UniformSearch(request, pricing, until=UNENDING).run()
     assert hurried.best
     assert hurried.solved * 10 < whole.solved
     assert hurried.open_bound_s <= whole.best_s() <= hurried.best_s()
@@ -116,18 +170,15 @@ def test_one_layout_is_told_as_one():
 
 
 @pytest.mark.parametrize("looks", range(0, 12, 2))
-def test_a_placement_that_is_cut_is_no_worse_than_ranks_in_order(monkeypatch: pytest.MonkeyPatch, looks: int) -> None:
+def test_a_placement_that_is_cut_is_no_worse_than_ranks_in_order(looks: int) -> None:
     request = with_slow_devices()
     pricings = pricings_of(request)
     layout = layout_of(request, ExplicitLayout(tp=2, pp=8, micro_batch=1))
     usual = price_layout_with_heat(pricings, layout).step.total_s
-    clock = late_after(looks)
-    monkeypatch.setattr("planner.placement.joint.late", lambda _: next(clock))
-    found = place_with_splits(request, pricings, layout, 1.0)
+    found = place_with_splits(request, pricings, layout, LateAfter(looks))
     assert found.cut
     assert found.cost.step.total_s <= usual * (1.0 + 1e-9)
-    clock = late_after(looks)
-    assert place_layout(request, pricings, layout, 1.0).cost.step.total_s <= usual * (1.0 + 1e-9)
+    assert place_layout(request, pricings, layout, LateAfter(looks)).cost.step.total_s <= usual * (1.0 + 1e-9)
 
 
 @pytest.mark.parametrize("looks", [0, 1, 2, 4])
@@ -136,10 +187,9 @@ def test_of_layouts_that_are_not_placed_the_best_in_order_are_kept(monkeypatch: 
     pricings = pricings_of(request)
     layouts = [layout_of(request, ExplicitLayout(tp=2, pp=pp, micro_batch=1)) for pp in (1, 2, 4, 8)]
     cool = {layout: PlacedLayout(layout=layout, cost=price_layout(pricings, layout)) for layout in layouts}
-    clock = late_after(looks)
-    monkeypatch.setattr("planner.placement.choose.late", lambda _: next(clock))
-    monkeypatch.setattr("planner.placement.joint.late", lambda _: False)
-    placed = place_all(request, pricings, cool, end_s=1.0)
+    for name, place in (("place_layout", place_layout), ("place_and_split", place_with_splits)):
+        monkeypatch.setattr(f"planner.placement.choose.{name}", lambda *given, place=place: place(*given[:3]))
+    placed = place_all(request, pricings, cool, until=LateAfter(looks))
     in_order_s = sorted(price_layout_with_heat(pricings, layout).step.total_s for layout in layouts)
     best_s = min(one.cost.step.total_s for one in placed.values())
     assert best_s <= in_order_s[0] * (1.0 + 1e-9)
@@ -147,7 +197,7 @@ def test_of_layouts_that_are_not_placed_the_best_in_order_are_kept(monkeypatch: 
 
 
 @pytest.mark.parametrize("looks", range(6))
-def test_splits_that_are_cut_keep_those_of_the_search(monkeypatch: pytest.MonkeyPatch, looks: int) -> None:
+def test_splits_that_are_cut_keep_those_of_the_search(looks: int) -> None:
     request = with_slow_devices()
     (pricing,) = pricings_of(request)
     search = UniformSearch(request, pricing)
@@ -155,9 +205,7 @@ def test_splits_that_are_cut_keep_those_of_the_search(monkeypatch: pytest.Monkey
     key = min(tally.best.values(), key=lambda candidate: candidate.order).key
     best_s = best_of_grid(request, pricing, tally, key)[1].step.total_s
     assert not tally.cut
-    clock = late_after(looks)
-    monkeypatch.setattr("planner.search.refine.late", lambda _: next(clock))
-    found_s = best_of_grid(request, pricing, tally, key, 1.0)[1].step.total_s
+    found_s = best_of_grid(request, pricing, tally, key, LateAfter(looks))[1].step.total_s
     assert best_s <= found_s <= tally.best[key].total_s * (1.0 + 1e-9)
     assert tally.cut in ({}, {SPLITS_CUT: 1})
     assert tally.cut if looks < 2 else tally.cut or found_s == best_s
@@ -173,7 +221,7 @@ def test_islands_that_are_not_searched_prove_nothing() -> None:
         inter_island_latency_s=1e-5,
     )
     request = replace(request, cluster=two)
-    search = IslandSearch(request, pricings_of(request), [1.0], -inf)
+    search = IslandSearch(request, pricings_of(request), [1.0], Until(work_s=0.0))
     assert search.run() == []
     assert search.open_bound_s == 0.0
     assert not plan(replace(request, time_limit_s=0.0)).search.proven_optimal
@@ -199,13 +247,13 @@ def test_orders_of_nodes_end_with_the_time() -> None:
     pricings = pricings_of(request)
     layout = layout_of(request, ExplicitLayout(tp=8, pp=2, dp=2, micro_batch=4))
     cost = price_layout(pricings, layout)
-    found = place_nodes(pricings, layout, cost, (), -inf)
+    found = place_nodes(pricings, layout, cost, (), Until(work_s=0.0))
     assert (found.cut, found.cost, found.placement) == (True, cost, None)
 
 
 def test_what_slow_devices_cost_is_told_within_the_time_that_is_left() -> None:
     report = planned_without_haste()
-    spent = replace(report, search=replace(report.search, wall_s=1e9))
+    spent = replace(report, search=replace(report.search, work_s=1e9))
     found, usual = stragglers(spent), stragglers(report)
     assert found is not None
     assert usual is not None

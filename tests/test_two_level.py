@@ -1,6 +1,5 @@
 """A strategy for every layer: as good as enumeration where that is possible, no worse than one for all, repriced."""
 
-import time
 from dataclasses import replace
 from functools import cache
 from itertools import groupby, pairwise, product
@@ -16,6 +15,7 @@ from planner import plan
 from planner.bounds.mixed_layers import mixed_bound_s
 from planner.planning import shape_of
 from planner.request import Framework, PlanRequest
+from planner.search.effort import UNENDING, Until
 from planner.search.stage_ilp import StageShape
 from planner.search.two_level import MixedPlan, candidate_shape, mixed_plans, stage_strategies
 from planner.search.uniform import UniformSearch
@@ -52,7 +52,7 @@ def solved(name: str) -> tuple[PlanRequest, UniformSearch, dict[StageShape, Mixe
     wanted = sorted(shapes.items(), key=lambda pair: pair[1])[:5]
     found = {}
     for shape, step_s in wanted:
-        for one in mixed_plans(request, search.pricing, [(shape, step_s)], time.monotonic() + 60.0):
+        for one in mixed_plans(request, search.pricing, [(shape, step_s)], UNENDING):
             found[shape] = one
     return request, search, found
 
@@ -120,7 +120,7 @@ def test_one_stage_equals_enumeration(memory_gib, recompute):
         count += 1
         cost = price_layout([pricing], one_stage(chosen, shape))
         best_s = min(best_s, cost.step.total_s if fits(cost) else best_s)
-    (found,) = mixed_plans(request, pricing, [(shape, float("inf"))], time.monotonic() + 60.0) or (None,)
+    (found,) = mixed_plans(request, pricing, [(shape, float("inf"))], UNENDING) or (None,)
     assert count > 20
     if best_s == float("inf"):
         assert found is None
@@ -162,7 +162,7 @@ def test_layers_of_their_own_strategies_share_one_group_of_ranks():
     bound_s = mixed_bound_s(request, pricing)
     for group in (0, 2):
         wanted = [(replace(shape, shard_group=group), float("inf"))]
-        (one,) = mixed_plans(request, pricing, wanted, time.monotonic() + 60.0)
+        (one,) = mixed_plans(request, pricing, wanted, UNENDING)
         groups = {run.strategy.shard_group for stage in one.layout.stages for run in stage.strategies}
         assert groups <= {0, group}
         assert legal(request, one.layout)
@@ -172,7 +172,7 @@ def test_layers_of_their_own_strategies_share_one_group_of_ranks():
 def test_a_deadline_that_has_passed_solves_nothing():
     request, search, found = solved("dense")
     shape = next(iter(found))
-    assert mixed_plans(request, search.pricing, [(shape, 1.0)], time.monotonic() - 1.0) == ()
+    assert mixed_plans(request, search.pricing, [(shape, 1.0)], Until(work_s=0.0)) == ()
 
 
 def test_shapes_of_candidates_and_of_ranked_layouts_agree():

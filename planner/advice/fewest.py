@@ -1,6 +1,5 @@
 """How few accelerators hold a job: the smallest size of a machine that does, and what the next smaller one lacks."""
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
@@ -13,10 +12,12 @@ from hardware.resized import with_nodes
 from planner.adapters import without_adapters
 from planner.infeasible.reasons import states_bytes, states_parts
 from planner.plan_report import RankedLayout
-from planner.planning import plan, pricings_of
+from planner.planning import fastest, pricings_of
 from planner.request import PlanRequest
+from planner.search.effort import Until, from_now
+from planner.search.every_island import ANY_FIT
 from planner.search.smallest import smallest_layout
-from planner.search.uniform import UniformSearch
+from planner.search.uniform import Aim, UniformSearch
 
 MOST_OVER_STATES: Final = 8.0
 """Sizes are tried up to this many times the memory that the states alone take if all of the model is trained; with
@@ -106,7 +107,7 @@ def fewest(request: PlanRequest, constants: Constants | None = None) -> Fewest:
     Fewest
         Sizes are parts of a node that divide it, then whole nodes, from the least that holds the states.
     """
-    deadline = time.monotonic() + request.time_limit_s
+    until = from_now(request.time_limit_s)
     below: TooFew | None = None
     first: Size | None = None
     for machine in _sizes(request):
@@ -120,9 +121,8 @@ def fewest(request: PlanRequest, constants: Constants | None = None) -> Fewest:
                 host_lacks=True,
             )
             continue
-        now = time.monotonic()
-        until = deadline if first else now + FIRST_SHARE * max(0.0, deadline - now)
-        found = _fastest(asked, constants, until, safely=first is not None)
+        span = until if first else until.part(FIRST_SHARE)
+        found = _fastest(asked, constants, span, safely=first is not None)
         if found is not None and _host_holds(asked, found):
             size = Size(request=asked, ranked=found)
             first = first or size
@@ -130,7 +130,7 @@ def fewest(request: PlanRequest, constants: Constants | None = None) -> Fewest:
                 return Fewest(request=request, first=first, safe=size, below=below)
         elif first is None:
             below = replace(_too_few(asked, constants), host_lacks=found is not None)
-        if time.monotonic() > deadline:
+        if until.late():
             return Fewest(request=request, first=first, safe=None, below=below, cut_at_gpus=machine.gpus)
     return Fewest(request=request, first=first, safe=None, below=below)
 
@@ -163,18 +163,17 @@ def _host_holds(request: PlanRequest, ranked: RankedLayout) -> bool:
     return not there or host_bytes_of_node(request, ranked) <= there
 
 
-def _fastest(
-    request: PlanRequest, constants: Constants | None, deadline: float, *, safely: bool
-) -> RankedLayout | None:
+def _fastest(request: PlanRequest, constants: Constants | None, until: Until, *, safely: bool) -> RankedLayout | None:
     """The fastest layout on a machine of one size, where any fits (``safely``: with room); the quick look is first."""
     if not _offloaded(request) and states_bytes(request) > _usable_bytes(request):
         return None
-    search = UniformSearch(request, pricings_of(request, constants)[0], any_will_do=True, deadline=deadline)
-    accepted = (Verdict.FITS,) if safely else (Verdict.FITS, Verdict.RISKY)
-    if not search.run(accepted).best:
+    any_on_all = Aim(any_will_do=True, on_all=True)
+    search = UniformSearch(request, pricings_of(request, constants)[0], any_on_all, until)
+    found = search.run(ANY_FIT[:1] if safely else ANY_FIT)
+    if not found.best:
         return None
-    layouts = plan(replace(request, time_limit_s=max(0.1, deadline - time.monotonic())), constants).layouts
-    return layouts[0] if layouts else None
+    # what keeps least has been looked at: where it fits with risk alone, nothing fits safely
+    return fastest(request, constants, until, (found.accepted,))
 
 
 def _too_few(request: PlanRequest, constants: Constants | None) -> TooFew:

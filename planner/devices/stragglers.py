@@ -8,6 +8,7 @@ from planner.placement.slow_devices import SlowDevice, slow_devices, with_like_d
 from planner.plan_report import PlanReport
 from planner.planning import estimate, plan, pricings_of
 from planner.request import PlanRequest
+from planner.search.effort import Until, from_now
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,10 +60,13 @@ def stragglers(report: PlanReport) -> Stragglers | None:
     slow = slow_devices(pricings)
     if not slow or not report.layouts:
         return None
-    limit_s = max(request.time_limit_s - report.search.wall_s, 0.0) / 2.0  # for each of the two searches
-    whole = replace(request, cluster=with_like_devices(request.cluster, pricings), top=1, time_limit_s=limit_s)
+    work_s, clock_s = (  # for each of the two searches
+        max(request.time_limit_s - taken_s, 0.0) / 2.0 for taken_s in (report.search.work_s, report.search.wall_s)
+    )
+    whole = replace(request, cluster=with_like_devices(request.cluster, pricings), top=1)
     same = estimate(whole, report.layouts[0].layout)
-    searched = plan(whole).layouts if limit_s else ()
+    cut = not min(work_s, clock_s)
+    searched = () if cut else plan(whole, until=from_now(work_s, clock_s)).layouts
     healthy = min([*searched, same], key=lambda ranked: ranked.cost.step.total_s)
     as_is = price_layout_with_heat(pricings, healthy.layout)
     return Stragglers(
@@ -71,15 +75,15 @@ def stragglers(report: PlanReport) -> Stragglers | None:
         as_is_s=as_is.step.total_s,
         replanned_s=report.layouts[0].cost.step.total_s,
         left_out=tuple(sorted({device.node for device in slow})),
-        without_s=_without_s(replace(request, top=1, time_limit_s=limit_s), slow),
-        cut=not limit_s,
+        without_s=0.0 if cut else _without_s(replace(request, top=1), slow, from_now(work_s, clock_s)),
+        cut=cut,
     )
 
 
-def _without_s(request: PlanRequest, slow: Sequence[SlowDevice]) -> float:
+def _without_s(request: PlanRequest, slow: Sequence[SlowDevice], until: Until) -> float:
     """Step time of the best layout without the nodes of slow devices; 0.0 where there is none."""
     cluster = without_slow_nodes(request.cluster, slow)
-    if cluster is None or not request.time_limit_s:
+    if cluster is None:
         return 0.0
-    fewer = plan(replace(request, cluster=cluster))
+    fewer = plan(replace(request, cluster=cluster), until=until)
     return fewer.layouts[0].cost.step.total_s if fewer.layouts else 0.0

@@ -1,6 +1,5 @@
 """Changes of a request that may make it feasible, in the order of what they cost a user."""
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
@@ -11,6 +10,7 @@ from hardware.resized import with_nodes
 from planner.layouts.grids import enumerate_grids
 from planner.request import PlanRequest
 from planner.rules import request_mask
+from planner.search.effort import Until
 
 DOUBLINGS: Final = 7  # of the number of nodes
 SHORTEST_SEQ: Final = 512
@@ -45,14 +45,14 @@ def batches(request: PlanRequest) -> Iterator[Change]:
         yield Change(words=f"a global batch of {size}", request=replace(request, job=job))
 
 
-def fewer_nodes(request: PlanRequest, deadline: float) -> Iterator[Change]:
+def fewer_nodes(request: PlanRequest, until: Until) -> Iterator[Change]:
     """Yield the request on ever fewer nodes of its first island, where some grid over them multiplies out and is legal.
 
-    Ends at a deadline of ``time.monotonic``.
+    Ends with the search.
     """
     first = request.cluster.islands[0]
     for nodes in range(first.nodes - 1, 0, -1):
-        if time.monotonic() > deadline:
+        if until.late():
             return
         machine = _resized(request.cluster, nodes)
         grids = enumerate_grids(request, machine.islands[0].gpus)

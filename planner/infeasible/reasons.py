@@ -1,7 +1,6 @@
 """Why nothing is feasible: the tightest constraint in numbers, and the nearest change that was found to mend it."""
 
 import math
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -28,10 +27,11 @@ from planner.layouts.build import on_island
 from planner.layouts.grids import expert_count, world_sizes
 from planner.plan_report import Infeasibility
 from planner.request import PlanRequest
+from planner.search.effort import UNENDING, Until
 from planner.search.refine import layout_of
 from planner.search.smallest import Smallest, smallest_layout
 from planner.search.tally import Tally
-from planner.search.uniform import UniformSearch
+from planner.search.uniform import Aim, UniformSearch
 
 GIB: Final = 2.0**30
 FIRST_STEP: Final = 4  # the first step is this part of the nodes
@@ -41,7 +41,7 @@ STATES: Final = ("weights", "gradients", "optimizer")
 
 
 def explain_infeasible(
-    request: PlanRequest, pricings: Sequence[Pricing], tally: Tally, until_s: float = math.inf
+    request: PlanRequest, pricings: Sequence[Pricing], tally: Tally, until: Until = UNENDING
 ) -> Infeasibility:
     """Name what stood nearest to being feasible, and the first change after which a search finds a layout.
 
@@ -53,29 +53,28 @@ def explain_infeasible(
         One per island.
     tally : Tally
         The search's counts.
-    until_s : float, optional
-        When the time of the request ends, of ``time.monotonic``.
+    until : Until, optional
+        The end of the request.
 
     Returns
     -------
     Infeasibility
         ``remedy`` is the changed request, when one was found.
     """
-    begun_s = time.monotonic()
     found = [entry for entry in (smallest_layout(request, pricing) for pricing in pricings) if entry is not None]
     near = min(found, key=lambda entry: entry.use.total_bytes / entry.use.usable_bytes, default=None)
     constraint = _memory(request, pricings, near) if near is not None else _rules(request, tally)
     constraint = _cut(request, tally) + constraint
-    length_s = min(LOOK_LIMIT_S, max(LEAST_LOOK_S, until_s - begun_s))
+    length_s = min(LOOK_LIMIT_S, max(LEAST_LOOK_S, until.left_s))
     look = _Look(
-        deadline=begun_s + length_s,
+        until=until.after(LEAST_LOOK_S).beyond(until.within(until.after(LOOK_LIMIT_S, math.inf))),
         constants=_constants_by_part(pricings),
         states_bytes=states_bytes(request),
     )
     mended = look.nearest(request, near)
     if not mended:
         what = f"none found: {_tried(request)} did not help"
-        late = f" within {length_s:.1f} s" if time.monotonic() > look.deadline else ""
+        late = f" within {length_s:.1f} s" if look.until.late() else ""
         return Infeasibility(constraint=constraint, nearest_change=what + late)
     words = [f"{change.words}: {in_short(layout)} fits" for change, layout in mended]
     return Infeasibility(constraint=constraint, nearest_change="; or ".join(words), remedy=mended[0][0].request)
@@ -83,9 +82,9 @@ def explain_infeasible(
 
 @dataclass(frozen=True, kw_only=True)
 class _Look:
-    """Looking for a change until a deadline of ``time.monotonic``; what it finds has been searched."""
+    """Looking for a change until an end; what it finds has been searched."""
 
-    deadline: float
+    until: Until
     constants: Mapping[str, Constants]  # by accelerator
     states_bytes: float
 
@@ -116,7 +115,7 @@ class _Look:
             batch = other.job.global_batch / request.job.global_batch
             return abs(math.log(batch * request.cluster.gpus / other.cluster.gpus))
 
-        other = (self._first(batches(request)), self._first(fewer_nodes(request, self.deadline)))
+        other = (self._first(batches(request)), self._first(fewer_nodes(request, self.until)))
         return sorted((found for found in other if found is not None), key=size)
 
     def _more(self, request: PlanRequest, also: str) -> tuple[Change, Layout] | None:
@@ -168,13 +167,12 @@ class _Look:
     def _layout(self, request: PlanRequest) -> Layout | None:
         """Some layout of a request on one of its islands, one that fits safely if there is one."""
         for number, island in enumerate(request.cluster.islands):
-            left = self.deadline - time.monotonic()
-            if left <= 0.0:
+            if self.until.late():
                 return None
             constants = self.constants[island.node.accelerator.name]
             pricing = Pricing(model=request.model, job=request.job, island=island, constants=constants)
-            asked = replace(request, top=1, time_limit_s=left)
-            tally = UniformSearch(asked, pricing, any_will_do=True).run()
+            asked = replace(request, top=1)
+            tally = UniformSearch(asked, pricing, Aim(any_will_do=True), self.until).run()
             if tally.best:
                 best = min(tally.best.values(), key=lambda candidate: candidate.order)
                 return on_island(layout_of(best), number)

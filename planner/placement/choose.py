@@ -17,8 +17,8 @@ from planner.placement.joint import (
 )
 from planner.placement.scattered import scatter
 from planner.request import Objective, PlanRequest
+from planner.search.effort import UNENDING, Until
 from planner.search.objective import objective_value
-from planner.search.spans import late
 
 MOST_SCATTERED: Final = 3  # layouts whose ranks are scattered over nodes, where the launcher can: the best
 
@@ -28,7 +28,7 @@ def place_all(
     pricings: Sequence[Pricing],
     cool: Mapping[Layout, PlacedLayout],
     known: Mapping[Layout, PlacedLayout] = MappingProxyType({}),
-    end_s: float = inf,
+    until: Until = UNENDING,
 ) -> dict[Layout, PlacedLayout]:
     """Place the layouts that a search without heat found.
 
@@ -45,8 +45,8 @@ def place_all(
         Layouts with the best orders of their ranks and nodes, and their prices, without heat.
     known : mapping
         What has been placed already, by the layout given.
-    end_s : float
-        Of ``time.monotonic``: of the layouts after it the best ones are kept, in order or on the coolest nodes.
+    until : Until
+        Of the layouts after it the best ones are kept, in order or on the coolest nodes.
 
     Returns
     -------
@@ -59,7 +59,7 @@ def place_all(
     by_time = request.objective is Objective.TIME
     ahead = sorted(cool.items(), key=lambda item: objective_value(request, item[1].layout, item[1].cost))
     for number, (layout, cooled) in enumerate(ahead):
-        if late(end_s) and layout not in known:
+        if until.late() and layout not in known:
             rest = [other.layout for given, other in ahead[number:] if given not in known]
             return placed | {one.layout: one for one in placed_roughly(request, pricings, rest)}
         least = objective_value(request, cooled.layout, cooled.cost)
@@ -68,7 +68,7 @@ def place_all(
         may_win = not best or not by_time or least < min(best.values())
         place = place_and_split if may_win else place_layout
         found = known.get(layout) or _or_as_given(
-            request, pricings, cooled, place(request, pricings, cooled.layout, end_s)
+            request, pricings, cooled, place(request, pricings, cooled.layout, until)
         )
         placed[layout] = found
         usual = in_usual_order(layout)
@@ -77,13 +77,13 @@ def place_all(
 
 
 def scatter_best(
-    request: PlanRequest, pricings: Sequence[Pricing], placed: Mapping[Layout, PlacedLayout], end_s: float
+    request: PlanRequest, pricings: Sequence[Pricing], placed: Mapping[Layout, PlacedLayout], until: Until
 ) -> dict[Layout, PlacedLayout]:
     """The layouts placed, the best of them with their ranks on any node where the launcher can and where it gains."""
     if not request.launcher.scatters:
         return dict(placed)
     ahead = sorted(placed.items(), key=lambda item: objective_value(request, item[1].layout, item[1].cost))
-    better = {given: scatter(request, pricings, one, end_s, split=True) for given, one in ahead[:MOST_SCATTERED]}
+    better = {given: scatter(request, pricings, one, until, split=True) for given, one in ahead[:MOST_SCATTERED]}
     return {given: better.get(given, one) for given, one in placed.items()}
 
 

@@ -6,7 +6,6 @@ so the split for slow or hot ones is near: stages that take longest give a layer
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from math import inf
 from typing import Final
 
 import numpy as np
@@ -17,40 +16,40 @@ from costmodels.pricing import Pricing
 from planner.layouts.expand import splits_freely
 from planner.placement.joint import SAME, PlacedLayout, as_safe, place_layout, place_with_splits
 from planner.request import PlanRequest
+from planner.search.effort import UNENDING, Until
 from planner.search.objective import objective_value
-from planner.search.spans import late
 
 GIVING: Final = 2  # stages that give a layer: those that take longest
 MOST_MOVES: Final = 24
 
 
 def place_and_split(
-    request: PlanRequest, pricings: Sequence[Pricing], layout: Layout, end_s: float = inf
+    request: PlanRequest, pricings: Sequence[Pricing], layout: Layout, until: Until = UNENDING
 ) -> PlacedLayout:
     """Place the ranks of a layout on one island or on several, and choose its layers per stage.
 
     Parameters
     ----------
-    request, pricings, layout, end_s
+    request, pricings, layout, until
         As in :func:`planner.placement.joint.place_with_splits`.
     """
     if len({stage.island for stage in layout.stages}) == 1:
-        return place_with_splits(request, pricings, layout, end_s)
+        return place_with_splits(request, pricings, layout, until)
     like = heat_problem(pricings, layout)
-    best = place_layout(request, pricings, layout, end_s, like)
+    best = place_layout(request, pricings, layout, until, like)
     tried = {layout}
     for _ in range(MOST_MOVES):
         near = [other for other in _moved(request, best) if other not in tried]
         tried.update(near)
         verdict = best.cost.heaviest.verdict
         fit = [other for other in near if as_safe(request, pricings, other, verdict)]
-        found = [place_layout(request, pricings, other, end_s, like) for other in fit if not late(end_s)]
+        found = [place_layout(request, pricings, other, until, like) for other in fit if not until.late()]
         better = min(found, key=lambda one: objective_value(request, one.layout, one.cost), default=best)
         least = objective_value(request, best.layout, best.cost) * (1.0 - SAME)
         if objective_value(request, better.layout, better.cost) >= least:
             break
         best = better
-    return replace(best, cut=late(end_s))
+    return replace(best, cut=until.late())
 
 
 def _moved(request: PlanRequest, placed: PlacedLayout) -> Iterator[Layout]:

@@ -7,7 +7,6 @@ problem for the partitioner, whose splits are placed in turn. The identity place
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import inf
 from typing import Final
 
 import numpy as np
@@ -36,8 +35,8 @@ from planner.layouts.expand import splits_freely
 from planner.placement.candidates import Board, board_of, every_placement, first_placements, near
 from planner.request import Objective, PlanRequest
 from planner.rules import broken_rules
+from planner.search.effort import HEAT_S, PLACE_S, SPLITS_S, UNENDING, Until
 from planner.search.objective import objective_value, objective_values
-from planner.search.spans import late
 from planner.search.uneven import uneven_layouts
 
 MOST_GPUS: Final = 32_768  # of layouts that are placed otherwise than in order
@@ -97,7 +96,7 @@ def place_layout(
     request: PlanRequest,
     pricings: Sequence[Pricing],
     layout: Layout,
-    end_s: float = inf,
+    until: Until = UNENDING,
     like: HeatProblem | None = None,
 ) -> PlacedLayout:
     """Place the ranks of a layout on nodes, and on the accelerators of each.
@@ -110,8 +109,8 @@ def place_layout(
         One per island.
     layout : Layout
         Its layers per stage stay as they are.
-    end_s : float
-        Of ``time.monotonic``: after it ranks stay in order, or as well placed as they are.
+    until : Until
+        After it ranks stay in order, or as well placed as they are.
     like : HeatProblem, optional
         As in :func:`costmodels.power.heat.heat_problem`; default: consecutive ranks share a node.
 
@@ -121,15 +120,16 @@ def place_layout(
         The identity placement where no other is better by more than the balance's tolerance.
     """
     problem = heat_problem(pricings, layout, like)
-    if len(problem.heats) > 1 and layout.gpus <= MOST_GPUS and not late(end_s):
-        return _over_islands(request, problem, end_s)
-    if len(problem.heats) > 1 or layout.gpus > MOST_GPUS or late(end_s):
+    until.spend(_heat_s(problem))
+    if len(problem.heats) > 1 and layout.gpus <= MOST_GPUS and not until.late():
+        return _over_islands(request, problem, until)
+    if len(problem.heats) > 1 or layout.gpus > MOST_GPUS or until.late():
         cost = placed_cost(problem, settle(problem, identity_maps(problem)), 0)
-        return PlacedLayout(layout=layout, cost=cost, cut=late(end_s))
-    return replace(_placed(request, _best(request, problem, end_s)), cut=late(end_s))
+        return PlacedLayout(layout=layout, cost=cost, cut=until.late())
+    return replace(_placed(request, _best(request, problem, until)), cut=until.late())
 
 
-def _over_islands(request: PlanRequest, problem: HeatProblem, end_s: float) -> PlacedLayout:
+def _over_islands(request: PlanRequest, problem: HeatProblem, until: Until) -> PlacedLayout:
     """Place the ranks on every island in turn, those on the others as they are, until no island gains any more."""
     layout, heats = problem.layout, problem.heats
     maps = list(identity_maps(problem))
@@ -139,7 +139,7 @@ def _over_islands(request: PlanRequest, problem: HeatProblem, end_s: float) -> P
     for _ in range(MOST_STEPS):
         before = list(chosen)
         for number in np.flatnonzero(slowed).tolist():
-            if late(end_s):
+            if until.late():
                 break
             board = board_of(problem, number)
             options = every_placement(board) or first_placements(board)
@@ -149,6 +149,7 @@ def _over_islands(request: PlanRequest, problem: HeatProblem, end_s: float) -> P
             tried = [
                 there if other == number else np.repeat(maps[other], len(there), axis=0) for other in range(len(maps))
             ]
+            until.spend(_heat_s(problem, len(there)))
             settled = settle(problem, tried)
             values = objective_values(request, layout, settled.step_s, settled.mean_w())
             best = _least(values, settled.step_s * settled.mean_w())
@@ -158,12 +159,12 @@ def _over_islands(request: PlanRequest, problem: HeatProblem, end_s: float) -> P
             break
     in_order = placed_cost(problem, usual, 0)
     if not any(chosen):
-        return PlacedLayout(layout=layout, cost=in_order, in_order=in_order, cut=late(end_s))
+        return PlacedLayout(layout=layout, cost=in_order, in_order=in_order, cut=until.late())
     return PlacedLayout(
         layout=layout,
         cost=placed_cost(problem, settle(problem, maps), 0),
         in_order=in_order,
-        cut=late(end_s),
+        cut=until.late(),
         by_island=tuple((heat.island, place) for heat, place in zip(heats, chosen, strict=True) if place is not None),
     )
 
@@ -210,7 +211,7 @@ def place_with_splits(
     request: PlanRequest,
     pricings: Sequence[Pricing],
     layout: Layout,
-    end_s: float = inf,
+    until: Until = UNENDING,
     like: HeatProblem | None = None,
 ) -> PlacedLayout:
     """Place the ranks of a layout and choose its layers per stage together.
@@ -221,25 +222,26 @@ def place_with_splits(
         As in :func:`place_layout`; splits must be legal in the framework and no riskier than the layout's own.
     layout : Layout
         Where to start from; the result is never worse than it, wherever its ranks are placed.
-    end_s : float
-        Of ``time.monotonic``: no other split or placement is priced after it.
+    until : Until
+        No other split or placement is priced after it.
     like : HeatProblem, optional
         As in :func:`place_layout`.
     """
     problem = heat_problem(pricings, layout, like)
-    if len(problem.heats) > 1 or layout.gpus > MOST_GPUS or late(end_s):
-        return place_layout(request, pricings, layout, end_s, like)
-    best = _best(request, problem, end_s)
+    if len(problem.heats) > 1 or layout.gpus > MOST_GPUS or until.late():
+        return place_layout(request, pricings, layout, until, like)
+    best = _best(request, problem, until)
     tried = {layout}
-    while not late(end_s):
+    while not until.late():
+        until.spend(MOST_PACES * SPLITS_S)
         others = [other for other in _splits(request, pricings, best) if other not in tried]
         tried.update(others)
-        found = [_best(request, heat_problem(pricings, other, problem), end_s) for other in others if not late(end_s)]
+        found = [_best(request, heat_problem(pricings, other, problem), until) for other in others if not until.late()]
         better = min(found, key=lambda priced: priced.value, default=best)
         if better.value >= best.value * (1.0 - SAME):
             break
         best = better
-    return replace(_placed(request, best), cut=late(end_s))
+    return replace(_placed(request, best), cut=until.late())
 
 
 def _placed(request: PlanRequest, priced: _Priced) -> PlacedLayout:
@@ -286,7 +288,7 @@ def placed_on_network(pricings: Sequence[Pricing], layout: Layout, placement: Pl
     return placed_cost(moved, settle(moved, placed_maps(moved, (placement,))), 0)
 
 
-def _best(request: PlanRequest, problem: HeatProblem, end_s: float) -> _Priced:
+def _best(request: PlanRequest, problem: HeatProblem, until: Until) -> _Priced:
     """Price the placements of a layout on one island; the first of those priced is the identity."""
     board = board_of(problem)
     if _unhindered(request, problem):
@@ -294,14 +296,22 @@ def _best(request: PlanRequest, problem: HeatProblem, end_s: float) -> _Priced:
         return _price(request, problem, alone, complete=True)
     every = every_placement(board)
     if every is not None:
+        until.spend(_heat_s(problem, len(every)))
         return _price(request, problem, every, complete=True)
-    priced = _price(request, problem, first_placements(board), complete=False)
+    first = first_placements(board)
+    until.spend(_heat_s(problem, len(first)))
+    priced = _price(request, problem, first, complete=False)
     for _ in range(MOST_STEPS):
-        better = None if late(end_s) else _step(request, priced, board)
+        better = None if until.late() else _step(request, priced, board, until)
         if better is None:
             break
         priced = better
     return priced
+
+
+def _heat_s(problem: HeatProblem, placements: int = 1) -> float:
+    """Counted work of bringing some placements into balance [s]."""
+    return HEAT_S + PLACE_S * placements * problem.layout.gpus
 
 
 def _unhindered(request: PlanRequest, problem: HeatProblem) -> bool:
@@ -320,10 +330,11 @@ def _unhindered(request: PlanRequest, problem: HeatProblem) -> bool:
     return not limit_c or bool((hottest_c(heat, float(problem.step.times.total_s[0])) <= limit_c).all())
 
 
-def _step(request: PlanRequest, priced: _Priced, board: Board) -> _Priced | None:
+def _step(request: PlanRequest, priced: _Priced, board: Board, until: Until) -> _Priced | None:
     """Price the neighbours of the best placement; None where none is better."""
     now = priced.placements[priced.best]
     around = (priced.placements[0], now, *near(board, now))
+    until.spend(_heat_s(priced.problem, len(around)))
     found = _price(request, priced.problem, around, complete=False)
     return found if found.value < priced.value * (1.0 - SAME) else None
 

@@ -7,7 +7,6 @@ parts of the groups, larger parts first or last let whole stages fit below one. 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from math import inf
 from typing import Final
 
 from costmodels.layout import Layout
@@ -18,7 +17,7 @@ from costmodels.pricing import Pricing
 from costmodels.results import LayoutCost
 from hardware.cluster import Island
 from planner.placement.joint import PlacedLayout
-from planner.search.spans import late
+from planner.search.effort import LAYOUT_S, UNENDING, Until
 
 WORTH: Final = 1e-3
 """Part of the step that another order than that of the nodes has to save."""
@@ -30,7 +29,7 @@ def place_nodes(
     layout: Layout,
     cost: LayoutCost,
     others: Sequence[Layout] = (),
-    end_s: float = inf,
+    until: Until = UNENDING,
 ) -> PlacedLayout:
     """Choose the order of nodes of a layout, and of its ranks.
 
@@ -44,8 +43,8 @@ def place_nodes(
         Its price with the nodes in order.
     others : sequence of Layout
         The same with its ranks in other orders.
-    end_s : float
-        Of ``time.monotonic``: no further order is priced after it.
+    until : Until
+        No further order is priced after it.
 
     Returns
     -------
@@ -61,8 +60,9 @@ def place_nodes(
     orders = node_orders(layout, pricing.island)
     for one in (layout, *others):
         for nodes in orders if one is layout else ((), *orders):
-            if late(end_s):
+            if until.late():
                 return replace(_placed(pricing, placed, *best), cut=True)
+            until.spend(LAYOUT_S)
             other_s = step_time_s([replace(pricing, nodes=nodes)], one)
             if other_s < limit_s:
                 limit_s, best = other_s, (one, nodes)

@@ -7,7 +7,7 @@ hosts, one for each rank: then stages can share nodes, so that each takes the ac
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, combinations
-from math import factorial, inf
+from math import factorial
 from typing import Final
 
 from costmodels.layout import Layout, RankOrder
@@ -18,8 +18,8 @@ from planner.placement.candidates import board_of, first_placements
 from planner.placement.joint import ROUGH, SAME, PlacedLayout, place_layout, place_with_splits
 from planner.request import Objective, PlanRequest
 from planner.rules.proposal import grid_of
+from planner.search.effort import HEAT_S, LAYOUT_S, PLACE_S, UNENDING, Until
 from planner.search.objective import objective_value, objective_values
-from planner.search.spans import late
 
 MOST_ORDERS: Final = 128
 """Orders of ranks of a layout that are looked at; where there are no more, all are."""
@@ -36,7 +36,7 @@ def scatter(
     request: PlanRequest,
     pricings: Sequence[Pricing],
     placed: PlacedLayout,
-    end_s: float = inf,
+    until: Until = UNENDING,
     *,
     split: bool = False,
 ) -> PlacedLayout:
@@ -50,8 +50,8 @@ def scatter(
         One per island.
     placed : PlacedLayout
         With consecutive ranks on every node.
-    end_s : float
-        Of ``time.monotonic``: no other order is priced after it.
+    until : Until
+        No other order is priced after it.
     split : bool
         Whether layers are split anew for the paces that an order leaves.
 
@@ -68,29 +68,35 @@ def scatter(
     glances: list[tuple[float, HeatProblem]] = []
     orders = scattered_orders(layout, pricing)
     for order in orders:
-        if late(end_s):
+        if until.late():
             break
+        until.spend(_glance_s(layout))
         problem = heat_problem(pricings, layout, order=order)
         # Heat takes pace and gives none: what is slower without it is slower with it.
         if request.objective is not Objective.TIME or float(problem.step.times.total_s[0]) < least:
             glances.append((_glance(request, problem), problem))
     glances.sort(key=lambda glance: glance[0])
     kept = len(glances) if layout.gpus <= SMALL else MOST_PLACED
-    tried = [(place_layout(request, pricings, layout, end_s, problem), problem) for _, problem in glances[:kept]]
+    tried = [(place_layout(request, pricings, layout, until, problem), problem) for _, problem in glances[:kept]]
     found = [one for one, _ in tried]
     if split:
         near = sorted(tried, key=lambda pair: objective_value(request, layout, pair[0].cost))[:MOST_SPLIT]
-        found += [place_with_splits(request, pricings, layout, end_s, problem) for _, problem in near]
+        found += [place_with_splits(request, pricings, layout, until, problem) for _, problem in near]
     # Without a placement there was no time for one: the price is that of ranks elsewhere than in order.
     found = [placed, *(one for one in found if one.placement)]
     best = min(found, key=lambda one: objective_value(request, one.layout, one.cost))
     if orders and layout.gpus > SMALL:
-        other = _exchanged(request, pricings, best, pricing.island.node.gpus, end_s)
+        other = _exchanged(request, pricings, best, pricing.island.node.gpus, until)
         best = min(best, other, key=lambda one: objective_value(request, one.layout, one.cost))
     if best is not placed:
         known = placed.in_order if best.layout == layout else None
         best = replace(best, in_order=known or price_layout_with_heat(pricings, best.layout))
-    return replace(best, cut=placed.cut or late(end_s))
+    return replace(best, cut=placed.cut or until.late())
+
+
+def _glance_s(layout: Layout) -> float:
+    """Counted work of a glance at an order of ranks [s]."""
+    return LAYOUT_S + HEAT_S + PLACE_S * MOST_GLANCES * layout.gpus
 
 
 def _glance(request: PlanRequest, problem: HeatProblem) -> float:
@@ -100,7 +106,7 @@ def _glance(request: PlanRequest, problem: HeatProblem) -> float:
 
 
 def _exchanged(
-    request: PlanRequest, pricings: Sequence[Pricing], placed: PlacedLayout, per_node: int, end_s: float
+    request: PlanRequest, pricings: Sequence[Pricing], placed: PlacedLayout, per_node: int, until: Until
 ) -> PlacedLayout:
     """Exchange two units between nodes, again and again, while a glance says that it is better; then place well.
 
@@ -117,15 +123,16 @@ def _exchanged(
     least = _glance(request, problem)
     for _ in range(MOST_EXCHANGES):
         other = next(exchanges, None)
-        if other is None or late(end_s):
+        if other is None or until.late():
             break
+        until.spend(_glance_s(layout))
         tried = heat_problem(pricings, layout, order=other)
         value = _glance(request, tried)
         if value < least * (1.0 - SAME):
             least, problem, exchanges = value, tried, _exchanges(other, per_node, unit)
     if problem.order == order:
         return placed
-    found = place_layout(request, pricings, layout, end_s, problem)
+    found = place_layout(request, pricings, layout, until, problem)
     return found if found.placement else placed
 
 

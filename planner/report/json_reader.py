@@ -133,6 +133,8 @@ def _search(read: Fields) -> SearchProof:
         proven_optimal=read.flag("proven_optimal"),
         wall_s=read.number("wall_s"),
         cut=_counts(read, "cut") if "cut" in read.values else (),
+        work_s=read.number("work_s") if "work_s" in read.values else 0.0,
+        by_clock="by_clock" in read.values and read.flag("by_clock"),
     )
 
 

@@ -129,6 +129,8 @@ def search_to_json(search: SearchProof) -> Json:
         "gap": search.gap,
         "proven_optimal": search.proven_optimal,
         "wall_s": search.wall_s,
+        "work_s": search.work_s,
+        "by_clock": search.by_clock,
         "cut": dict(search.cut),
     }
 

@@ -21,7 +21,7 @@ from planner.report.trainer_text import trainer_steps
 from planner.report.words import gib, interval, listed, percent, ranked_text, seconds
 from planner.request import Framework, Objective
 from planner.rules import broken_rules
-from planner.search.spans import cut_in_words
+from planner.search.spans import BY_CLOCK, cut_in_words
 
 MOST_REASONS: Final = 3
 _LEGEND: Final = "mb: micro-batch; vpp: virtual chunks a stage; GiB: memory of the fullest GPU"
@@ -90,6 +90,8 @@ def _proof(report: PlanReport, not_launched: str = "") -> Sequence[RenderableTyp
     rows.append(("search", counts_words(report.search)))
     cut = [cut_in_words(what, number) for what, number in report.search.cut]
     rows += [("time limit", f"{words}; a longer --time-limit does") for words in cut]
+    if report.search.by_clock:
+        rows.append(("time limit", BY_CLOCK))
     if report.unconstrained_s and report.layouts:
         rows.append(("constraint", _constraint_words(report)))
     rows += [("launch", not_launched)] if not_launched else []

@@ -3,7 +3,6 @@
 Prices here know nothing of heat and of single devices.
 """
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -16,15 +15,17 @@ from hardware.cluster import Island
 from planner.bounds.mixed_layers import mixed_bound_s
 from planner.layouts.build import on_island
 from planner.request import Objective, PlanRequest
+from planner.search.effort import Until
 from planner.search.islands import IslandSearch
 from planner.search.objective import objective_value
 from planner.search.refine import best_of_grid, layout_of
-from planner.search.spans import SPLITS_CUT, Span, late, spans
+from planner.search.spans import SPLITS_CUT, Span, spans
 from planner.search.tally import Candidate, Tally
 from planner.search.two_level import PER_LAYER, candidate_shape, mixed_plans
-from planner.search.uniform import GRIDS_KEPT, UniformSearch
+from planner.search.uniform import GRIDS_KEPT, Aim, UniformSearch
 
 ISLANDS_CUT: Final = "time limit (islands alone)"
+ANY_FIT: Final = (Verdict.FITS, Verdict.RISKY)  # safely if possible
 MIXED_SHAPES: Final = 6  # pipeline shapes that are solved with a strategy for every layer
 
 Priced = tuple[Layout, LayoutCost]
@@ -36,23 +37,20 @@ class Look:
 
     Attributes
     ----------
-    until_s : float
-        Of ``time.monotonic``; of the grids that are kept one is followed to the end beyond it.
-    wanted : int
-        Grids to keep.
+    until : Until
+        Of the grids that are kept one is followed to the end beyond it.
+    aim : Aim
+        Of each.
     placed : bool
         Whether accelerators are placed one by one afterwards, for which time is left.
-    limit_s : float
-        Step time beyond which nothing is wanted.
-    safe : bool
-        Whether something that fits safely is known, so that nothing is wanted that fits with risk.
+    accepted : tuple of Verdict
+        What may fit, in this order, until something is found.
     """
 
-    until_s: float
-    wanted: int
+    until: Until
+    aim: Aim
     placed: bool = False
-    limit_s: float = float("inf")
-    safe: bool = False
+    accepted: tuple[Verdict, ...] = ANY_FIT
 
 
 def search_islands(request: PlanRequest, pricings: Sequence[Pricing], look: Look) -> tuple[Tally, list[Priced]]:
@@ -72,12 +70,12 @@ def search_islands(request: PlanRequest, pricings: Sequence[Pricing], look: Look
     tuple
         Counts, and the layouts that were found with their prices.
     """
-    alone, deadline = _unlike(pricings), look.until_s
+    alone = _unlike(pricings)
     count = len(alone) + (len(pricings) > 1)
-    parts = spans(time.monotonic(), deadline, count, placed=look.placed, mixed=request.framework in PER_LAYER)
+    parts = spans(look.until, count, placed=look.placed, mixed=request.framework in PER_LAYER)
     tally, priced = search_island(request, pricings, alone[0], parts[0], look)
     for number, (island, part) in enumerate(zip(alone[1:], parts[1:], strict=False), start=1):
-        if late(deadline):
+        if look.until.late():
             tally.pruned[ISLANDS_CUT] += len(alone) - number
             tally.open_bound_s = 0.0  # nothing is known of them
             break
@@ -86,7 +84,7 @@ def search_islands(request: PlanRequest, pricings: Sequence[Pricing], look: Look
         priced += more
     if len(pricings) > 1 and not request.always_piped:  # those know 1F1B and interleaving alone
         known = [cost.step.total_s for _, cost in priced]
-        together = IslandSearch(request, pricings, known, parts[-1].end_s)
+        together = IslandSearch(request, pricings, known, parts[-1].end)
         priced += [(plan.layout, plan.cost) for plan in together.run()]
         tally.enumerated += together.enumerated
         tally.solved += together.solved
@@ -125,21 +123,20 @@ def search_island(
     tuple
         As of :func:`search_islands`; layouts name the island.
     """
-    search = UniformSearch(request, pricings[island], wanted=look.wanted, limit_s=look.limit_s, deadline=span.grids_s)
-    tally = search.run((Verdict.FITS,)) if look.safe else search.run()
+    tally = UniformSearch(request, pricings[island], look.aim, span.grids).run(look.accepted)
     chosen = sorted(tally.best.values(), key=lambda candidate: candidate.order)[: tally.wanted]
     if request.objective is not Objective.TIME:
         chosen = _thriftiest(request, pricings[island], chosen)
     priced: list[Priced] = []
     for number, candidate in enumerate(chosen):
-        if number and late(look.until_s):
+        if number and look.until.late():
             tally.cut[SPLITS_CUT] += len(chosen) - number
             break
-        priced.append(best_of_grid(request, pricings[island], tally, candidate.key, span.splits_s))
+        priced.append(best_of_grid(request, pricings[island], tally, candidate.key, span.splits))
     tally.open_bound_s = min(tally.open_bound_s, tally.threshold_s())  # of grids that were priced and not kept
     if request.framework in PER_LAYER and not request.always_piped:
         shapes = [candidate_shape(candidate) for candidate in chosen[:MIXED_SHAPES]]
-        mixed = mixed_plans(request, pricings[island], shapes, span.end_s)
+        mixed = mixed_plans(request, pricings[island], shapes, span.end)
         priced = distinct([*priced, *((plan.layout, plan.cost) for plan in mixed)])
         tally.open_bound_s = min(tally.open_bound_s, mixed_bound_s(request, pricings[island]))
     if island:

@@ -8,11 +8,12 @@ from costmodels.table import Floats, Ints
 from planner.bounds.option_memory import OptionMemory
 from planner.bounds.options import OptionBounds
 from planner.layouts.grids import Grids, joined
+from planner.search.effort import REFINED_OPTION_S, REFINED_S, Until
 from planner.search.shard_groups import legal_groups
 
 REFINED_AT_ONCE: Final = 2_048  # grids whose options and memory are bounded together
 GROUPS_AT_ONCE: Final = 2_048
-REFINED_FIRST: Final = 256  # as long as there is no limit that leaves options out
+REFINED_FIRST: Final = 256  # as long as there is no limit that leaves options out; then twice as many
 
 
 class Frontier:
@@ -25,6 +26,8 @@ class Frontier:
     ----------
     bounds : OptionBounds
         Of the grids; the cheap bound orders all of them, the full one those at the front.
+    until : Until
+        The end of the search, where its work is counted.
     grouped : bool
         Whether groups are looked at.
 
@@ -34,14 +37,16 @@ class Frontier:
         Grids found too large for the memory, and groups of them, under every option that is fast enough.
     """
 
-    def __init__(self, bounds: OptionBounds, *, grouped: bool) -> None:
+    def __init__(self, bounds: OptionBounds, until: Until, *, grouped: bool) -> None:
         self.bounds = bounds
+        self.until = until
         self.grouped = grouped
         self.without_memory = 0
         cheap = bounds.time_s()
         self._order = np.argsort(cheap, kind="stable")
         self._cheap = cheap[self._order]
         self._next = 0  # first of the order that is not refined
+        self._size = REFINED_FIRST
         self._rows: Ints = np.empty(0, dtype=np.int64)  # refined, by bound
         self._known: Floats = np.empty((0, len(bounds.options)))
         self._groups = bounds.grids.take(self._rows)  # that wait, with the bounds of their grids
@@ -108,12 +113,17 @@ class Frontier:
         taken, left = order[:count], np.sort(order[count:])
         groups, known = self._groups.take(taken), self._groups_known[taken]
         self._groups, self._groups_known = self._groups.take(left), self._groups_known[left]
+        self._count(len(groups))
         schedule = self.bounds.request.schedule
         memory = OptionMemory(pricing=self.bounds.pricing, accepted=self.bounds.accepted, schedule=schedule)
         known = np.where(memory.mean_fits(groups, self.bounds.options, known <= limit_s), known, np.inf)
         holds = np.isfinite(known.min(axis=1))
         self.without_memory += int((~holds).sum())
         return groups.take(np.flatnonzero(holds)), known[holds]
+
+    def _count(self, grids: int) -> None:
+        """Count the work of bounding so many grids under every option."""
+        self.until.spend(len(self.bounds.options) * (REFINED_OPTION_S + REFINED_S * grids))
 
     def _within(self, limit_s: float) -> int:
         """Refined grids whose bound is within a limit."""
@@ -129,10 +139,12 @@ class Frontier:
 
     def _refine(self, limit_s: float) -> None:
         """Bound the next grids under every option and with their memory."""
-        size = REFINED_AT_ONCE if np.isfinite(limit_s) else REFINED_FIRST
+        size = REFINED_AT_ONCE if np.isfinite(limit_s) else self._size
+        self._size = min(2 * self._size, REFINED_AT_ONCE)
         until = min(self._next + size, int(np.searchsorted(self._cheap, limit_s, side="right")))
         rows = self._order[self._next : until]
         self._next = until
+        self._count(len(rows))
         known = self.bounds.within_memory_s(rows, limit_s)
         holds = np.isfinite(known.min(axis=1))
         self.without_memory += int((~holds).sum())

@@ -21,8 +21,8 @@ from planner.bounds.option_times import OptionTimes
 from planner.bounds.step_time import Work, with_jitter_s
 from planner.layouts.expand import expand
 from planner.layouts.grids import Grids, joined
+from planner.search.effort import GRID_S, ISLAND_ROW_S, Until
 from planner.search.island_rows import IslandRows
-from planner.search.spans import late
 
 WEIGHED_AT_ONCE: Final = 4_096  # strategies weighed against the memory together
 PRICED_AT_ONCE: Final = 2_048  # at most: every block is twice the one before
@@ -105,30 +105,30 @@ class IslandFrontier:
         """Least bound of what is left; infinite when nothing is."""
         return min(self._ahead_s, self._least_held_s, self._least_unweighed_s)
 
-    def take(self, limit_s: float, until_s: float) -> Open | None:
+    def take(self, limit_s: float, until: Until) -> Open | None:
         """Take what has the least bound of what has been priced.
 
         Parameters
         ----------
         limit_s : float
             What exceeds it stays where it is [s].
-        until_s : float
-            A moment of ``time.monotonic`` after which nothing more is priced.
+        until : Until
+            After it nothing more is priced.
 
         Returns
         -------
         Open or None
             None where no bound that is left is within the limit, or where the time has ended.
         """
-        while not late(until_s):
+        while not until.late():
             within_s = min(self._ahead_s, limit_s)
             if self._probe and self._heap and self._ahead_s <= limit_s:
                 self._probe = False
                 return heapq.heappop(self._heap)[-1]
             if len(self._held) and self._least_held_s <= within_s:
-                self._price(within_s)
+                until.spend(ISLAND_ROW_S * len(self.orders) * self._price(within_s))
             elif self._next < len(self._order) and self._least_unweighed_s <= within_s:
-                self._weigh(limit_s)
+                until.spend(GRID_S * self._weigh(limit_s))
             elif self._heap and self._ahead_s <= limit_s:
                 return heapq.heappop(self._heap)[-1]
             else:
@@ -147,8 +147,8 @@ class IslandFrontier:
     def _least_unweighed_s(self) -> float:
         return float(self._cheap[self._next]) if self._next < len(self._order) else float("inf")
 
-    def _weigh(self, limit_s: float) -> None:
-        """Drop those of the next strategies that no order of the islands has the memory for."""
+    def _weigh(self, limit_s: float) -> int:
+        """Drop those of the next strategies that no order of the islands has the memory for; how many were weighed."""
         until = min(self._next + WEIGHED_AT_ONCE, int(np.searchsorted(self._cheap, limit_s, side="right")))
         numbers = np.arange(self._next, until)
         self._next = until
@@ -157,9 +157,10 @@ class IslandFrontier:
             held[some] = np.any([rows.holds(order) for order in self.orders], axis=0)
         self._held = np.concatenate([self._held, self._order[numbers[held]]])
         self._held_s = np.concatenate([self._held_s, self._cheap[numbers[held]]])
+        return len(numbers)
 
-    def _price(self, within_s: float) -> None:
-        """Bound the next strategies that fit with their islands in every order."""
+    def _price(self, within_s: float) -> int:
+        """Bound the next strategies that fit with their islands in every order; how many they were."""
         size = min(self._size, int(np.searchsorted(self._held_s, within_s, side="right")))
         self._size, self._probe = min(2 * self._size, PRICED_AT_ONCE), True
         chosen, self._held, self._held_s = self._held[:size], self._held[size:], self._held_s[size:]
@@ -169,6 +170,7 @@ class IslandFrontier:
                 for row in np.flatnonzero(np.isfinite(bound)).tolist():
                     entry = Open(bound_s=float(bound[row]), rows=rows, row=row, order=order)
                     heapq.heappush(self._heap, (entry.bound_s, order, int(chosen[some[row]]), entry))
+        return size
 
     def _rows_of(self, strategies: Ints) -> Iterator[tuple[IslandRows, Ints]]:
         """Some strategies as rows, one table for each shape, with their places among those given."""

@@ -6,7 +6,6 @@ takes as many stages as its GPUs allow. In the order of bounds on every strategy
 until the next bound is too slow.
 """
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, permutations
@@ -32,8 +31,8 @@ from planner.layouts.recompute_options import requested_options
 from planner.layouts.shard_groups import group_sizes
 from planner.request import PlanRequest
 from planner.rules import broken_rules, request_mask
+from planner.search.effort import GRID_S, ISLAND_SPLIT_S, LAYOUT_S, Until
 from planner.search.island_frontier import IslandFrontier, Open, Shape
-from planner.search.spans import late
 from planner.search.stage_table import PartSizes, StagePlace, chunk_ends, layer_runs, span_costs_s
 
 FULLEST_SHARE: Final = 0.9  # of the usable memory that parts may take in the table; prices judge the rest
@@ -69,18 +68,18 @@ class IslandSearch:
         One per island.
     known_s : sequence of float
         Step times of layouts that are in the ranking already [s].
-    deadline : float
-        Of ``time.monotonic``.
+    until : Until
+        Its end.
     """
 
     def __init__(
-        self, request: PlanRequest, pricings: Sequence[Pricing], known_s: Sequence[float], deadline: float
+        self, request: PlanRequest, pricings: Sequence[Pricing], known_s: Sequence[float], until: Until
     ) -> None:
         self.request = request
         self.pricings = tuple(pricings)
         self.known_s = list(known_s)
-        self.deadline = deadline
-        self.begun_s = time.monotonic()
+        self.until = until
+        self.grace = until.beyond(until.after(GRACE_S))
         self.enumerated = 0
         self.solved = 0
         self.pruned = 0
@@ -95,7 +94,7 @@ class IslandSearch:
         best: dict[tuple[int, ...], IslandPlan] = {}
         frontier = self._frontier()
         while frontier is not None:
-            entry = frontier.take(self._limit_s(best), self._until_s(best))
+            entry = frontier.take(self._limit_s(best), self._until(best))
             if entry is None:
                 break
             self.open_bound_s = min(self.open_bound_s, entry.bound_s)
@@ -107,16 +106,16 @@ class IslandSearch:
                     best[entry.key] = fastest
         if frontier is not None:
             self.open_bound_s = min(self.open_bound_s, frontier.least_s)
-            ended = late(self._until_s(best)) and frontier.least_s <= self._limit_s(best)
+            ended = self._until(best).late() and frontier.least_s <= self._limit_s(best)
             self.pruned, self.unreached = (0, frontier.left) if ended else (frontier.left, 0)
         ranked = sorted(best.values(), key=lambda plan: plan.cost.step.total_s)[: self.request.top]
-        if late(self.deadline):
+        if self.until.late():
             return ranked
         return sorted(map(self._with_best_group, ranked), key=lambda plan: plan.cost.step.total_s)
 
-    def _until_s(self, best: Mapping[tuple[int, ...], IslandPlan]) -> float:
-        """When the search ends, of ``time.monotonic``."""
-        return self.deadline if self.known_s or best else max(self.deadline, self.begun_s + GRACE_S)
+    def _until(self, best: Mapping[tuple[int, ...], IslandPlan]) -> Until:
+        """When the search ends."""
+        return self.until if self.known_s or best else self.grace
 
     def _limit_s(self, best: Mapping[tuple[int, ...], IslandPlan]) -> float:
         """Time beyond which nothing can enter the ranking any more."""
@@ -128,7 +127,7 @@ class IslandSearch:
         pinned = self.request.fixed_degree("pp")
         shapes = []
         for stage_gpus in self._stage_sizes():
-            if late(self._until_s({})):
+            if self._until({}).late():
                 self.open_bound_s = 0.0  # nothing is known of sizes that were not looked at
                 return None
             stages = tuple(pricing.island.gpus // stage_gpus for pricing in self.pricings)
@@ -154,6 +153,7 @@ class IslandSearch:
         pinned = replace(self.request, fixed=tuple((dict(self.request.fixed) | {"pp": pp}).items()))
         grids = enumerate_grids(pinned, stage_gpus * pp)
         self.enumerated += len(grids)
+        self.until.spend(GRID_S * len(grids))
         legal = request_mask(self.request, grids.table).ok
         return grids.take(np.flatnonzero(legal))
 
@@ -163,6 +163,7 @@ class IslandSearch:
         for vpp in self._virtual_degrees(entry):
             chunks = self._split(entry, sizes, vpp)
             self.solved += 1
+            self.until.spend(ISLAND_SPLIT_S)
             hosts = entry.rows.hosts(entry.order)
             if chunks is None or entry.rows.step_s(entry.row, hosts, chunks, limit_s) > limit_s:
                 continue
@@ -174,6 +175,7 @@ class IslandSearch:
         """Return a layout with its price; None where it is not legal or not safe."""
         if broken_rules(layout, self.request):
             return None
+        self.until.spend(LAYOUT_S)
         cost = price_layout(self.pricings, layout)
         return IslandPlan(layout=layout, cost=cost) if all(use.verdict is Verdict.FITS for use in cost.memory) else None
 

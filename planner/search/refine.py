@@ -14,7 +14,8 @@ from planner.layouts.expand import splits_freely
 from planner.layouts.splits import by_stage
 from planner.request import PlanRequest
 from planner.rules import broken_rules
-from planner.search.spans import SPLITS_CUT, late
+from planner.search.effort import LAYOUT_S, SPLITS_S, UNENDING, Until
+from planner.search.spans import SPLITS_CUT
 from planner.search.tally import Candidate, Key, Tally
 from planner.search.uneven import uneven_layouts
 
@@ -47,7 +48,7 @@ def layout_of(candidate: Candidate) -> Layout:
     )
 
 
-def best_of_grid(request: PlanRequest, pricing: Pricing, tally: Tally, key: Key, end_s: float = float("inf")) -> Priced:
+def best_of_grid(request: PlanRequest, pricing: Pricing, tally: Tally, key: Key, until: Until = UNENDING) -> Priced:
     """Return the fastest layout of a grid with its price; ties keep the earlier one.
 
     Parameters
@@ -60,37 +61,37 @@ def best_of_grid(request: PlanRequest, pricing: Pricing, tally: Tally, key: Key,
         What the search found; says whether layers may be split at will.
     key : tuple of int
         The grid, one of ``tally.best``.
-    end_s : float
-        Of ``time.monotonic``: no further split is priced after it; ``tally.cut`` counts the grid then.
+    until : Until
+        No further split is priced after it; ``tally.cut`` counts the grid then.
     """
     first, *others = tally.near_best(key, VARIANTS)
-    best = with_best_split(request, pricing, layout_of(first), end_s)
+    best = with_best_split(request, pricing, layout_of(first), until)
     for variant in others:
-        if not late(end_s):
-            found = with_best_split(request, pricing, layout_of(variant), end_s)
+        if not until.late():
+            found = with_best_split(request, pricing, layout_of(variant), until)
             best = min([best, found], key=lambda pair: pair[1].step.total_s)
     for variant in tally.tight.get(key, ()):  # faster as they are split, but too large: they may fit otherwise
         if variant.total_s < best[1].step.total_s:
-            splits = _splits(request, pricing, layout_of(variant), end_s)
+            splits = _splits(request, pricing, layout_of(variant), until)
             fitting = [pair for pair in splits if pair[1].heaviest.verdict is tally.accepted]
             best = min([best, *fitting], key=lambda pair: pair[1].step.total_s)
-    if late(end_s):
+    if until.late():
         tally.cut[SPLITS_CUT] += 1
     return best
 
 
-def offer_other_splits(request: PlanRequest, pricing: Pricing, tally: Tally, end_s: float) -> None:
+def offer_other_splits(request: PlanRequest, pricing: Pricing, tally: Tally, until: Until) -> None:
     """Offer what fits with its layers split in another way, where nothing fits evenly or balanced by time.
 
     The fastest candidates come first, until as many grids as are wanted fit; at most :data:`SPLIT_TO_FIT` are looked
-    at, and none after ``end_s`` of ``time.monotonic``.
+    at, and none after ``until``.
     """
     tight = sorted((one for held in tally.tight.values() for one in held), key=lambda candidate: candidate.order)
     kinds = len(request.model.kinds())
     for candidate in tight[:SPLIT_TO_FIT]:
-        if late(end_s) or len(tally.best) >= tally.wanted:
+        if until.late() or len(tally.best) >= tally.wanted:
             break
-        for layout, cost in _splits(request, pricing, layout_of(candidate), end_s):
+        for layout, cost in _splits(request, pricing, layout_of(candidate), until):
             if cost.heaviest.verdict is tally.accepted:
                 counts = contents_of(layout, request.model)[0].counts[0, :, :, :kinds].sum(axis=(1, 2))
                 found = replace(
@@ -103,25 +104,28 @@ def offer_other_splits(request: PlanRequest, pricing: Pricing, tally: Tally, end
                 tally.offer(found)
 
 
-def with_best_split(request: PlanRequest, pricing: Pricing, layout: Layout, end_s: float) -> Priced:
+def with_best_split(request: PlanRequest, pricing: Pricing, layout: Layout, until: Until) -> Priced:
     """Return a layout with the fastest split among its own and the partitioner's that is no riskier, and the price.
 
-    Ties keep its own; no further split is priced after ``end_s`` of ``time.monotonic``.
+    Ties keep its own; no further split is priced after ``until``.
     """
+    until.spend(LAYOUT_S)
     best = (layout, price_layout([pricing], layout))
-    for other, cost in _splits(request, pricing, layout, end_s):
+    for other, cost in _splits(request, pricing, layout, until):
         safe = cost.heaviest.verdict in (Verdict.FITS, best[1].heaviest.verdict)
         if safe and cost.step.total_s < best[1].step.total_s * _SAME:
             best = (other, cost)
     return best
 
 
-def _splits(request: PlanRequest, pricing: Pricing, layout: Layout, end_s: float) -> Iterator[Priced]:
+def _splits(request: PlanRequest, pricing: Pricing, layout: Layout, until: Until) -> Iterator[Priced]:
     """Other splits of a layout that the framework accepts, with their prices; none after a moment."""
-    if not splits_freely(request) or late(end_s):
+    if not splits_freely(request) or until.late():
         return
+    until.spend(SPLITS_S)
     for other in uneven_layouts(pricing, layout):
-        if late(end_s):
+        if until.late():
             return
         if not broken_rules(other, request):
+            until.spend(LAYOUT_S)
             yield other, price_layout([pricing], other)

@@ -1,13 +1,15 @@
 """When the phases of a search end, so that all of them together keep its time limit.
 
 A phase that is cut goes on with what it has: grids that were not reached stay open, layouts keep the splits of the grid
-search, ranks stay in order. Where no phase is cut, nothing depends on time.
+search, ranks stay in order. Ends are counted in work (:mod:`planner.search.effort`), so that a cut depends on the
+request alone.
 """
 
-import time
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
+
+from planner.search.effort import UNENDING, Until
 
 SEARCH_SHARE: Final = 0.9  # of the time, until all islands are searched
 SEARCH_SHARE_PLACED: Final = 0.6  # the same where accelerators are placed one by one after that
@@ -15,6 +17,7 @@ GRIDS_SHARE: Final = 0.85  # of an island's time, until its grids are searched
 GRIDS_SHARE_MIXED: Final = 0.5  # the same where each layer may have a strategy of its own
 SPLITS_SHARE_MIXED: Final = 0.7  # until the layers of the best grids are split, then
 
+BY_CLOCK: Final = "by the clock, before the work counted for it was done: another run may find something else"
 SPLITS_CUT: Final = "grids kept the split of their layers"
 RANKS_CUT: Final = "layouts were not placed as well as possible"
 _SINGLE: Final = MappingProxyType(
@@ -29,41 +32,23 @@ def cut_in_words(what: str, number: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """The time of the search of one island; moments of ``time.monotonic``.
+    """The ends of the phases of the search of one island: its grids, the splits of the best of them, all of it.
 
-    Attributes
-    ----------
-    start_s, end_s : float
-        An infinite end cuts nothing.
-    mixed : bool
-        Whether strategies for single layers follow the grids.
+    An end that never comes cuts nothing.
     """
 
-    start_s: float
-    end_s: float
-    mixed: bool = False
-
-    @property
-    def grids_s(self) -> float:
-        """When the search of the grids ends."""
-        return self._at(GRIDS_SHARE_MIXED if self.mixed else GRIDS_SHARE)
-
-    @property
-    def splits_s(self) -> float:
-        """When the search of splits ends."""
-        return self._at(SPLITS_SHARE_MIXED) if self.mixed else self.end_s
-
-    def _at(self, share: float) -> float:
-        return self.start_s + share * (self.end_s - self.start_s)
+    grids: Until = UNENDING
+    splits: Until = UNENDING
+    end: Until = UNENDING
 
 
-def spans(start_s: float, end_s: float, count: int, *, placed: bool, mixed: bool) -> tuple[Span, ...]:
-    """Spans of searches that follow each other, and time left for placement after them.
+def spans(until: Until, count: int, *, placed: bool, mixed: bool) -> tuple[Span, ...]:
+    """Spans of searches that follow each other from now on, and time left for placement after them.
 
     Parameters
     ----------
-    start_s, end_s : float
-        Of all, of ``time.monotonic``.
+    until : Until
+        The end of all.
     count : int
         Searches.
     placed : bool
@@ -71,11 +56,12 @@ def spans(start_s: float, end_s: float, count: int, *, placed: bool, mixed: bool
     mixed : bool
         Whether each search goes on with strategies for single layers.
     """
-    length_s = (SEARCH_SHARE_PLACED if placed else SEARCH_SHARE) * (end_s - start_s) / count
-    starts = [start_s + number * length_s for number in range(count)]
-    return tuple(Span(start_s=start, end_s=start + length_s, mixed=mixed) for start in starts)
+    share = (SEARCH_SHARE_PLACED if placed else SEARCH_SHARE) / count
+    grids, splits = (GRIDS_SHARE_MIXED, SPLITS_SHARE_MIXED) if mixed else (GRIDS_SHARE, 1.0)
 
+    def end(number: int, part: float) -> Until:
+        return until.part(share * (number + part))
 
-def late(end_s: float) -> bool:
-    """Whether a moment of ``time.monotonic`` has passed."""
-    return time.monotonic() > end_s
+    return tuple(
+        Span(grids=end(number, grids), splits=end(number, splits), end=end(number, 1.0)) for number in range(count)
+    )

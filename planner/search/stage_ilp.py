@@ -106,9 +106,13 @@ class StageSolver:
 
     def solve(self, span: Span) -> IntraOpSolution:
         """Return the best assignment of a span; infeasible spans have infinite time."""
-        if span not in self._found:
+        if not self.knows(span):
             self._found[span] = solve(self._problem(span), options=OPTIONS, cache=self.cache)
         return self._found[span]
+
+    def knows(self, span: Span) -> bool:
+        """Whether a span has been solved."""
+        return span in self._found
 
     def forget(self, tighter_by_bytes: float) -> None:
         """Lower the memory limit, after a layout turned out to need more than its parts explain."""

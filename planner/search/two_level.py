@@ -27,7 +27,7 @@ from planner.layouts.recompute_options import requested_options
 from planner.layouts.shard_groups import in_groups
 from planner.request import Framework, PlanRequest
 from planner.rules import request_mask
-from planner.search.spans import late
+from planner.search.effort import LAYOUT_S, STAGE_S, STRATEGY_S, Until
 from planner.search.stage_ilp import Span, StageShape, StageSolver
 from planner.search.tally import Candidate
 
@@ -57,7 +57,7 @@ def candidate_shape(candidate: Candidate) -> tuple[StageShape, float]:
 
 
 def mixed_plans(
-    request: PlanRequest, pricing: Pricing, wanted: Sequence[tuple[StageShape, float]], deadline: float
+    request: PlanRequest, pricing: Pricing, wanted: Sequence[tuple[StageShape, float]], until: Until
 ) -> tuple[MixedPlan, ...]:
     """Solve some pipeline shapes with a strategy for every layer.
 
@@ -69,8 +69,8 @@ def mixed_plans(
         Model, job, island.
     wanted : sequence of (StageShape, float)
         Shapes with the step time [s] of a uniform layout of each, best first.
-    deadline : float
-        Of ``time.monotonic``: no shape is begun after it.
+    until : Until
+        No shape is begun after it.
 
     Returns
     -------
@@ -83,12 +83,13 @@ def mixed_plans(
         shapes.setdefault(shape, step_s)
     plans = []
     for shape, incumbent_s in shapes.items():
-        if late(deadline):
+        if until.late():
             break
         strategies = stage_strategies(request, pricing, shape)
         if strategies:
+            until.spend(STRATEGY_S * len(strategies))
             solver = StageSolver(pricing, shape, strategies, cache)
-            plan = _solve_shape(pricing, solver, incumbent_s, deadline)
+            plan = _solve_shape(pricing, solver, incumbent_s, until)
             plans += [plan] if plan is not None else []
     return tuple(plans)
 
@@ -126,19 +127,20 @@ def _with_recomputes(grids: Grids, choices: Sequence[Recompute]) -> list[Strateg
     return [replace(strategy, recompute=choice) for strategy in rows for choice in choices]
 
 
-def _solve_shape(pricing: Pricing, solver: StageSolver, incumbent_s: float, deadline: float) -> MixedPlan | None:
+def _solve_shape(pricing: Pricing, solver: StageSolver, incumbent_s: float, until: Until) -> MixedPlan | None:
     """Best layout of a shape; lowers the memory limit and solves again while the priced layout does not fit safely.
 
     None when nothing fits or the time is up.
     """
     for repair in range(REPAIRS):
-        spans = _Spans(pricing, solver, incumbent_s, deadline)
+        spans = _Spans(pricing, solver, incumbent_s, until)
         plans = partition_stages(
             StageProblem(cost_s=spans.cost_s(), objective=one_f_one_b(solver.shape.num_microbatches))
         )
         if plans.best is None or spans.late:
             return None
         layout = spans.layout(plans.best.split)
+        until.spend(LAYOUT_S)
         cost = price_layout([pricing], layout)
         worst = cost.heaviest
         if worst.verdict is Verdict.FITS:
@@ -152,13 +154,13 @@ def _solve_shape(pricing: Pricing, solver: StageSolver, incumbent_s: float, dead
 class _Spans:
     """The table of stage costs of one shape, by solving the ILP of each span that can matter."""
 
-    def __init__(self, pricing: Pricing, solver: StageSolver, incumbent_s: float, deadline: float) -> None:
+    def __init__(self, pricing: Pricing, solver: StageSolver, incumbent_s: float, until: Until) -> None:
         self.pricing = pricing
         self.solver = solver
         self.upto = kind_prefix(pricing.model).astype(np.int64)
         self.limit_s = incumbent_s / solver.shape.num_microbatches
         self.solved = 0
-        self.deadline = deadline
+        self.until = until
         self.late = False
 
     def cost_s(self) -> Floats:
@@ -180,10 +182,13 @@ class _Spans:
         return start <= stage * most and layers - end <= (pp - 1 - stage) * most
 
     def _time_s(self, stage: int, start: int, end: int) -> float:
-        self.late = self.late or late(self.deadline)
+        self.late = self.late or self.until.late()
         if self.late:
             return float("inf")
-        solution = self.solver.solve(self.span(stage, start, end))
+        span = self.span(stage, start, end)
+        if not self.solver.knows(span):
+            self.until.spend(STAGE_S)
+        solution = self.solver.solve(span)
         self.solved += 1
         return solution.time_s
 

@@ -5,8 +5,8 @@ every recompute option, with whole layers and with the memory, and are priced in
 is left exceeds the time of the worst layout still wanted. What is left is pruned by proof: ``docs/search.md``.
 """
 
-import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -25,11 +25,11 @@ from planner.layouts.grids import Grids, enumerate_grids, halved_sizes, kernel_t
 from planner.layouts.recompute_options import requested_options
 from planner.request import PlanRequest
 from planner.rules import request_mask
+from planner.search.effort import EXPANDED_S, GRID_S, GROUP_S, OPEN_BLOCK_S, OPEN_S, OPERATION_S, Until, from_now
 from planner.search.frontier import Frontier
 from planner.search.priced_block import PricedBlock
 from planner.search.refine import offer_other_splits
 from planner.search.smallest import excess_bytes
-from planner.search.spans import late
 from planner.search.tally import Tally
 
 FIRST_BLOCK: Final = 128
@@ -37,6 +37,31 @@ BLOCK: Final = 512
 LATE_BLOCK: Final = 16  # near the end of the time, and after it while nothing fits
 HURRY_S: Final = 0.5  # what a larger block may take
 GRIDS_KEPT: Final = 10  # at least: which of them is best is decided when their splits are refined
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aim:
+    """What a search is for.
+
+    Attributes
+    ----------
+    wanted : int
+        Grids to keep; 0: as many as the request wants layouts, and at least :data:`GRIDS_KEPT`.
+    limit_s : float
+        What need not be found: layouts that take longer [s].
+    any_will_do : bool
+        Look only under the recompute that keeps least, and stop at the first layouts that fit.
+    on_all : bool
+        Only the fastest layout counts, and it takes all nodes: fewer are not looked at, what stays open has no bound.
+    """
+
+    wanted: int = 0
+    limit_s: float = float("inf")
+    any_will_do: bool = False
+    on_all: bool = False
+
+
+RANKING: Final = Aim()
 
 
 class UniformSearch:
@@ -48,38 +73,23 @@ class UniformSearch:
         What is asked.
     pricing : Pricing
         Model, job and the island.
-    any_will_do : bool
-        Look only under the recompute that keeps least, and stop at the first layouts that fit.
-    wanted : int
-        Grids to keep; 0: as many as the request wants layouts, and at least :data:`GRIDS_KEPT`.
-    limit_s : float
-        What need not be found: layouts that take longer [s].
-    deadline : float, optional
-        Of ``time.monotonic``; default: the request's time limit from now on. After it grids of a first block are priced
-        until one fits.
+    aim : Aim
+        What for.
+    until : Until, optional
+        Default: the request's time limit from now on. After it grids of a first block are priced until one fits.
     """
 
-    def __init__(
-        self,
-        request: PlanRequest,
-        pricing: Pricing,
-        *,
-        any_will_do: bool = False,
-        wanted: int = 0,
-        limit_s: float = float("inf"),
-        deadline: float | None = None,
-    ) -> None:
+    def __init__(self, request: PlanRequest, pricing: Pricing, aim: Aim = RANKING, until: Until | None = None) -> None:
         self.request = request
         self.pricing = pricing
+        self.aim = aim
         self.weights = part_weights(pricing)
         options = requested_options(request, pricing)
-        self.options = options[-1:] if any_will_do else options
-        self.any_will_do = any_will_do
+        self.options = options[-1:] if aim.any_will_do else options
         self.accepted = Verdict.FITS
-        self.wanted = 1 if any_will_do else wanted or max(request.top, GRIDS_KEPT)
-        self.limit_s = limit_s
+        self.wanted = 1 if aim.any_will_do else aim.wanted or max(request.top, GRIDS_KEPT)
         self.tally = Tally(accepted=self.accepted, wanted=self.wanted)
-        self.deadline = time.monotonic() + request.time_limit_s if deadline is None else deadline
+        self.until = from_now(request.time_limit_s) if until is None else until
         self._gpu_seconds_per_sample: float | None = None
 
     def run(self, accepted: Sequence[Verdict] = (Verdict.FITS, Verdict.RISKY)) -> Tally:
@@ -93,7 +103,7 @@ class UniformSearch:
         for verdict in accepted:
             self._search(verdict)
             if not self.tally.best:
-                offer_other_splits(self.request, self.pricing, self.tally, self.deadline)
+                offer_other_splits(self.request, self.pricing, self.tally, self.until)
             if self.tally.best:
                 break
         return self.tally
@@ -104,8 +114,10 @@ class UniformSearch:
         self.tally = Tally(accepted=accepted, wanted=self.wanted)
         usual = world_sizes(self.pricing.island)
         sizes = (*usual, *halved_sizes(self.pricing.island))
+        if self.aim.on_all and self.pricing.island.nodes > 1:
+            sizes = usual = usual[:1]
         for number, world in enumerate(sizes):
-            if number and self.any_will_do and self.tally.best:
+            if number and self.aim.any_will_do and self.tally.best:
                 break
             if number >= len(usual) and not self.tally.best:
                 break  # what many GPUs do not hold, few hold less
@@ -113,7 +125,7 @@ class UniformSearch:
             if number and np.isfinite(limit) and self._bound_of_fewer_s(world) > limit:
                 self.tally.pruned["fewer GPUs: time lower bound (counts of GPUs)"] += len(sizes) - number
                 break
-            if number and late(self.deadline):
+            if number and self.until.late():
                 self.tally.pruned["fewer GPUs: time limit (counts of GPUs)"] += len(sizes) - number
                 self.tally.open_bound_s = min(self.tally.open_bound_s, self._bound_of_fewer_s(world))
                 break
@@ -121,7 +133,7 @@ class UniformSearch:
 
     def _limit_s(self) -> float:
         """Time beyond which a bound rules a grid out, whatever its split."""
-        return min(self.limit_s, self.tally.threshold_s())
+        return min(self.aim.limit_s, self.tally.threshold_s())
 
     def _search_world(self, world: int) -> None:
         grids = self._with_room(self.grids_of(world))
@@ -133,7 +145,7 @@ class UniformSearch:
                 accepted=self.accepted,
                 grids=grids,
             )
-            self._best_first(Frontier(bounds, grouped=not self.any_will_do))
+            self._best_first(Frontier(bounds, self.until, grouped=not self.aim.any_will_do))
 
     def _with_room(self, grids: Grids) -> Grids:
         """Drop grids whose states alone are too large: they are not worth a bound on their time under any option.
@@ -143,7 +155,7 @@ class UniformSearch:
         if not len(grids):
             return grids
         held = OptionMemory(pricing=self.pricing, accepted=self.accepted).states_fit(grids)
-        if self.any_will_do and pinned_virtual(self.request) in (None, 1):
+        if self.aim.any_will_do and pinned_virtual(self.request) in (None, 1):
             held &= excess_bytes(self.request, self.pricing, grids, self.options[-1], self.accepted) <= 0.0
         self.tally.pruned["memory lower bound"] += int((~held).sum())
         return grids.take(np.flatnonzero(held))
@@ -151,6 +163,7 @@ class UniformSearch:
     def grids_of(self, world: int) -> Grids:
         """Return the legal grids over so many GPUs; the tally counts them and those that are refused."""
         every = enumerate_grids(self.request, world)
+        self.until.spend(GRID_S * len(every))
         self.tally.enumerated += len(every)
         verdict = request_mask(self.request, every.table)
         self.tally.rejected.update(dict(verdict.reasons))
@@ -160,18 +173,18 @@ class UniformSearch:
         """Price blocks of grids in the order of their bounds, until the least bound left is too slow."""
         taken = 0
         while True:
-            size = LATE_BLOCK if late(self.deadline - HURRY_S) else BLOCK if taken else FIRST_BLOCK
+            size = LATE_BLOCK if self.until.late(HURRY_S) else BLOCK if taken else FIRST_BLOCK
             grids, known = frontier.take(size, self._limit_s(), grouped=bool(self.tally.best))
             if not len(grids):
                 break
             self._evaluate(grids, known)
             taken += len(grids)
             enough = bool(self.tally.best) or taken >= FIRST_BLOCK
-            if (late(self.deadline) and enough) or (self.any_will_do and self.tally.best):
+            if (self.until.late() and enough) or (self.aim.any_will_do and self.tally.best):
                 break
         if not self.tally.best:
             frontier.drop_groups()
-        ended = late(self.deadline)
+        ended = self.until.late()
         self.tally.pruned["memory lower bound"] += frontier.without_memory
         if frontier.left:
             self.tally.pruned["time limit" if ended else "time lower bound"] += frontier.left
@@ -186,6 +199,7 @@ class UniformSearch:
         wanted = known <= self._limit_s()
         block = expand(grids, self.options, wanted, mixes=request.framework not in WITH_ONE_RECOMPUTE)
         table = block.grids.table
+        self.until.spend(EXPANDED_S * len(table))
         costs = price_parts(self.pricing, table)
         asked = wanted[block.grid, table.recompute]
         limit = self._limit_s()
@@ -207,16 +221,20 @@ class UniformSearch:
         near = block.grids.take(alive)
         groups = pipeline_groups(near, request.model.layers, pinned_virtual(request), ends, request.schedule)
         self._price_groups(priced, [Group(spec=group.spec, rows=alive[group.rows]) for group in groups], bound)
-        self._leave_open(bounds, bound, np.flatnonzero(asked & (table.pp > 1)))
+        if not self.aim.on_all:
+            self._leave_open(bounds, bound, np.flatnonzero(asked & (table.pp > 1)))
 
     def _price_groups(self, priced: PricedBlock, groups: list[Group], bound: Floats) -> None:
         """Price groups of a block, until the time has ended and something fits; those of least bound first then."""
         while groups:
-            if late(self.deadline):
+            if self.until.late():
                 if self.tally.best:
                     break
                 groups.sort(key=lambda group: float(bound[group.rows].min()))
-            priced.group(groups.pop(0))
+            group = groups.pop(0)
+            priced.group(group)
+            operations = group.spec.pp * group.spec.vpp * group.spec.num_microbatches
+            self.until.spend(GROUP_S + OPERATION_S * operations * len(group.rows))
         if groups:
             left = np.unique(np.concatenate([group.rows for group in groups]))
             self.tally.pruned["time limit of a variant"] += len(left)
@@ -225,7 +243,8 @@ class UniformSearch:
     def _leave_open(self, bounds: PricedBounds, bound: Floats, rows: Ints) -> None:
         """Note the least bound of rows whose layers may be split in ways that are not tried one by one."""
         best_s = self.tally.best_s()
-        near = rows[bound[rows] < best_s] if not late(self.deadline) else rows[:0]
+        near = rows[bound[rows] < best_s] if not self.until.late() else rows[:0]
+        self.until.spend((OPEN_BLOCK_S if len(near) else 0.0) + OPEN_S * len(near))
         bound[near] = np.maximum(bound[near], np.minimum(bounds.whole_layers_s(near, best_s), best_s))
         self.tally.open_bound_s = min(self.tally.open_bound_s, float(bound[rows].min(initial=np.inf)))
 
