@@ -25,13 +25,14 @@ from hardware.tiers import RankBlocks
 from planner.choices import Launcher
 from planner.cli import app
 from planner.layouts.explicit import ExplicitLayout, layout_of
-from planner.placement import PlacedLayout, joint, place_layout, placement_of, rank_places, scatter
+from planner.placement import PlacedLayout, place_layout, place_with_splits, placement_of, rank_places, scatter
 from planner.placement import scattered as scattered_module
 from planner.placement.scattered import scattered_orders
 from planner.planning import as_ranked, plan, pricings_of
 from planner.report.launch import launch_of
 from planner.report.target import Target
 from planner.request import Objective, PlanRequest
+from planner.search.effort import Until
 from planner.search.objective import objective_value, objective_values
 
 SLOW = 0.6
@@ -180,7 +181,9 @@ def test_an_order_that_there_is_no_time_to_place_is_not_taken(monkeypatch: pytes
     request, layout = two_slow_stages()
     pricings = pricings_of(request)
     usual = place_layout(request, pricings, layout)
-    monkeypatch.setattr(joint, "late", lambda _: True)
+    for place in (place_layout, place_with_splits):
+        late = lambda *given, place=place: place(*given[:3], Until(work_s=0.0), given[4])  # noqa: E731
+        monkeypatch.setattr(scattered_module, place.__name__, late)
     found = scatter(request, pricings, usual, split=True)
     assert (found.cost, found.placement) == (usual.cost, usual.placement)
 
