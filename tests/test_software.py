@@ -57,7 +57,7 @@ TABLES = tomllib.loads(Path(costmodels.software.__file__).with_suffix(".toml").r
         (RunText(framework="MaxText", hardware="H100"), "maxtext"),
         (RunText(framework="MaxText", hardware="tpu-v5p"), "maxtext-tpu"),
         (RunText(framework="Levanter", hardware="TPU v4"), "maxtext-tpu"),
-        (RunText(framework="prime-rl"), "fsdp"),
+        (RunText(framework="prime-rl"), "prime-rl"),
         (RunText(framework="torchtitan", version="2025-06", notes="async TP, bf16"), "torchtitan-async-tp"),
         (RunText(framework="torchtitan", source="asyncTP_llama3_h100.md", notes="vanilla TP, compile"), "torchtitan"),
         (RunText(framework="Galvatron"), "galvatron"),
