@@ -27,6 +27,7 @@ from planner.images import asked_images, said_freeze, said_images, usual_images
 from planner.launches.check import job_of_launch, read_launch
 from planner.question import LaunchQuestion, question_of
 from planner.request import Framework
+from planner.traffic.ledger import step_calls
 
 TOWERS_OF_CLASSES = json.loads((Path(__file__).parent / "reference" / "vision_towers.json").read_text())["models"]
 BY_CODE_OF_ITS_OWN = {"glm46v", "internvl_chat", "kimi_k25", "kimi_vl", "qwen3_5_moe"}
@@ -194,6 +195,19 @@ def test_time_is_paid_on_the_rows_of_the_embedding_and_twice_the_images_cost_twi
     assert 0.6 * trained < passed < 0.95 * trained  # no products for weights; all else is the same
     text = np.array(seconds(Images(count=0, tokens=1024)))
     assert (text - alone) == pytest.approx(np.zeros(2), abs=1e-5)
+
+
+def test_the_ledger_lists_what_gathers_a_tower():
+    """ZeRO-3 on eight GPUs: 16-bit weights of its layers, 7/8 of them from others, in both passes of a micro-batch."""
+    request = request_of(ask(framework="deepspeed", fixed=("zero=3", "tp=1", "pp=1", "cp=1"), recompute="none"))
+    layout = plan(request).layouts[0].layout
+    sent = []
+    for images in (request.job.images, None):
+        one = Pricing(model=VL, job=replace(request.job, images=images), island=request.cluster.islands[0])
+        gathers = [call for call in step_calls(one, layout, 0) if call.collective == "all_gather"]
+        sent.append(sum(call.count * call.sent_bytes for call in gathers))
+    layers = LAYERS * (4 * WIDTH**2 + 2 * WIDTH * FFN + 9 * WIDTH + FFN)  # with biases and norms
+    assert sent[0] - sent[1] == pytest.approx(2 * layout.num_microbatches * 2 * layers * 7 / 8, rel=1e-6)
 
 
 def test_a_trained_tower_takes_layers_from_the_first_stage():
