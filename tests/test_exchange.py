@@ -22,6 +22,7 @@ from costmodels.exchange import (
     boundary_exchange,
     layer_exchange,
     state_exchange,
+    tensor_calls,
     tied_embedding_s,
 )
 from costmodels.exchange.volumes import context_widths, tensor_widths
@@ -389,6 +390,14 @@ def test_exchanges_along_the_sequence_copy_what_they_move() -> None:
     assert (apart.tp_copied_forward_bytes[0], apart.tp_copied_backward_bytes[0]) == (4 * once, 7 * once)
     for none in (priced(DENSE, table), priced(DENSE, one(tp=8, dp=2), **flags), priced(DENSE, one(dp=16), **flags)):
         assert none.tp_copied_forward_bytes[0] == none.tp_copied_backward_bytes[0] == 0.0
+
+
+def test_layers_that_keep_gathered_inputs_start_eight_collectives() -> None:
+    """Counted with PyTorch 2.13's DTensor: two gathers and two reductions each way; Megatron-LM gathers inputs again."""
+    table = one(tp=8, dp=2, sequence_parallel=True)
+    for kept, backward in ((True, 4.0), (False, 6.0)):
+        started = tensor_calls("dense", model_of(DENSE), job_of(gathered_inputs_kept=kept), table)
+        assert [float(calls[0]) for calls in started] == [4.0, backward]
 
 
 def test_gathers_in_8_bits_move_half_as_much_and_reductions_do_not() -> None:

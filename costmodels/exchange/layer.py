@@ -117,7 +117,8 @@ def tensor_calls(name: str, model: ModelSpec, job: TrainingJob, table: StrategyT
     ins, outs, more = (float(len(part)) for part in (widths.gathers, widths.reductions, widths.further_gradients))
     some = (table.tp > 1).astype(np.float64)
     forward = np.where(table.sequence_parallel, ins + outs, outs)
-    backward = np.where(table.sequence_parallel, 2.0 * ins + outs + more, ins + more)
+    again = 0.0 if job.software.gathered_inputs_kept else ins
+    backward = np.where(table.sequence_parallel, ins + outs + more + again, ins + more)
     return some * forward, some * backward
 
 
