@@ -38,6 +38,8 @@ class Sayable:
         Recompute of some layers, modules or operations.
     groups : bool
         ZeRO over groups of replicas.
+    of_nodes : bool
+        These are the accelerators of a node each, and of no other size.
     zero : tuple of int
         Stages of sharding that it has; empty: those of the framework.
     tensor_zero : int
@@ -52,6 +54,7 @@ class Sayable:
     experts: bool = True
     modules: bool = True
     groups: bool = True
+    of_nodes: bool = False
     zero: tuple[int, ...] = ()
     tensor_zero: int = _MOST_STAGE
 
@@ -84,6 +87,8 @@ class Sayable:
             yield f"tensor parallelism with ZeRO up to {self.tensor_zero}"
         if not self.groups:
             yield "no shards over groups of replicas"
+        if self.of_nodes:
+            yield "shards over the GPUs of a node or over all of them"
         if not self.modules:
             yield "recompute of all layers or of none"
 
@@ -142,8 +147,11 @@ FSDP: Final = replace(
     _FSDP, key="trainer-fsdp", program="Hugging Face's Trainer with FSDP", tensor=False, context=False
 )
 """FSDP 2 by the Trainer's own options, which have no degrees; replicas."""
-FSDP_1: Final = replace(FSDP, key="trainer-fsdp-1", program="Hugging Face's Trainer with FSDP 1", groups=True)
-"""FSDP 1, whose hybrid strategies shard over groups."""
+FSDP_1: Final = replace(
+    FSDP, key="trainer-fsdp-1", program="Hugging Face's Trainer with FSDP 1", groups=True, of_nodes=True
+)
+"""FSDP 1, whose hybrid strategies shard over the accelerators that a node's processes see: no option has another size
+(PyTorch 2.8, ``torch.distributed.fsdp._init_utils``: ``_init_intra_and_inter_node_groups``)."""
 TRAINERS: Final = MappingProxyType({one.key: one for one in (TRAINER, LLAMAFACTORY, OPENRLHF, FSDP_GRID, FSDP, FSDP_1)})
 """What trainers can be told, by key."""
 

@@ -1,5 +1,7 @@
 """The best of every layout of a small space, priced one by one."""
 
+from collections.abc import Iterator
+
 from small_requests import fits, grids, layouts_of, legal, pricing_of
 
 from costmodels.explicit_step import PricedStep, priced_step
@@ -9,33 +11,51 @@ from costmodels.pricing import Pricing
 from planner.layouts.expand import WITH_ONE_RECOMPUTE
 from planner.layouts.recompute_options import recompute_options
 from planner.layouts.splits import leading_positions
+from planner.placement import place_layout
+from planner.planning import pricings_of
 from planner.request import PlanRequest
 
 
 def least_of(request: PlanRequest) -> tuple[float, int]:
-    """Least step time over every layout of the space that is legal and fits, and how many are legal.
+    """Least step time over every layout of the space that is legal and fits, and how many are legal."""
+    pricing = pricing_of(request)
+    best_s, seen = float("inf"), 0
+    for layout, step_s in every_layout(request):
+        seen += 1
+        if step_s < best_s:
+            cost = price_layout([pricing], layout)
+            assert abs(cost.step.total_s - step_s) <= 1e-12 * step_s
+            best_s = cost.step.total_s if fits(cost) else best_s
+    return best_s, seen
+
+
+def least_with_heat(request: PlanRequest) -> float:
+    """Least step time over every layout that fits, each placed as well as can be; heat takes pace and gives none."""
+    pricings, best_s = pricings_of(request), float("inf")
+    for layout, cool_s in sorted(every_layout(request), key=lambda pair: pair[1]):
+        if cool_s >= best_s:
+            break
+        if fits(price_layout(pricings, layout)):
+            best_s = min(best_s, place_layout(request, pricings, layout).cost.step.total_s)
+    return best_s
+
+
+def every_layout(request: PlanRequest) -> Iterator[tuple[Layout, float]]:
+    """Every legal layout of the space with its step time without heat.
 
     Down to one half of the GPUs, in whole nodes where there are several.
     """
     pricing, options = pricing_of(request), offered(request)
     (island,) = request.cluster.islands
     whole, step = island.gpus, 1 if island.nodes == 1 else island.node.gpus
-    best_s, seen = float("inf"), 0
     for gpus in range(whole, (whole + 1) // 2 - 1, -step):
         for strategy, *shape in grids(request, gpus):
             if not pinned_so(request, strategy, shape[0], shape[1]):
                 continue
             alike: dict[tuple[Strategy, ...], PricedStep] = {}
             for layout in layouts_of(request, strategy, (shape[0], shape[1], shape[2]), options):
-                if not legal(request, layout) or not as_the_framework_does(request, layout):
-                    continue
-                seen += 1
-                step_s = step_of(pricing, layout, alike)
-                if step_s < best_s:
-                    cost = price_layout([pricing], layout)
-                    assert abs(cost.step.total_s - step_s) <= 1e-12 * step_s
-                    best_s = cost.step.total_s if fits(cost) else best_s
-    return best_s, seen
+                if legal(request, layout) and as_the_framework_does(request, layout):
+                    yield layout, step_of(pricing, layout, alike)
 
 
 def pinned_so(request: PlanRequest, strategy: Strategy, pp: int, micro_batch: int) -> bool:

@@ -1,14 +1,16 @@
 """Placement over small models, machines and degrees: heat-aware never worse than heat-blind, search as brute force."""
 
+import random
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import permutations, product
 
 import numpy as np
 import pytest
+from every_layout import least_with_heat
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from small_requests import asked, cut
+from small_requests import asked, cut, small
 
 from costmodels.layout import FULL_RECOMPUTE, Layout, RankOrder, Strategy
 from costmodels.placement import Placement, ranks_of_stages, stage_map
@@ -79,6 +81,52 @@ def test_a_heat_aware_plan_is_never_worse_than_a_heat_blind_one(request: PlanReq
     best = aware.layouts[0]
     assert objective_value(request, best.layout, best.cost) <= worst * (1.0 + 1e-4)
     assert aware.search.lower_bound_s <= best.cost.step.total_s * (1.0 + 1e-9)
+
+
+def hot_small(seed: int) -> PlanRequest:
+    """A cut model on two to four accelerators in one node or two unlike ones, so small that every layout is placed."""
+    rng = random.Random(seed)
+    nodes, gpus = rng.choice(((1, 2), (1, 4), (2, 2)))
+    request = small(
+        rng.choice(("llama32_1b", "llama3_8b")),
+        cluster="dgx-h100:1",
+        layers=(rng.choice((3, 4, 5)),),
+        gpus=gpus,
+        nodes=nodes,
+        global_batch=rng.choice((4, 8)),
+        seq=rng.choice((2048, 8192)),
+        recompute="none",
+        framework=rng.choice(("megatron", "torchtitan")),
+        thermal=True,
+        fixed=("cp=1", "micro_batch=1"),
+        top=1,
+    )
+    (island,) = request.cluster.islands
+    cooling = replace(
+        island.node.cooling,
+        rows=(tuple(range(gpus // 2)), tuple(range(gpus // 2, gpus))),
+        resistance_c_per_w=rng.choice((0.06, 0.075)),
+        coupling_c_per_w=rng.choice((0.0, 0.03)),
+    )
+    node = replace(island.node, cooling=cooling, host=replace(island.node.host, numa=(), pcie_switches=()))
+    devices = tuple(
+        DeviceState(node=number, gpu=gpu, speed=speed)
+        for number, gpu in product(range(nodes), range(gpus))
+        if (speed := rng.choice((1.0, 1.0, 0.9, 0.7))) < 1.0
+    )
+    inlets = tuple(rng.choice((30.0, 38.0, 46.0)) for _ in range(nodes))
+    machine = replace(island, node=node, devices=devices, inlets_c=inlets)
+    return replace(request, cluster=replace(request.cluster, islands=(machine,)))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_best_with_heat_is_no_worse_than_every_layout_placed(seed: int) -> None:
+    """Slow devices, unlike nodes and warm air: the search keeps some layouts of those that it prices without them."""
+    request = hot_small(seed)
+    report = plan(request)
+    best_s = least_with_heat(request)
+    assert report.layouts[0].cost.step.total_s <= best_s * (1.0 + 3e-4)
+    assert report.search.lower_bound_s <= best_s * (1.0 + 1e-9)
 
 
 def as_it_runs(request: PlanRequest, blind: RankedLayout) -> float:

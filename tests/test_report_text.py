@@ -139,6 +139,14 @@ def test_the_table_shows_what_layouts_are_ranked_by():
     assert "lie within" not in by_time
 
 
+def test_a_ranking_that_ends_in_a_tie_says_that_it_may_go_on():
+    report = ranked_by(Objective.ENERGY)
+    more = "layouts below these may too (--top shows more)"
+    assert more not in " ".join(search_text(100, report).split())
+    ended = replace(report, request=replace(report.request, top=len(report.layouts)))
+    assert more in " ".join(search_text(100, ended).split())
+
+
 def test_next_steps_name_the_report():
     assert "plan export out/p.json --rank 1 --to megatron" in search_text(100, None, "out/p.json")
     assert "plan explain 'my plan.json' --rank 1" in search_text(100, None, "my plan.json")

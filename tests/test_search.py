@@ -125,6 +125,36 @@ def test_the_best_of_random_requests_is_the_best_there_is(seed):
         assert report.search.lower_bound_s <= best_s * (1.0 + SAME)
 
 
+def request_on_more(seed: int) -> PlanRequest:
+    """A cut model on five to eight GPUs, with a degree pinned so that every layout can be priced."""
+    rng = random.Random(seed)
+    model = rng.choice(tuple(CUTS))
+    nodes, gpus = rng.choice(((1, 5), (1, 6), (1, 8), (2, 3), (3, 2), (2, 4)))
+    return small(
+        model,
+        cluster=rng.choice(MACHINES),
+        layers=rng.choice(CUTS[model]),
+        gpus=gpus,
+        nodes=nodes,
+        memory_gib=rng.choice((6.0, 8.0, 12.0, 18.0, 80.0)),
+        global_batch=rng.choice((4, 6, 8, 12, 16)),
+        seq=rng.choice((2048, 8192)),
+        recompute=rng.choice(("none", "full")),
+        framework=rng.choice(("megatron", "megatron", "torchtitan", "deepspeed")),
+        fixed=rng.choice((("tp=1",), ("cp=1",), ("micro_batch=1", "cp=1"), ("pp=2",))),
+    )
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 3, 5, 8, 9, 10])
+def test_the_best_of_random_requests_on_more_gpus_is_the_best_there_is(seed):
+    request = request_on_more(seed)
+    best_s, _ = least_of(request)
+    report = plan(replace(request, top=1))
+    safe = [ranked.cost.step.total_s for ranked in report.layouts if fits(ranked.cost)]
+    assert safe == ([] if best_s == float("inf") else [pytest.approx(best_s, rel=SAME)])
+    assert not safe or report.search.lower_bound_s <= best_s * (1.0 + SAME)
+
+
 def test_groups_are_the_best_where_the_network_is_slow_and_whole_layouts_hold_all_they_shard():
     report = plan(SPACES["groups of a node, as the network is slow"]())
     best = report.layouts[0]

@@ -13,12 +13,15 @@ from planner.advice.neighbours import neighbours
 from planner.cli import app
 from planner.launches.check import layout_of_proposal
 from planner.layouts.explicit import ExplicitLayout, layout_of
+from planner.layouts.grids import enumerate_grids
 from planner.planning import estimate, pricings_of
 from planner.question import request_for
 from planner.report.words import layout_text
 from planner.request import Framework
 from planner.rules import check_layout
 from planner.rules.proposal import facts_of, proposals_of
+from planner.sayable import EVERYTHING, FSDP_1, TRAINERS
+from planner.search.shard_groups import legal_groups
 from planner.search.uniform import UniformSearch
 
 RUN = CliRunner()
@@ -70,6 +73,24 @@ def test_groups_of_a_node_are_offered_where_the_framework_has_them():
             assert layout_text(grouped) == "TP1 PP1 DP32 ZeRO3/8"
             back = neighbours(asked, grouped, estimate(asked, grouped).cost)
             assert layout in [near.layout for near in back if near.change == "ZeRO over all 32 ranks"]
+
+
+def test_fsdp_1_shards_over_the_gpus_of_a_node_and_groups_of_no_other_size():
+    """HYBRID_SHARD of a launch has no option for the size of its groups."""
+    asked = request()
+    (pricing,) = pricings_of(asked)
+    grids = UniformSearch(asked, pricing).grids_of(32)
+
+    def sizes(sayable):
+        return set(legal_groups(replace(asked, sayable=sayable), grids, pricing.tiers)[1].table.shard_group.tolist())
+
+    assert sizes(EVERYTHING) > {4, 8, 16}
+    assert sizes(FSDP_1) == {8}
+    assert sizes(TRAINERS["trainer-fsdp"]) == set()
+    assert "GPUs of a node" in FSDP_1.lacks
+    for size, some in ((4, False), (8, True), (32, True)):
+        pinned = replace(asked, sayable=FSDP_1, fixed=(("shard_group", size),))
+        assert bool(len(enumerate_grids(pinned, 32))) == some
 
 
 def test_from_outside_groups_are_exported_and_read_back(tmp_path):

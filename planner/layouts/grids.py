@@ -193,9 +193,17 @@ def _batch_rows(request: PlanRequest, tp: int, cp: int, pp: int, dp: int) -> Ite
 def _shard_groups(request: PlanRequest, ranks: int, zero: int) -> tuple[int, ...]:
     """Ranks that ZeRO shards over as pinned, none where it cannot; 0: all that hold the same weights."""
     pinned = request.fixed_degree("shard_group")
+    if pinned and pinned != ranks and not groups_allowed(request, pinned):
+        return ()
     if pinned is None or (zero and pinned == ranks):
         return (0,)
     return (pinned,) if zero and ranks % pinned == 0 else ()
+
+
+def groups_allowed(request: PlanRequest, ranks: int) -> bool:
+    """Whether what runs a request can shard over groups of so many ranks."""
+    nodes = {island.node.gpus for island in request.cluster.islands}
+    return request.sayable.groups and (not request.sayable.of_nodes or ranks in nodes)
 
 
 def _expert_grids(request: PlanRequest, tp: int, stage_gpus: int) -> Iterator[tuple[int, int]]:

@@ -181,4 +181,5 @@ def _ties(layouts: Sequence[RankedLayout], request: PlanRequest) -> list[str]:
         return []
     by = "" if request.objective is Objective.TIME else f" in {request.objective}"
     noise = percent(REPEAT_NOISE, 0)
-    return [f"The first {near} lie within {noise} of each other{by}, as near as runs of one layout repeat."]
+    more = "; layouts below these may too (--top shows more)" if near == len(layouts) == request.top else ""
+    return [f"The first {near} lie within {noise} of each other{by}, as near as runs of one layout repeat{more}."]

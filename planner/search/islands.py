@@ -26,7 +26,7 @@ from planner.inter_op.objective import one_f_one_b
 from planner.inter_op.stages import StageProblem, partition_stages
 from planner.layouts.build import schedule_of, uniform_stages, with_strategies
 from planner.layouts.expand import pinned_virtual
-from planner.layouts.grids import Grids, divisors, enumerate_grids
+from planner.layouts.grids import Grids, divisors, enumerate_grids, groups_allowed
 from planner.layouts.recompute_options import requested_options
 from planner.layouts.shard_groups import group_sizes
 from planner.request import PlanRequest
@@ -185,6 +185,7 @@ class IslandSearch:
         tiers = [tier for pricing in self.pricings for tier in pricing.tiers]
         free = self.request.fixed_degree("shard_group") is None and first.zero
         sizes = group_sizes(first.dp * first.cp, first.tp, first.ep * first.etp, tiers) if free else ()
+        sizes = tuple(size for size in sizes if groups_allowed(self.request, size))
         grouped = (self._priced(with_strategies(plan.layout, shard_group=size)) for size in sizes)
         return min([plan, *filter(None, grouped)], key=lambda one: one.cost.step.total_s)
 
