@@ -143,6 +143,7 @@ class Software:
     step_moment_copies: float = 0.0  # temporaries of Adam's step, each as large as one of its moments
     bucket_bytes: float = 0.0  # communication buckets that stay allocated under ZeRO
     gather_parameters: float = 0.0  # ZeRO-3 gathers about as many at once, but never less than a product; 0.0: a layer
+    head_stays_gathered: bool = False  # under ZeRO-3, from its forward pass to the end of its backward pass
     gather_copy_bytes: float = 0.0  # per parameter, under ZeRO: updated weights gathered into one flat tensor
     live_parameters: float = 0.0  # under ZeRO-3, parameters whose whole weights may be present; 0.0: whole layers
     unstated_precision: str = ""  # what its runs use that state no number format

@@ -18,6 +18,7 @@ DIFFERS = {
     "b019": ("D faster than H by 1.3", "D faster than F by 1.3", "D faster than I"),
     "b027": ("fsdp8 faster than f4t8_32 by 1.5",),
     "h021": ("near limit: vpp5",),
+    "h072": ("fits: 16x20k",),
     "h084": ("oom or near limit: all",),
     "h114": ("step pcie / bridge = 1.3",),
 }

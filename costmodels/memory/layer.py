@@ -44,6 +44,8 @@ class LayerMemory:
         What comes and goes while the layer runs: gradients of activations, tensors computed again, logits.
     gathered : ndarray
         Whole weights and gradients of the layer while it runs under ZeRO-3; not in ``working``.
+    whole : ndarray
+        All weights of the part as ZeRO-3 gathers them; 0 where it does not.
     once : ndarray
         Held once per stage, however many such layers it has.
     copies : ndarray
@@ -70,6 +72,7 @@ class LayerMemory:
     kept: Floats
     working: Floats
     gathered: Floats
+    whole: Floats
     once: Floats
     copies: Floats
     step: Floats
@@ -217,6 +220,7 @@ def _with_states(
         kept=scope.constants.activation_scale * kept,
         working=scope.constants.activation_scale * working,
         gathered=np.where(sharded, gathered, 0.0),
+        whole=np.where(sharded, precision.gather_bytes * (parameters.dense + parameters.expert), 0.0),
         once=np.zeros_like(kept),
         copies=states.copies,
         step=states.step,
@@ -314,7 +318,8 @@ def head_memory(
     if model.vocab and not model.tied_embeddings:
         extra = (padded_rows(model, table) - model.vocab / table.tp) * model.hidden
         parameters = LocalParameters(dense=parameters.dense + extra, expert=parameters.expert)
-    return _with_states(scope, ops, parameters, _head_kept(scope, ops, shares), _loss_working(scope, shares))
+    memory = _with_states(scope, ops, parameters, _head_kept(scope, ops, shares), _loss_working(scope, shares))
+    return replace(memory, whole=table_memory(model, job, table, constants).whole) if model.tied_embeddings else memory
 
 
 def mtp_memory(

@@ -36,7 +36,7 @@ ADDED: Final = (
     "late",
 )
 """Sizes of :class:`LayerMemory` that the parts of a stage add up."""
-SIZES: Final = (*ADDED, "working", "gathered", "once", "away", "kept")
+SIZES: Final = (*ADDED, "working", "gathered", "once", "away", "kept", "whole")
 """All of its sizes, in the order of :attr:`ModelMemory.sizes`."""
 
 

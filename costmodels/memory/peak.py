@@ -33,6 +33,8 @@ class StageSums:
         Kept by one micro-batch [B].
     working, gathered : ndarray
         Largest layer: what comes and goes, and what ZeRO-3 gathers [B].
+    head_gathered : ndarray
+        Gathered weights of the head that stay until its backward pass [B]; 0 on stages without it.
     step : ndarray
         What only the optimizer's step needs [B].
     loss : ndarray
@@ -62,6 +64,7 @@ class StageSums:
     one_microbatch: Floats
     working: Floats
     gathered: Floats
+    head_gathered: Floats
     step: Floats
     loss: Floats
     passing: Floats
@@ -103,7 +106,7 @@ def components(sums: StageSums, usable_bytes: float, constants: MemoryConstants)
     # (activations, working, gathered, logits, step, unreduced) of each moment
     choices = (
         (sums.activations, sums.working, sums.gathered, nothing, nothing, waiting),
-        (sums.activations, nothing, nothing, sums.loss, nothing, waiting),
+        (sums.activations, nothing, sums.head_gathered, sums.loss, nothing, waiting),
         (ending, sums.embedding_gradient + sums.passing, sums.left_whole, nothing, nothing, waiting),
         (nothing, nothing, nothing, nothing, sums.step, nothing),
     )

@@ -42,8 +42,9 @@ def stage_sums(model: ModelSpec, job: TrainingJob, memory: ModelMemory, contents
     kept = held.kept_by_chunk()
     added = held.added()
     moved = added["optimizer"] * np.array(contents.optimizer_on_host or 0.0)
-    widest = held.sizes[:, :, len(ADDED) :].transpose(2, 0, 1, 3)  # working, gathered, once, away, kept
-    working, gathered, once, away, of_layer = held.widest(widest, memory.blocks)
+    widest = held.sizes[:, :, len(ADDED) :].transpose(2, 0, 1, 3)  # working, gathered, once, away, kept, whole
+    working, gathered, once, away, of_layer, _ = held.widest(widest, memory.blocks)
+    stays = held.rows_of(memory.head) if job.software.head_stays_gathered else []
     return StageSums(
         weights=added["weights"],
         gradients=added["gradients"],
@@ -59,6 +60,7 @@ def stage_sums(model: ModelSpec, job: TrainingJob, memory: ModelMemory, contents
         left_whole=added["left_whole"],
         late=added["late"] * held.share_ahead(memory.layers_ahead),
         gathered=gathered,
+        head_gathered=held.widest(widest[-1:], stays)[0],
         loss=held.widest(widest[:1] + widest[1:2], held.rows_of(memory.head))[0],
         embedding_gradient=held.widest(widest[:1], held.rows_of(memory.embedding))[0],
         buffers=_RECEIVE_BUFFERS * boundary + held.of_stage(memory.buckets) + once + away + added["copies"],
