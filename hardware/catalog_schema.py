@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Context, Decimal
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Final
 
 from hardware.cluster import CoolingKind, FabricShape, LinkKind
@@ -27,8 +26,6 @@ _MICRO: Final = Decimal("1e-6")
 _ONE: Final = Decimal(1)
 LEAST: Final = Decimal("1e-15")
 """Of a number that is neither negative nor 0, in the unit of its key: nearer to 0 it is a slip, and times infinite."""
-
-type_names: Final = MappingProxyType({bool: "true or false", str: "text", list: "a list", dict: "a table"})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,11 +6,11 @@ from itertools import pairwise, product
 import networkx as nx
 import numpy as np
 import pytest
+from fair_flows import Flow, max_min_rates
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from costmodels.collectives import COLLECTIVE_S, default_network
-from costmodels.contention import Flow, max_min_rates
 from costmodels.mesh import Group, place
 from hardware import catalog
 from hardware.adapters import Adapters, adapters_of, least_of_senders, least_share, used_adapters

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from fair_flows import Flow, max_min_rates
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +17,6 @@ from costmodels.collectives.algorithms import smooth_sum_s
 from costmodels.collectives.fabric import alltoall_bytes_per_s, ring_bytes_per_s
 from costmodels.collectives.leaving import leaving_bytes
 from costmodels.collectives.rings import ring_count, worst_exchange_links
-from costmodels.contention import Flow, max_min_rates
 from costmodels.mesh import Group, PlacedGroup, place
 from hardware import catalog
 from hardware.adapters import adapters_of

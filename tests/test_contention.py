@@ -6,10 +6,10 @@ from itertools import pairwise
 import networkx as nx
 import numpy as np
 import pytest
+from fair_flows import Flow, finish_times_s, max_min_rates
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.contention import Flow, finish_times_s, max_min_rates
 from costmodels.shared_links import pair_speeds
 from hardware import catalog
 from hardware.cluster import Cluster, FabricTier, Island

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.inter_op.objective import PipelineObjective, interleaved, one_f_one_b
-from planner.inter_op.submeshes import SubmeshProblem, partition_submeshes, submesh_shapes, tabulate
+from planner.inter_op.submeshes import SubmeshProblem, partition_submeshes, submesh_shapes
 
 INF = math.inf
 
@@ -142,16 +142,6 @@ def test_shapes_are_alpas():
     assert submesh_shapes(5, 2, every_node_count=True) == ((1, 1), (1, 2), (2, 2), (3, 2), (4, 2), (5, 2))
     with pytest.raises(ValueError, match="power of two"):
         submesh_shapes(2, 6)
-
-
-def test_a_callable_gives_the_same_table():
-    shapes = submesh_shapes(2, 2)
-    table = tabulate(lambda i, j, shape: [(j - i) / (shape[0] * shape[1]), 2.0], 3, shapes)
-    assert table.shape == (3, 4, 3, 2)
-    assert table[1, 3, 2, 0] == 0.5
-    assert np.isinf(table[1, 1]).all()
-    problem = SubmeshProblem(cost_s=table, shapes=shapes, devices=4, objective=one_f_one_b(8))
-    assert partition_submeshes(problem).step_s == 8 * 0.75
 
 
 def gpt3_like(layers, nodes, *, noise):

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from fair_flows import Flow, max_min_rates
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.contention import Flow, max_min_rates
 from costmodels.layer_costs import price_parts
 from costmodels.layout import Layout, Stage, Strategy, StrategyRun
 from costmodels.pipeline.schedules import Schedule

@@ -12,7 +12,7 @@ from costmodels.power.thermal import (
     Slots,
     ThermalModel,
     ThermalState,
-    burst_c,
+    burst_rise_c,
     quadratic_c,
     steady_state,
     temperatures_c,
@@ -57,15 +57,15 @@ def test_quadratic_form() -> None:
 def test_a_long_burst_ends_at_its_steady_temperature() -> None:
     model = two_rows(coupling_c_per_w=0.0)
     mean = np.full(4, 300.0)
-    np.testing.assert_allclose(burst_c(model, mean, burst_w=700.0, burst_s=0.0), temperatures_c(model, mean))
-    np.testing.assert_allclose(
-        burst_c(model, mean, burst_w=700.0, burst_s=3600.0), temperatures_c(model, np.full(4, 700.0)), rtol=1e-6
-    )
+    above = 700.0 - mean
+    np.testing.assert_allclose(burst_rise_c(model, above, 0.0), 0.0)
+    steady = temperatures_c(model, np.full(4, 700.0)) - temperatures_c(model, mean)
+    np.testing.assert_allclose(burst_rise_c(model, above, 3600.0), steady, rtol=1e-6)
 
 
 def test_a_burst_of_a_second_swings_as_measured() -> None:
     # H200 between 136 W and 548 W about every second: 12 to 14 C (Virginia Tech ARC documentation).
-    swing = burst_c(AIR, np.full(8, 136.0), burst_w=548.0, burst_s=1.07) - temperatures_c(AIR, np.full(8, 136.0))
+    swing = burst_rise_c(AIR, np.full(8, 548.0 - 136.0), 1.07)
     assert 10.0 < swing[0] < 16.0
 
 

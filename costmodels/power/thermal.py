@@ -149,30 +149,6 @@ def temperatures_c(model: ThermalModel, watts: Floats) -> Floats:
     return degrees
 
 
-def burst_c(model: ThermalModel, watts: Floats, *, burst_w: Floats | float, burst_s: float) -> Floats:
-    """Highest temperatures when each GPU draws ``burst_w`` for ``burst_s`` on top of a steady mean.
-
-    Parameters
-    ----------
-    model : ThermalModel
-        Cooling.
-    watts : array
-        Mean draw per GPU, shape (..., G) [W].
-    burst_w : array or float
-        Draw during the burst [W].
-    burst_s : float
-        Length of the burst [s].
-
-    Returns
-    -------
-    array
-        Degrees Celsius, shape (..., G): die and heat sink each follow with their own time constant.
-    """
-    above_w = np.asarray(burst_w) - np.asarray(watts, dtype=np.float64)
-    degrees: Floats = temperatures_c(model, watts) + burst_rise_c(model, above_w, burst_s)
-    return degrees
-
-
 def burst_rise_c(model: ThermalModel, above_w: Floats | float, burst_s: Floats | float) -> Floats:
     """Rise of a die after a burst, die and heat sink each with its own lag.
 

@@ -69,11 +69,6 @@ class Ends:
 NO_ENDS = Ends()
 
 
-def in_flight_1f1b(stages: int, micro_batches: int) -> tuple[int, ...]:
-    """Micro-batches in flight under 1F1B: ``min(m, pp - i)`` on stage i."""
-    return tuple(min(micro_batches, stages - i) for i in range(stages))
-
-
 def _spans(runs: Sequence[LayerRun], values: Sequence[float]) -> Floats:
     """Sums over layers i..j-1, shape (L + 1, L + 1).
 

@@ -70,22 +70,3 @@ def one_f_one_b(micro_batches: int) -> PipelineObjective:
 def interleaved(micro_batches: int, chunks: int) -> PipelineObjective:
     """Interleaved 1F1B with ``chunks`` virtual stages per stage: ``1/chunks`` of the fill shows."""
     return PipelineObjective(micro_batches=micro_batches, fill=Fraction(1, chunks))
-
-
-def zero_bubble(micro_batches: int, *, forward_s: float, input_s: float, weight_s: float) -> PipelineObjective:
-    """ZB-H1: of each stage's fill, ``weight_s`` is used for gradients of weights.
-
-    Parameters
-    ----------
-    micro_batches : int
-        Micro-batches per step.
-    forward_s, input_s, weight_s : float
-        Seconds of the forward pass, of the gradients of inputs, and of the gradients of weights [s].
-
-    References
-    ----------
-    Qi et al., Zero Bubble Pipeline Parallelism, arXiv 2401.10241, table 1: bubble ``(p-1)(T_F + T_B - T_W)``.
-    """
-    whole = forward_s + input_s + weight_s
-    share = max(0.0, forward_s + input_s - weight_s) / whole if whole > 0 else 1.0
-    return PipelineObjective(micro_batches=micro_batches, fill=Fraction(share).limit_denominator(1000))

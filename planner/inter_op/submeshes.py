@@ -16,12 +16,11 @@ successors' condition, stages are counted too (``_counted``). Thresholds go down
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from planner.inter_op.grid import FORBIDDEN, Floats, Ints, grid_unit_s, on_grid
 from planner.inter_op.objective import PipelineObjective
@@ -112,19 +111,6 @@ class SubmeshProblem:
     def sizes(self) -> Ints:
         """Devices of each shape, shape (Z,)."""
         return np.array([nodes * devices for nodes, devices in self.shapes], dtype=np.int64)
-
-
-def tabulate(stage_cost: Callable[[int, int, Shape], ArrayLike], layers: int, shapes: Sequence[Shape]) -> Floats:
-    """Ask a callable for every span and shape: ``stage_cost(i, j, shape)`` gives the seconds of C configurations."""
-    table: list[list[list[Floats]]] = []
-    for i in range(layers):
-        spans = [
-            [np.atleast_1d(np.asarray(stage_cost(i, j, z), dtype=np.float64)) for z in shapes]
-            for j in range(i + 1, layers + 1)
-        ]
-        unused = [[np.full_like(cost, np.inf) for cost in spans[0]]] * (i + 1)
-        table.append([*unused, *spans])
-    return np.array(table)
 
 
 @dataclass(frozen=True, kw_only=True)

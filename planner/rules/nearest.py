@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from costmodels.table import Bools, Floats
+from planner.layouts.grids import divisors
 from planner.layouts.splits import runs_of
 from planner.request import Framework
 from planner.rules.columns import Columns, proposal_columns, with_derived
@@ -114,7 +115,7 @@ def nearest_legal(
 
 
 def _divisors(number: int, limit: int) -> list[int]:
-    return [degree for degree in range(1, min(number, limit) + 1) if number % degree == 0]
+    return [degree for degree in divisors(number) if degree <= limit]
 
 
 def _bounded(rows: Iterator[tuple[int, ...]]) -> list[tuple[int, ...]]:

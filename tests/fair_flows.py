@@ -1,7 +1,7 @@
 """Transfers that run at the same time and share adapters or uplinks: max-min fair rates and finish times.
 
-The general model, for any flows on any links: max-min fair rates that change whenever one ends. Prices use its closed
-forms for the two flows of a phase, :mod:`costmodels.shared_links`.
+The general model, for any flows on any links: max-min fair rates that change whenever one ends. It is what the closed
+forms of prices for the two flows of a phase, :mod:`costmodels.shared_links`, are held against.
 """
 
 from dataclasses import dataclass
