@@ -49,7 +49,6 @@ class LogRow:
     algorithm_bytes_per_s: float
     bus_bytes_per_s: float
     in_place_time_s: float = 0.0
-    in_place_algorithm_bytes_per_s: float = 0.0
     in_place_bus_bytes_per_s: float = 0.0
     wrong: int = 0
 
@@ -158,7 +157,6 @@ def _row(match: re.Match[str], before_time: int | None) -> LogRow | None:
         algorithm_bytes_per_s=first[1] * 1e9,
         bus_bytes_per_s=first[2] * 1e9,
         in_place_time_s=second[0] * 1e-6,
-        in_place_algorithm_bytes_per_s=second[1] * 1e9,
         in_place_bus_bytes_per_s=second[2] * 1e9,
         wrong=first[3] + second[3],
     )

@@ -41,7 +41,6 @@ class MixedPlan:
 
     layout: Layout
     cost: LayoutCost
-    solved_stages: int
 
 
 def candidate_shape(candidate: Candidate) -> tuple[StageShape, float]:
@@ -144,7 +143,7 @@ def _solve_shape(pricing: Pricing, solver: StageSolver, incumbent_s: float, unti
         cost = price_layout([pricing], layout)
         worst = cost.heaviest
         if worst.verdict is Verdict.FITS:
-            return MixedPlan(layout=layout, cost=cost, solved_stages=spans.solved)
+            return MixedPlan(layout=layout, cost=cost)
         safe = worst.usable_bytes * pricing.constants.memory.risky_share
         # parts may explain so much less that the same answer comes again: lower the limit faster each time
         solver.forget(2.0**repair * max(worst.total_bytes - safe, 0.005 * worst.usable_bytes))
@@ -159,7 +158,6 @@ class _Spans:
         self.solver = solver
         self.upto = kind_prefix(pricing.model).astype(np.int64)
         self.limit_s = incumbent_s / solver.shape.num_microbatches
-        self.solved = 0
         self.until = until
         self.late = False
 
@@ -188,9 +186,7 @@ class _Spans:
         span = self.span(stage, start, end)
         if not self.solver.knows(span):
             self.until.spend(STAGE_S)
-        solution = self.solver.solve(span)
-        self.solved += 1
-        return solution.time_s
+        return self.solver.solve(span).time_s
 
     def span(self, stage: int, start: int, end: int) -> Span:
         """Return the contents of a span: runs of equal layers in model order."""
