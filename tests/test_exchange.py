@@ -393,7 +393,7 @@ def test_exchanges_along_the_sequence_copy_what_they_move() -> None:
 
 
 def test_layers_that_keep_gathered_inputs_start_eight_collectives() -> None:
-    """Counted with PyTorch 2.13's DTensor: two gathers and two reductions each way; Megatron-LM gathers inputs again."""
+    """Counted with PyTorch 2.13's DTensor: two gathers and two reductions each way; Megatron-LM gathers again."""
     table = one(tp=8, dp=2, sequence_parallel=True)
     for kept, backward in ((True, 4.0), (False, 6.0)):
         started = tensor_calls("dense", model_of(DENSE), job_of(gathered_inputs_kept=kept), table)
