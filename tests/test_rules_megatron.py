@@ -291,10 +291,34 @@ def test_options_that_nobody_knows_are_all_named_and_the_rest_is_judged():
     assert (verdict.accepted, verdict.layers_per_stage) == (False, ((12,),))
 
 
-def test_a_value_that_is_wrong_stands_alone():
+def test_beside_a_value_that_is_wrong_stands_what_is_broken_whatever_it_would_be():
     words = f"{SIZES} --num-layers 12 --micro-batch-size 1 --bf16 --global-batch-size 63 --seed x --foo"
     verdict = judge(parse_megatron(words.split(), world=8))
-    assert {violation.rule for violation in verdict.violations} == {"megatron-option-value", "megatron-unknown-option"}
+    wrong = {"megatron-option-value", "megatron-unknown-option"}
+    assert {violation.rule for violation in verdict.violations} == {*wrong, "batch"}
+    assert (verdict.accepted, verdict.layers_per_stage) == (False, None)
+
+    def found(more):
+        given = judge(parse_megatron(f"{SIZES} --micro-batch-size 1 --bf16 {more}".split(), world=8))
+        return {violation.rule for violation in given.violations} - {"megatron-option-value"}
+
+    assert found("--num-layers 12 --tensor-model-parallel-size x --pipeline-model-parallel-size 5") == {
+        "megatron-layers-pp"
+    }
+    assert found("--num-layers x --pipeline-model-parallel-size 2") == set()  # it may divide
+    split = "--num-layers 12 --pipeline-model-parallel-size 8"
+    assert found(split) == {"megatron-layers-pp"}
+    assert found(
+        f"{split} --pipeline-model-parallel-layout ''".replace("''", " ").rstrip() + " --overlap-param-gather"
+    ) == {
+        "megatron-param-gather-needs",
+        "megatron-param-gather-reduce",
+    }
+    none = judge(
+        parse_megatron(f"{SIZES} --num-layers 12 --micro-batch-size 0 --overlap-param-gather".split(), world=8)
+    )
+    assert none.violations[0].message == "--micro-batch-size 0 is below 1; allowed: integers from 1"
+    assert "megatron-param-gather-needs" in {violation.rule for violation in none.violations}
 
 
 def test_modules_that_are_not_known_are_named():

@@ -21,9 +21,10 @@ from planner.ingest.bridge_recipes import RELEASE, recipe_overrides
 from planner.ingest.judge_stated import any_value, judge_deepspeed, judge_galvatron, judge_torchtitan
 from planner.ingest.judged import SOURCES, JudgedLaunch, LaunchInput, unknown_names
 from planner.ingest.launch_text import LaunchText, without_unresolved
-from planner.ingest.megatron import Launch, LaunchVerdict, judge, layout_built, parse_megatron
+from planner.ingest.megatron import Launch, LaunchVerdict, broken_rules, judge, layout_built, parse_megatron
 from planner.ingest.megatron_model import model_of
 from planner.ingest.megatron_switches import CONNECTIONS
+from planner.ingest.mixed_precision import KEY as PRECISION
 from planner.ingest.open_ends import deciding_keys, foreign_notes, own_options, refuse_gaps, refuse_missing
 from planner.ingest.option_facts import schedule_notes
 from planner.ingest.options import Arguments, Fault, megatron_options, rest_stands
@@ -37,7 +38,7 @@ from planner.ingest.trainers import trainer_remarks
 from planner.request import Framework
 from planner.rules.proposal import facts_of
 from planner.rules.table import CORE, Found
-from planner.rules.verdict import Violation, accepted_at_launch, check
+from planner.rules.verdict import Violation, accepted_at_launch
 
 _FP8: Final = MappingProxyType(
     {"delayed": "fp8-ds", "tensorwise": "fp8-cs", "blockwise": "fp8-blockwise", "mxfp8": "mxfp8"}
@@ -264,7 +265,8 @@ def _overrides(given: LaunchInput) -> JudgedLaunch:
     notes += [_SHIPPED.format(recipe=text.recipe)] if shipped else []
     facts = replace(facts_of(model), max_positions=0) if model else None  # positions follow the sequence here
     words, assumed = with_recipe_defaults(read.flags, read.answered, model, given)
-    launch = parse_megatron(words, world=given.world, version=CORE[framework], model=facts)
+    unsure = _unsure(read.faults, framework)
+    launch = parse_megatron(words, world=given.world, version=CORE[framework], model=facts, unsure=unsure)
     launch = replace(launch, faults=(*read.faults, *_missing_words(launch.faults)))
     if read.one_chunk:
         proposal = launch.proposal
@@ -311,6 +313,14 @@ def _shipped(given: LaunchInput) -> tuple[str, ...]:
     )
 
 
+def _unsure(faults: Sequence[Fault], framework: Framework) -> tuple[str, ...]:
+    """Flags of Megatron-LM that overrides stand for whose values cannot be read."""
+    named = {fault.argument for fault in faults if not fault.unknown}
+    flags = [key.flag for key in override_keys(framework) if named & set(key.keys)]
+    formats = ("--bf16", "--fp16", "--fp8-format", "--fp4-format")
+    return (*flags, *(formats if any(name.startswith(PRECISION) for name in named) else ()))
+
+
 def _own_rules(verdict: LaunchVerdict, launch: Launch, given: LaunchInput) -> tuple[Violation, ...]:
     """Violations by the framework's own rules, behind arguments that are wrong in its own words."""
     source = SOURCES[given.framework]
@@ -319,7 +329,7 @@ def _own_rules(verdict: LaunchVerdict, launch: Launch, given: LaunchInput) -> tu
         for v in verdict.violations
         if "argument" in v.values
     )
-    own = check(launch.proposal, given.framework, given.version) if rest_stands(launch.faults) else ()
+    own = broken_rules(launch, given.framework, given.version)
     return (*faults, *own)
 
 

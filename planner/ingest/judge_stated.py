@@ -45,6 +45,25 @@ from planner.rules.table import NEWEST, Found
 from planner.rules.verdict import Violation, accepted_at_launch, check
 
 _HALVES: Final = ("fp16", "bf16")
+_OF_DEGREES: Final = (
+    *(
+        "--parallelism",
+        "--training",
+        "--model",
+        "pipeline",
+        "tensor_parallel",
+        "expert_parallel",
+        "sequence_parallel_size",
+    ),
+    *(
+        "train_batch_size",
+        "train_micro_batch_size_per_gpu",
+        "gradient_accumulation_steps",
+        "zero_optimization",
+        "stage",
+    ),
+)
+"""Where torchtitan and DeepSpeed have degrees and batches: what is wrong there leaves nothing to judge by them."""
 _OLD_VERSION: Final = "0.2"
 """Version of torchtitan with words of its own."""
 
@@ -282,6 +301,8 @@ def _stated(
     found: tuple[Violation, ...] = ()
     proposal = replace(degrees, model=facts_of(model))
     stands = rest_stands(faults)
+    if not stands and not any(map(_decides, faults)):
+        found = check(proposal, given.framework, given.version)
     if stands:
         try:
             stated = read()
@@ -311,6 +332,12 @@ def _stated(
         unknown=unknown_names(faults),
         notes=(unpriced,) if unpriced else (),
     )
+
+
+def _decides(fault: Fault) -> bool:
+    """Whether what is wrong may be a degree or a batch, as every option of a program with DeepSpeed may."""
+    section = fault.argument.partition(".")[0]
+    return section in _OF_DEGREES or (section.startswith("--") and section == fault.argument)
 
 
 def _unreadable(error: InputError, runs: str, source: str) -> Violation:

@@ -15,6 +15,7 @@ from hardware.errors import InputError
 from planner.ingest.hybrid_pattern import (
     DELTA_KEY_HEADS,
     DELTA_VALUE_HEADS,
+    OPTION,
     HybridPattern,
     hybrid_facts,
     hybrid_pattern,
@@ -22,6 +23,7 @@ from planner.ingest.hybrid_pattern import (
 from planner.ingest.layer_pattern import moe_pattern
 from planner.ingest.layers_file import PATH, common_width, without_idle
 from planner.ingest.megatron_switches import LATER, switches_of
+from planner.ingest.open_values import supposed
 from planner.ingest.option_facts import RAMPS_BEFORE, batches_of, option_facts
 from planner.ingest.options import Arguments, Fault, megatron_options, read_arguments, rest_stands
 from planner.request import Framework
@@ -37,7 +39,7 @@ from planner.rules.proposal import (
 )
 from planner.rules.split import Layers, layers_built, virtual_degree
 from planner.rules.table import SPLIT_CHECK, Found, all_rules, resolve_version, version_key
-from planner.rules.verdict import Violation, accepted_at_launch, check
+from planner.rules.verdict import Violation, accepted_at_launch, check, in_all
 
 _REQUIRED: Final = (
     "--hidden-size",
@@ -68,12 +70,18 @@ class Launch:
         Arguments that the parser refuses: unknown, of the wrong type, missing.
     arguments : Arguments
         Every option with its values.
+    supposed : tuple of Proposal
+        The same with other values of options whose own are wrong or missing; empty where none are.
+    unsure : tuple of str
+        These options.
     """
 
     version: str
     proposal: Proposal
     faults: tuple[Fault, ...]
     arguments: Arguments
+    supposed: tuple[Proposal, ...] = ()
+    unsure: tuple[str, ...] = ()
 
     @property
     def layers(self) -> int:
@@ -110,6 +118,7 @@ def parse_megatron(
     version: str | None = None,
     environment: Mapping[str, str] | None = None,
     model: ModelFacts | None = None,
+    unsure: Sequence[str] = (),
 ) -> Launch:
     """Read a Megatron-LM argument list.
 
@@ -125,6 +134,8 @@ def parse_megatron(
         Environment of the launch; without it nothing is said about environment variables.
     model : ModelFacts, optional
         Sizes of the model, where the arguments do not build it; then they need not state any.
+    unsure : sequence of str
+        Options that a value was meant for which cannot be read.
 
     Returns
     -------
@@ -149,15 +160,30 @@ def parse_megatron(
             renamed = {name if option == other else option: values for option, values in read.given.items()}
             read = replace(read, given=renamed)
     faults += _missing(read, () if pattern_faults else ("--num-layers",), own=model is None)
-    switches = switches_of(read, known, environment)
-    if model is not None:
-        switches = replace(switches, **_built_elsewhere(model))
-    model = _model(read, pattern) if model is None else model
-    segments = tuple(map(len, pattern.segments)) if pattern else ()
-    proposal = _proposal(read, world, model, switches, version=known, segments=segments)
-    if version_key(known) < LATER and proposal.vpp == 1 and any(read.has(name) for name in _VIRTUAL):
-        proposal = replace(proposal, switches=replace(switches, interleaved_one=True))
-    return Launch(version=known, proposal=proposal, faults=(*faults, *pattern_faults), arguments=read)
+    faults += pattern_faults
+
+    def proposed(words: Arguments) -> Proposal:
+        switches = switches_of(words, known, environment)
+        if model is not None:
+            switches = replace(switches, **_built_elsewhere(model))
+        facts = _model(words, pattern) if model is None else model
+        segments = tuple(map(len, pattern.segments)) if pattern else ()
+        proposal = _proposal(words, world, facts, switches, version=known, segments=segments)
+        if version_key(known) < LATER and proposal.vpp == 1 and any(words.has(name) for name in _VIRTUAL):
+            proposal = replace(proposal, switches=replace(switches, interleaved_one=True))
+        return proposal
+
+    names = [*(fault.argument for fault in faults if not fault.unknown), *unsure]
+    names += ["--num-layers"] if pattern_faults else []
+    others = supposed(read, megatron_options(known), dict.fromkeys(names))
+    return Launch(
+        version=known,
+        proposal=proposed(read),
+        faults=tuple(faults),
+        arguments=read,
+        supposed=tuple(map(proposed, others)),
+        unsure=tuple(names),
+    )
 
 
 def judge(launch: Launch) -> LaunchVerdict:
@@ -166,7 +192,7 @@ def judge(launch: Launch) -> LaunchVerdict:
     Returns
     -------
     LaunchVerdict
-        Faults of single arguments come first; where a value is wrong or missing only they count.
+        Faults of single arguments come first; where a value is wrong or missing, what is wrong whatever it would be.
     """
     faults = tuple(
         Violation(
@@ -179,7 +205,7 @@ def judge(launch: Launch) -> LaunchVerdict:
         for fault in launch.faults
     )
     stands = rest_stands(launch.faults)
-    found = (*faults, *(check(launch.proposal, Framework.MEGATRON, launch.version) if stands else ()))
+    found = (*faults, *broken_rules(launch, Framework.MEGATRON, launch.version))
     uncounted = {"degrees-positive", *(rule.id for rule in all_rules() if rule.check == SPLIT_CHECK)}
     counted = stands and not uncounted & {violation.rule for violation in found}
     return LaunchVerdict(
@@ -188,6 +214,25 @@ def judge(launch: Launch) -> LaunchVerdict:
         violations=found,
         layers_per_stage=layers_built(launch.proposal) if counted else None,
     )
+
+
+def broken_rules(launch: Launch, framework: Framework, version: str) -> tuple[Violation, ...]:
+    """Rules of a framework that a launch breaks; where values are wrong or missing, whatever they would be.
+
+    Parameters
+    ----------
+    launch : Launch
+        As read.
+    framework, version : Framework, str
+        Whose rules count: Megatron-LM, or one that builds on its core.
+    """
+    if rest_stands(launch.faults):
+        return check(launch.proposal, framework, version)
+    found = in_all([check(proposal, framework, version) for proposal in launch.supposed or (launch.proposal,)])
+    if not {_LAYOUT, OPTION} & set(launch.unsure):
+        return found
+    splits = {rule.id for rule in all_rules() if rule.check == SPLIT_CHECK}  # which a text that is wrong decides on
+    return tuple(one for one in found if one.rule not in splits)
 
 
 def _missing(read: Arguments, layers: tuple[str, ...], *, own: bool) -> list[Fault]:
@@ -207,7 +252,7 @@ def _pattern(read: Arguments, version: str) -> tuple[HybridPattern | None, tuple
     try:
         return hybrid_pattern(read, version), ()
     except InputError as error:
-        return None, (Fault(rule="megatron-option-value", argument="--hybrid-layer-pattern", message=str(error)),)
+        return None, (Fault(rule="megatron-option-value", argument=OPTION, message=str(error)),)
 
 
 def _model(read: Arguments, hybrid: HybridPattern | None) -> ModelFacts:

@@ -1,7 +1,9 @@
 """Judging one proposal, or a layout: which rules it breaks, in the user's numbers."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, Final
 
 import numpy as np
 
@@ -20,6 +22,20 @@ from planner.rules.table import SPLIT_CHECK, Found, Rule, option_defaults, resol
 Values = Mapping[str, int | str]
 _FIRST_RULE = "degrees-positive"
 _LATE = (Found.FORWARD, Found.NEVER)
+_ANY_DEGREE: Final = (1, 2, 6, 8)
+_OPTION_OF: Final = MappingProxyType(
+    {
+        "tp": "--tensor-model-parallel-size",
+        "pp": "--pipeline-model-parallel-size",
+        "cp": "--context-parallel-size",
+        "ep": "--expert-model-parallel-size",
+        "etp": "--expert-tensor-parallel-size",
+        "micro_batch": "--micro-batch-size",
+        "global_batch": "--global-batch-size",
+        "seq": "--seq-length",
+    }
+)
+"""Options of Megatron-LM that state a degree or a batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +125,8 @@ def check(proposal: Proposal, framework: Framework, version: str | None = None) 
     Returns
     -------
     tuple of Violation
-        In the order of the rule tables; empty when the proposal is legal. Degrees below 1 hide every other violation.
+        In the order of the rule tables; empty when the proposal is legal. Beside degrees below 1 stands what is broken
+        whatever they would be.
 
     Raises
     ------
@@ -128,10 +145,31 @@ def check(proposal: Proposal, framework: Framework, version: str | None = None) 
             if (rule.arguments[0] in problems if rule.check == SPLIT_CHECK else not rows_that_hold(rule, columns)[0])
         ]
     else:
-        broken = [first]
+        return _below_one(proposal, first, framework, version)
     numbers = {**{name: int(column[0]) for name, column in columns.items()}, **_words(broken, proposal)}
     told = [{**numbers, **problems[rule.arguments[0]]} if rule.check == SPLIT_CHECK else numbers for rule in broken]
     return tuple(violation_of(rule, values) for rule, values in zip(broken, told, strict=True))
+
+
+def _below_one(proposal: Proposal, rule: Rule, framework: Framework, version: str | None) -> tuple[Violation, ...]:
+    """Degrees and batches below 1, as the launch has them, and what else is broken with any that are not."""
+    below = {name: getattr(proposal, name) for name in rule.arguments if getattr(proposal, name) < 1}
+    given = {name for name, _ in proposal.options}
+    stated = {_OPTION_OF[name]: number for name, number in below.items() if _OPTION_OF.get(name) in given}
+    told = " and ".join(f"{name.replace('_', '-')} {number}" for name, number in (stated or below).items())
+    message = f"{told} {'is' if len(stated or below) == 1 else 'are'} below 1; allowed: {rule.allowed}"
+    first = Violation(rule=rule.id, message=message, values=below, found=rule.found, source=rule.source)
+    moved: list[dict[str, Any]] = [dict.fromkeys(below, degree) for degree in _ANY_DEGREE]
+    each = [check(replace(proposal, **degrees), framework, version) for degrees in moved]
+    return (first, *in_all(each))
+
+
+def in_all(each: Sequence[Sequence[Violation]]) -> tuple[Violation, ...]:
+    """Violations that several answers share, word for word; none of no answers."""
+    if not each:
+        return ()
+    common = set.intersection(*({(one.rule, one.message) for one in answer} for answer in each))
+    return tuple(one for one in each[0] if (one.rule, one.message) in common)
 
 
 def check_layout(
