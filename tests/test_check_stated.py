@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from hardware.errors import InputError
 from planner.ingest.judged import JudgedLaunch
 from planner.launches.check import check_launch, read_launch, request_of_launch
 from planner.question import LaunchQuestion
@@ -173,6 +174,12 @@ def test_a_toml_of_0_2_is_judged_as_0_2(tmp_path):
     assert judged.title == "torchtitan 0.2"
     grid = judged.layout.first
     assert (grid.tp, grid.ep, grid.etp, judged.layout.micro_batch) == (2, 4, 2, 8)
+
+
+def test_a_launch_without_a_model_names_what_is_misspelt_too():
+    asked = LaunchQuestion(framework="torchtitan", arguments=("--parallelism.tensor_parallel_degre", "2"), world=8)
+    with pytest.raises(InputError, match=r"names no model; .*did you mean --parallelism\.tensor_parallel_degree\?"):
+        read_launch(asked)
 
 
 # ---------------------------------------------------------------------------------------------------------- DeepSpeed
@@ -344,3 +351,11 @@ def test_curricula_and_dropped_tokens_are_said_to_have_no_price(tmp_path):
     notes = read_launch(deepspeed(tmp_path, config)).notes
     assert [note for note in notes if "the curriculum begins" in note]
     assert not [note for note in notes if "skip tokens" in note]
+
+
+def test_beside_what_deepspeed_refuses_stand_degrees_that_do_not_fit(tmp_path):
+    both = {"bf16": {"enabled": True}, "fp16": {"enabled": True}}
+    judged = read_launch(deepspeed(tmp_path, both, "--tensor-model-parallel-size", "3"))
+    assert {"deepspeed-value", "world-grid", "heads-tp"} <= broken(judged)
+    wrong = read_launch(deepspeed(tmp_path, {"zero_optimization": {"stage": 9}}, "--tensor-model-parallel-size", "3"))
+    assert broken(wrong) == {"deepspeed-value"}  # the stage is one of what the rules ask

@@ -82,8 +82,9 @@ def judge_torchtitan(given: LaunchInput) -> JudgedLaunch:
     entry = entry_of(config)
     model = given.model or (model_of_config(config) if config else None)
     if model is None:
+        told = f"the model of configuration {config!r} is not known" if config else "the launch names no model"
         raise InputError(
-            f"the model of configuration {config!r} is not known" if config else "the launch names no model",
+            "; ".join((told, *(fault.message for fault in launch.arguments.faults))),
             allowed="--model MODEL, or --config of torchtitan's registry such as llama3_8b",
         )
     checkpoint, notes = launch.checkpoint or "selective", [*given.text.notes]

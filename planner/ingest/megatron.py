@@ -155,10 +155,7 @@ def parse_megatron(
     pattern, pattern_faults = _pattern(read, known)
     if pattern:
         read = replace(read, given={**read.given, **pattern.counts})
-    for name, other in _ENCODER:
-        if not read.has(name) and read.has(other):
-            renamed = {name if option == other else option: values for option, values in read.given.items()}
-            read = replace(read, given=renamed)
+    read = _with_decoder_names(read)
     faults += _missing(read, () if pattern_faults else ("--num-layers",), own=model is None)
     faults += pattern_faults
 
@@ -167,11 +164,7 @@ def parse_megatron(
         if model is not None:
             switches = replace(switches, **_built_elsewhere(model))
         facts = _model(words, pattern) if model is None else model
-        segments = tuple(map(len, pattern.segments)) if pattern else ()
-        proposal = _proposal(words, world, facts, switches, version=known, segments=segments)
-        if version_key(known) < LATER and proposal.vpp == 1 and any(words.has(name) for name in _VIRTUAL):
-            proposal = replace(proposal, switches=replace(switches, interleaved_one=True))
-        return proposal
+        return _proposal_of(words, world, facts, switches, known, pattern)
 
     names = [*(fault.argument for fault in faults if not fault.unknown), *unsure]
     names += ["--num-layers"] if pattern_faults else []
@@ -184,6 +177,26 @@ def parse_megatron(
         supposed=tuple(map(proposed, others)),
         unsure=tuple(names),
     )
+
+
+def _with_decoder_names(read: Arguments) -> Arguments:
+    """Arguments whose older names of a model's sizes are those of today."""
+    for name, other in _ENCODER:
+        if not read.has(name) and read.has(other):
+            renamed = {name if option == other else option: values for option, values in read.given.items()}
+            read = replace(read, given=renamed)
+    return read
+
+
+def _proposal_of(
+    words: Arguments, world: int, facts: ModelFacts, switches: Switches, known: str, pattern: HybridPattern | None
+) -> Proposal:
+    """What arguments propose; a virtual stage alone is interleaved by early cores."""
+    segments = tuple(map(len, pattern.segments)) if pattern else ()
+    proposal = _proposal(words, world, facts, switches, version=known, segments=segments)
+    if version_key(known) < LATER and proposal.vpp == 1 and any(words.has(name) for name in _VIRTUAL):
+        return replace(proposal, switches=replace(switches, interleaved_one=True))
+    return proposal
 
 
 def judge(launch: Launch) -> LaunchVerdict:
