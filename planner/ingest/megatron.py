@@ -151,28 +151,23 @@ def parse_megatron(
         raise InputError(f"--world-size {world}", allowed=f"1 to {MOST_WORLD} GPUs")
     known = resolve_version(Framework.MEGATRON, version)
     read = read_arguments(arguments, megatron_options(known))
-    faults = list(read.faults)
-    pattern, pattern_faults = _pattern(read, known)
-    if pattern:
-        read = replace(read, given={**read.given, **pattern.counts})
-    read = _with_decoder_names(read)
-    faults += _missing(read, () if pattern_faults else ("--num-layers",), own=model is None)
-    faults += pattern_faults
+    pattern, unread = _pattern(read, known)
+    read = _with_decoder_names(replace(read, given={**read.given, **pattern.counts}) if pattern else read)
+    missing = _missing(read, () if unread else ("--num-layers",), own=model is None)
+    faults = (*read.faults, *missing, *unread)
 
     def proposed(words: Arguments) -> Proposal:
-        switches = switches_of(words, known, environment)
-        if model is not None:
-            switches = replace(switches, **_built_elsewhere(model))
+        switches = replace(switches_of(words, known, environment), **(_built_elsewhere(model) if model else {}))
         facts = _model(words, pattern) if model is None else model
         return _proposal_of(words, world, facts, switches, known, pattern)
 
     names = [*(fault.argument for fault in faults if not fault.unknown), *unsure]
-    names += ["--num-layers"] if pattern_faults else []
+    names += ["--num-layers"] if unread else []
     others = supposed(read, megatron_options(known), dict.fromkeys(names))
     return Launch(
         version=known,
         proposal=proposed(read),
-        faults=tuple(faults),
+        faults=faults,
         arguments=read,
         supposed=tuple(map(proposed, others)),
         unsure=tuple(names),
