@@ -161,16 +161,15 @@ def parse_megatron(
         facts = _model(words, pattern) if model is None else model
         return _proposal_of(words, world, facts, switches, known, pattern)
 
-    names = [*(fault.argument for fault in faults if not fault.unknown), *unsure]
-    names += ["--num-layers"] if unread else []
-    others = supposed(read, megatron_options(known), dict.fromkeys(names))
+    layers = ("--num-layers",) if unread else ()
+    names = (*(fault.argument for fault in faults if not fault.unknown), *unsure, *layers)
     return Launch(
         version=known,
         proposal=proposed(read),
         faults=faults,
         arguments=read,
-        supposed=tuple(map(proposed, others)),
-        unsure=tuple(names),
+        supposed=tuple(map(proposed, supposed(read, megatron_options(known), dict.fromkeys(names)))),
+        unsure=names,
     )
 
 
