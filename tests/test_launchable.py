@@ -10,11 +10,12 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from costmodels.pipeline.schedules import Schedule
+from costmodels.software import software
 from hardware.catalog import cluster
 from hardware.errors import InputError
 from planner import Question, plan, request_of
 from planner.cli import app
-from planner.layouts.platform_notes import expert_notes, platform_notes, refuse_platforms
+from planner.layouts.platform_notes import expert_notes, memory_share_notes, platform_notes, refuse_platforms
 from planner.report.launch import launch_or_others
 from planner.report.search_text import print_search
 from planner.report.target import Target
@@ -142,3 +143,12 @@ def test_a_plan_for_a_tpu_is_remarked_and_not_exported(tmp_path):
     assert "megatron does not run on tpu-v5p (google); allowed: --to json" in run(
         "export", report, "--to", "megatron", code=2
     )
+
+
+@pytest.mark.parametrize(
+    ("preset", "machine", "told"),
+    [("maxtext", "dgx-h100:1", True), ("maxtext-tpu", "tpu-v5p-pod:2", False), ("fsdp", "dgx-h100:1", False)],
+)
+def test_what_jax_leaves_of_a_gpu_is_remarked(preset, machine, told):
+    found = memory_share_notes(software(preset), cluster(machine))
+    assert [note.startswith("JAX takes 59.3 of 79.1 GiB") for note in found] == ([True] if told else [])

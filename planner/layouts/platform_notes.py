@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from costmodels.job import Software
+from costmodels.memory import usable_memory
 from hardware.cluster import Accelerator, Cluster
 from hardware.errors import InputError
 from planner.request import Framework
@@ -42,6 +44,7 @@ Ascend/MindSpeed, README (imported before Megatron-LM, which stays as it is).
 """
 
 
+_OF_GPUS: Final = ("nvidia", "amd")
 MOST_FUSED_EXPERTS: Final = 128
 """Experts of a rank that MindSpeed's fused products take on Ascend (modelscope/ms-swift, pull request 7390: above it
 its operators raise)."""
@@ -63,6 +66,31 @@ def expert_notes(framework: Framework, cluster: Cluster, experts: int) -> tuple[
     least = -(-experts // MOST_FUSED_EXPERTS)
     return (
         f"MindSpeed's fused products take up to {MOST_FUSED_EXPERTS} experts a rank: {experts} need ep {least} or more",
+    )
+
+
+XLA_SHARE: Final = 0.75
+"""Memory of a GPU that JAX takes when it starts and nothing else is said (docs.jax.dev, GPU memory allocation)."""
+
+
+def memory_share_notes(tools: Software, cluster: Cluster) -> tuple[str, ...]:
+    """Say what of its memory JAX leaves unused on a GPU unless it is told; nothing for other software and TPUs.
+
+    Parameters
+    ----------
+    tools : Software
+        What the job runs.
+    cluster : Cluster
+        As of :func:`platform_notes`.
+    """
+    if tools.framework != "jax":
+        return ()
+    return tuple(
+        f"JAX takes {XLA_SHARE * usable_memory(part) / 2**30:,.1f} of {usable_memory(part) / 2**30:,.1f} GiB of "
+        f"{part.name}, and before its releases that grow beyond no more, unless XLA_CLIENT_MEM_FRACTION "
+        "(XLA_PYTHON_CLIENT_MEM_FRACTION) says so: verdicts count on all of it"
+        for part in _parts(cluster)
+        if part.vendor in _OF_GPUS
     )
 
 

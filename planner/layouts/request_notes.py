@@ -7,7 +7,7 @@ from costmodels.workload.counts import parameter_count
 from planner.adapters import said_targets
 from planner.images import images_note, said_images
 from planner.layouts.grids import expert_count
-from planner.layouts.platform_notes import expert_notes, platform_notes
+from planner.layouts.platform_notes import expert_notes, memory_share_notes, platform_notes
 from planner.layouts.shape_notes import position_notes, shape_notes
 from planner.losses import loss_words, said_loss, usual_software
 from planner.request import Framework, PlanRequest
@@ -37,6 +37,7 @@ def request_notes(request: PlanRequest) -> tuple[str, ...]:
         *shape_notes(request.model),
         *position_notes(request.model, request.job.seq),
         *platform_notes(request.framework, request.cluster),
+        *memory_share_notes(request.job.software, request.cluster),
         *expert_notes(request.framework, request.cluster, expert_count(request.model)),
     )
 
