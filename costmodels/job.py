@@ -100,6 +100,7 @@ class Software:
     )
     whole_reductions: bool = False  # under ZeRO-1 and 2 all ranks get the sum of all gradients, not of their part alone
     separate_accumulation: bool = False  # every micro-batch's gradients are added to the sum in a pass of their own
+    cast_gradients: bool = False  # that pass copies them in fp32 first, and adds the copy to an fp32 sum
     sliced_states: bool = False  # shards of every tensor are copied one by one from Python before and after exchanges
     polled_exchanges: bool = False  # stages look now and then whether what they send or receive has arrived
     retries_when_full: bool = False  # without a pipeline, full memory was given back and taken anew in every layer

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 
@@ -23,6 +24,10 @@ from costmodels.workload.op import SUBMODULES, Op, OpKind, Split
 from costmodels.workload.per_op import listed
 from costmodels.works import DEVICE_WORKS, WORK_OF, Work
 from hardware.cluster import FabricShape
+
+CAST_KERNELS: Final = 2.0
+"""Kernels that add the gradients of one tensor to their fp32 sum: the cast and the addition (DeepSpeed,
+``bf16_optimizer.py``, ``update_hp_grads``)."""
 
 
 class Part:
@@ -98,7 +103,8 @@ class Part:
     @property
     def backward_host_s(self) -> Floats:
         """Seconds that the slowest host of a group needs to start the kernels of a backward pass, shape (S,)."""
-        return self._host_s(self._backward_start_s.sum(axis=0) + self._collectives_s[1] + self._gathers_s)
+        started_s = self._backward_start_s.sum(axis=0) + self._cast_start_s
+        return self._host_s(started_s + self._collectives_s[1] + self._gathers_s)
 
     @property
     def repeated_host_s(self) -> Floats:
@@ -148,6 +154,15 @@ class Part:
         modules = sum(op.k * op.n / least * np.ceil(op.experts / self.table.ep) for op in experts)
         each_s = self.pricing.constants.efficiency.shared.module_gather_s
         return np.asarray(np.where(self.table.zero == 3, each_s * modules, 0.0))
+
+    @property
+    def _cast_start_s(self) -> float:
+        """Host's work to start a cast and a sum for every weight, bias and gain, one by one, after a backward pass."""
+        if not self.pricing.job.software.cast_gradients:
+            return 0.0
+        hidden = self.pricing.model.hidden
+        tensors = sum(2 if _has_biases(op, hidden) else 1 for op in self.ops if op.parameters)
+        return CAST_KERNELS * tensors * dispatch_s(self.pricing.job, self.pricing.constants.efficiency)
 
     def _host_s(self, start_s: Floats) -> Floats:
         """Hosts vary, and ranks that meet in every layer wait for the slowest of their group.
@@ -383,6 +398,11 @@ def _read_until(ops: Sequence[Op]) -> int:
     ):
         end -= 1
     return end - (end > 0 and ops[end - 1].kind is OpKind.GEMM)
+
+
+def _has_biases(op: Op, hidden: int) -> bool:
+    """Whether a product or a norm has a tensor of biases beside its weights or gains."""
+    return op.parameters == 2 * hidden or 0 < op.k * op.n < op.parameters
 
 
 def _keeps(op: Op) -> bool:

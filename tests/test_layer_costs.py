@@ -44,12 +44,15 @@ def pricing(model: str = "llama3_8b", *, seq: int = 4096, **software: object) ->
     return Pricing(model=presets.model(model), job=job, island=cluster_of_run("H100", 8).islands[0])
 
 
+CAST = {"separate_accumulation": True, "cast_gradients": True}
+
+
 def rows(strategies: list[Strategy] = STRATEGIES) -> StrategyTable:
     return table_of(strategies, pp=[1] * len(strategies), micro_batch=[1] * len(strategies))
 
 
 @pytest.mark.parametrize(
-    "software", [{}, {"scripted": True}, {"tp_overlap": True}, {"cuda_graphs": True}, {"blocking_launches": True}]
+    "software", [{}, {"scripted": True}, {"tp_overlap": True}, {"cuda_graphs": True}, {"blocking_launches": True}, CAST]
 )
 @pytest.mark.parametrize("seq", [128, 4096])
 def test_without_exchanges_is_a_lower_bound(software: dict[str, bool], seq: int) -> None:
@@ -175,6 +178,19 @@ def test_gradients_accumulated_apart_take_a_pass_over_all_parameters() -> None:
     ideal_s = (2.0 + 4.0 + 4.0) * one / accelerator.memory_bytes_per_s  # gradient read, fp32 sum read and written
     assert (added_s >= ideal_s).all()
     assert (added_s <= 2.0 * ideal_s + 1e-5).all()
+
+
+def test_gradients_cast_before_they_are_added_take_three_passes_more_over_fp32_and_two_kernels_a_tensor() -> None:
+    asked = pricing(separate_accumulation=True, scripted=True, blocking_launches=True)
+    apart, cast = (price_parts(replace_software(asked, cast_gradients=on), rows()) for on in (False, True))
+    layer, one = apart.index("attention+dense"), apart.dense_parameters[:, 0]  # tp 1
+    added_s = (cast.backward_s - apart.backward_s)[:, :, 0]
+    ideal_s = (4.0 + 4.0) * one / asked.accelerator.memory_bytes_per_s  # the copy written and read
+    assert (added_s[Work.MEMORY] >= ideal_s).all()
+    assert (added_s[Work.MEMORY] <= 2.0 * ideal_s + 1e-5).all()
+    shared = asked.constants.efficiency.shared
+    kernel_s = shared.script_dispatch_s * shared.blocked_host
+    assert added_s[Work.LAUNCH, layer] == pytest.approx(2 * 6 * kernel_s)  # four products and two norms without biases
 
 
 def layout_of(*, pp: int, dp: int, zero: int = 0, shard_group: int = 0, micro_batch: int = 1) -> Layout:

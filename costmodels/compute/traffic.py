@@ -86,6 +86,10 @@ def scan_s(flops: Floats, traffic_bytes: Floats, machine: Machine, *, kernels: f
     return seconds
 
 
+FP32_BYTES: Final = 4.0
+CAST_PASSES: Final = 4.0  # over fp32 gradients that are copies: copy written and read, sum read and written
+
+
 def accumulation_s(parameters: Floats, job: TrainingJob, accelerator: Accelerator, *, efficiency: Efficiency) -> Floats:
     """Time to add a micro-batch's gradients to their sum, where no product adds them as it writes them.
 
@@ -103,12 +107,16 @@ def accumulation_s(parameters: Floats, job: TrainingJob, accelerator: Accelerato
     Returns
     -------
     array
-        Seconds per micro-batch: the gradient read, the sum read and written. 0 with fused accumulation.
+        Seconds per micro-batch: the gradient read, the sum read and written, and before that a copy in the width of
+        the sum written and read again where the software makes one. 0 with fused accumulation.
     """
-    if not job.software.separate_accumulation:
+    software = job.software
+    if not software.separate_accumulation:
         return np.zeros_like(np.asarray(parameters, dtype=np.float64))
-    summed = job.software.gradient_bytes or job.precision.gradient_bytes
-    moved = (job.precision.activation_bytes + 2.0 * summed) * job.trained_share
+    moved = job.precision.activation_bytes + 2.0 * (software.gradient_bytes or job.precision.gradient_bytes)
+    if software.cast_gradients:  # its gradient_bytes count the gradients of a micro-batch beside the sum
+        moved = job.precision.activation_bytes + CAST_PASSES * FP32_BYTES
+    moved *= job.trained_share
     return traffic_s(moved * np.asarray(parameters), machine_of(accelerator, efficiency))
 
 

@@ -34,7 +34,7 @@ from planner.evidence.beyond import check_possible
 from planner.evidence.measured import MeasuredRun, RunGrid
 from planner.evidence.sharding import shard_group, zero_stage
 from planner.evidence.source_facts import source_facts
-from planner.evidence.stage_layers import libai_layers, nanotron_layers, redistributed_layers
+from planner.evidence.stage_layers import deepspeed_layers, libai_layers, nanotron_layers, redistributed_layers
 from planner.images import asked_images
 from planner.layouts.grids import expert_count
 from planner.layouts.splits import even_chunks
@@ -89,6 +89,9 @@ SEQUENCE_PARALLEL_FRAMEWORKS: Final = ("megatron", "bridge", "nemo", "torchtitan
 INTERLEAVING_FRAMEWORKS: Final = ("nemo", "bridge")
 """Every dense recipe of theirs with a pipeline interleaves (20 of 20 in NeMo's launcher and Megatron-Bridge's
 ``perf_recipes``); tables that leave the virtual stages out mean the recipe's."""
+_ENDS_COUNT: Final = r"transformer\|embed|rebalanc"
+"""Words of runs whose pipelines count the embedding as a layer: Megatron-DeepSpeed's ``--pp-partition-method``, with
+which BLOOM's tuning "rebalanced" its layers."""
 RECIPE_CHUNK_LAYERS: Final = 2  # layers of a chunk in those recipes: 1 to 4
 
 _SCHEDULES: Final = (
@@ -163,6 +166,9 @@ def software_of(run: MeasuredRun) -> SoftwareMatch:
 def _software(run: MeasuredRun) -> Software:
     """The preset of the run with its remarks, its experts' capacity, and the layers whose activations it offloads."""
     found = software_of(run).software
+    if found.framework == "deepspeed" and run.text("zero") == "0" and "bf16" in run.text("precision").lower():
+        # Its BF16_Optimizer, as in sharding.zero_stage; ZeRO-1 lets PyTorch add gradients in 16 bits.
+        found = replace(found, cast_gradients=found.separate_accumulation)
     capacity = re.search(r"capacity factor ([0-9]{1,2}(?:\.[0-9]{1,4})?)", run.text("token_routing").lower())
     if capacity:
         found = replace(found, capacity_factor=float(capacity.group(1)))
@@ -427,6 +433,9 @@ def _chunks(run: MeasuredRun, model: ModelSpec, software: Software, pp: int, vpp
             counts = nanotron_layers(model, pp)
         if not counts and "libai" in run.text("framework").lower():
             counts = libai_layers(model.layers, pp)
+        if not counts and "megatron-deepspeed" in run.text("framework").lower():
+            ends = re.search(_ENDS_COUNT, f"{words} {run.text('source')}".lower()) is not None
+            counts = deepspeed_layers(model.layers, pp, ends=ends)
         if not counts and "layer redistribution" in words:
             counts = redistributed_layers(model, pp, run.grid.seq if run.grid else 0)
         if counts:

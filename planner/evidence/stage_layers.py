@@ -56,3 +56,19 @@ def libai_layers(layers: int, pp: int) -> tuple[int, ...]:
     each, rest = divmod(layers + more, pp)
     ends = np.cumsum([each + (stage >= pp - rest) for stage in range(pp)])
     return tuple(int(count) for count in np.diff(np.minimum(ends, layers), prepend=0))
+
+
+def deepspeed_layers(layers: int, pp: int, *, ends: bool) -> tuple[int, ...]:
+    """Layers per stage as DeepSpeed's pipeline places modules that it counts: from the front, as full as the fullest.
+
+    ``ends`` is whether the embedding at either end counts as a layer (``type:transformer|embedding`` for
+    ``type:transformer``). A last stage may be left without a layer.
+
+    References
+    ----------
+    microsoft/DeepSpeed, ``deepspeed/runtime/utils.py``, ``partition_balanced``.
+    """
+    counted = layers + 2 * ends
+    each = -(-counted // pp)
+    filled = np.minimum(each * np.arange(pp + 1), counted)
+    return tuple(int(count) for count in np.diff(np.clip(filled - ends, 0, layers)))
