@@ -25,8 +25,10 @@ import types
 from pathlib import Path
 from typing import Any
 
+import built_layers
 import forks
 import harness
+import steps
 from stand_ins import stand_in_for
 
 ABSENT = ("transformer_engine", "megatron.energon", "PIL", "tensorboard", "google", "diffusers", "modelopt")
@@ -95,7 +97,7 @@ def judge(bridge: Any, case: dict[str, Any]) -> dict[str, Any]:
     from megatron.core import parallel_state
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    with harness.step("model"):
+    with steps.step("model"):
         config = bridge.adapted() if case.get("adapted") else bridge.recipe()
         if case.get("adapted"):
             config.checkpoint.pretrained_checkpoint = frozen()
@@ -103,16 +105,16 @@ def judge(bridge: Any, case: dict[str, Any]) -> dict[str, Any]:
         config.model = provider_of(bridge, case["model"])
         config.tokenizer.tokenizer_type = "NullTokenizer"
         config.tokenizer.vocab_size = config.model.vocab_size
-    with harness.step("overrides"):
+    with steps.step("overrides"):
         config = bridge.override(config, cli_overrides=case["overrides"])
     os.environ["WORLD_SIZE"] = str(case["world_size"])
     os.environ.pop("CUDA_DEVICE_MAX_CONNECTIONS")
     os.environ.update(case["environment"])
     dist.init_process_group("fake", rank=0, world_size=case["world_size"], store=FakeStore())
-    with harness.step("validate"):
+    with steps.step("validate"):
         bridge.update(config)  # resolves the precision, then validates
     model = config.model
-    with harness.step("groups"):
+    with steps.step("groups"):
         parallel_state.initialize_model_parallel(
             tensor_model_parallel_size=model.tensor_model_parallel_size,
             pipeline_model_parallel_size=model.pipeline_model_parallel_size,
@@ -132,9 +134,9 @@ def judge(bridge: Any, case: dict[str, Any]) -> dict[str, Any]:
     )
     if told.hybrid_layer_pattern and told.virtual_pipeline_model_parallel_size:
         raise forks.RefusedError("build", "virtual stages of a hybrid model")  # asserted where models are built
-    harness.experts_of(model)
-    harness.mixers_of(model, told.hybrid_layer_pattern or "")
-    layers = harness.layers_of(told, model)
+    built_layers.experts_of(model)
+    built_layers.mixers_of(model, told.hybrid_layer_pattern or "")
+    layers = built_layers.layers_of(told, model)
     shards = model.tensor_model_parallel_size * model.pipeline_model_parallel_size * model.context_parallel_size
     samples = config.train.micro_batch_size * (case["world_size"] // shards)
     if config.train.global_batch_size % samples:

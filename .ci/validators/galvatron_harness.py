@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import forks
-import harness
+import steps
 from stand_ins import stand_in_for
 
 ABSENT = ("scipy", "flash_attn", "transformer_engine", "apex", "triton", "h5py", "sentencepiece")
@@ -65,11 +65,11 @@ def judge(galvatron: Any, case: dict[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "galvatron_config.json"
         file.write_text(case["config"], encoding="utf-8")
-        with harness.step("overrides"):
+        with steps.step("overrides"):
             args = arguments_of(galvatron, case, str(file))
-        with harness.step("read"):
+        with steps.step("read"):
             plan = galvatron.reader.get_hybrid_parallel_configs_api(args)
-    with harness.step("check"):
+    with steps.step("check"):
         galvatron.reader.check_hp_config(plan, [args.model.num_layers])
         chunks = galvatron.reader.get_chunks(args)
     plan |= {"pipeline_type": args.parallel.pipeline_type, "sequence_parallel": args.train.sequence_parallel}

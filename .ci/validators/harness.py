@@ -16,10 +16,8 @@ layers are built on the meta device, and layers of unlike sizes wholly.
 
 import argparse
 import contextlib
-import copy
 import dataclasses
 import importlib.util
-import inspect
 import io
 import logging
 import os
@@ -27,11 +25,13 @@ import sys
 import types
 import typing
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import forks
+from built_layers import feed_forward_of, hybrid_pattern, layer_specs_of, layers_of, mixers_of, unlike_layers_of
 from stand_ins import Absent, AbsentModules
+from steps import call, step
 
 CAPABILITY = {"ampere": (8, 0), "hopper": (9, 0), "blackwell": (10, 0)}
 TRANSFORMER_ENGINE = "2.12.0"
@@ -87,22 +87,6 @@ def _pretend_transformer_engine() -> None:
                 setattr(module, kernel, Absent(kernel))
 
 
-@contextlib.contextmanager
-def step(name: str) -> Iterator[None]:
-    """Run one step quietly and turn its failure into a refusal."""
-    printed = io.StringIO()
-    try:
-        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-            yield
-    except forks.RefusedError:
-        raise
-    except SystemExit:
-        lines = printed.getvalue().strip().splitlines()
-        raise forks.RefusedError(name, lines[-1] if lines else "exit") from None
-    except Exception as error:
-        raise forks.RefusedError(name, f"{type(error).__name__}: {' '.join(str(error).split())}") from error
-
-
 def examine(arguments: Any, case: dict[str, Any], *, build: bool) -> dict[str, Any]:
     """Take one argument list through Megatron's own checks; call it once in a process."""
     answer: dict[str, Any] = {"name": case.get("name", ""), "accepted": False, "step": "", "error": "", "layers": None}
@@ -118,10 +102,10 @@ def examine(arguments: Any, case: dict[str, Any], *, build: bool) -> dict[str, A
         answer["micro_batches"] = schedule_of(args, config, micro_batches())
         if build:
             with step("build"):
-                _build_layer(args, config)
-                _layer_specs(args, config)
-                answer["parameters"] = _unlike_layers(args, config)
-            mixers_of(config, _hybrid_pattern(args))
+                feed_forward_of(args, config)
+                layer_specs_of(args, config)
+                answer["parameters"] = unlike_layers_of(args, config)
+            mixers_of(config, hybrid_pattern(args))
             optimizer_config(args)
             learning_rate(args)
         answer["accepted"] = True
@@ -159,16 +143,10 @@ def parsed_args(arguments: Any, args: Sequence[str]) -> Any:
             "step_batch_size_schedule": getattr(parsed, "step_batch_size_schedule", None),
             "seq_length": parsed.seq_length,
         }
-        _call(calculator.init_num_microbatches_calculator, given)
+        call(calculator.init_num_microbatches_calculator, given)
     with step("schedule"):  # as entering the training loop does
         calculator.update_num_microbatches(0, consistency_check=True)
     return parsed
-
-
-def _call(function: Any, given: dict[str, Any]) -> Any:
-    """Call a function with those of the given arguments that its version knows."""
-    known = inspect.signature(function).parameters
-    return function(**{name: value for name, value in given.items() if name in known})
 
 
 def _groups(args: Any, world: int) -> None:
@@ -192,7 +170,7 @@ def _groups(args: Any, world: int) -> None:
             "order": "tp-cp-ep-pp-dp" if args.use_tp_pp_dp_mapping else "tp-cp-ep-dp-pp",
             "create_gloo_process_groups": False,
         }
-        _call(parallel_state.initialize_model_parallel, given)
+        call(parallel_state.initialize_model_parallel, given)
 
 
 def core_config(arguments: Any, args: Any) -> Any:
@@ -203,100 +181,6 @@ def core_config(arguments: Any, args: Any) -> Any:
         except ImportError:
             make = arguments.core_transformer_config_from_args
         return make(args)
-
-
-def layers_of(args: Any, config: Any) -> list[list[int]]:
-    """Layers that Megatron builds for each pipeline rank and virtual stage; every layer must appear exactly once."""
-    pattern = _hybrid_pattern(args)
-    if pattern:
-        return _hybrid_layers(args, config, pattern)
-    with step("layers"):
-        from megatron.core import parallel_state
-        from megatron.core.transformer.transformer_block import get_num_layers_to_build
-        from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
-
-        virtual = args.virtual_pipeline_model_parallel_size
-        table: list[list[int]] = []
-        seen: list[int] = []
-        for stage in range(args.pipeline_model_parallel_size):
-            parallel_state.set_pipeline_model_parallel_rank(stage)
-            row = []
-            for chunk in range(virtual or 1):
-                if virtual:
-                    parallel_state.set_virtual_pipeline_model_parallel_rank(chunk)
-                which = chunk if virtual else None
-                count = get_num_layers_to_build(config, vp_stage=which)
-                first = get_transformer_layer_offset(config, vp_stage=which)
-                row.append(count)
-                seen += range(first, first + count)
-            table.append(row)
-        parallel_state.set_pipeline_model_parallel_rank(None)
-        if sorted(seen) != list(range(args.num_layers)):
-            raise ValueError(f"{len(seen)} layers built, {len(set(seen))} different, {args.num_layers} wanted")
-        return table
-
-
-def _hybrid_pattern(args: Any) -> str:
-    return getattr(args, "hybrid_layer_pattern", None) or getattr(args, "hybrid_override_pattern", None) or ""
-
-
-def _hybrid_layers(args: Any, config: Any, pattern: str) -> list[list[int]]:
-    """Layers of a hybrid model on each pipeline rank and virtual stage: the segment that Megatron selects."""
-    with step("layers"):
-        try:
-            from megatron.core.models.hybrid import hybrid_layer_allocation as allocation
-        except ImportError:
-            from megatron.core.ssm import mamba_hybrid_layer_allocation as allocation
-        stages, virtual = args.pipeline_model_parallel_size, args.virtual_pipeline_model_parallel_size
-        if not hasattr(allocation, "select_pipeline_segment"):  # before core 0.17 every stage takes its share
-            if virtual:
-                raise ValueError("a hybrid model has no virtual stages")
-            letters = allocation.allocate_layers(args.num_layers, 0.0, 0.0, pattern)
-            return [[len(letters) // stages] for _ in range(stages)]
-        import torch.distributed as dist
-
-        main = allocation.parse_hybrid_pattern(pattern).main_pattern
-        ends = (config.num_layers_in_first_pipeline_stage, config.num_layers_in_last_pipeline_stage)
-        table: list[list[int]] = []
-        seen: list[int] = []
-        rank_of, size_of = dist.get_rank, dist.get_world_size
-        for stage in range(stages):
-            row = []
-            dist.get_rank = lambda *_a, _stage=stage, **_k: _stage
-            dist.get_world_size = lambda *_a, **_k: stages
-            for chunk in range(virtual or 1):
-                layers, first = allocation.select_pipeline_segment(main, object(), chunk if virtual else None, *ends)
-                row.append(len(layers))
-                seen += range(first, first + len(layers))
-            table.append(row)
-        dist.get_rank, dist.get_world_size = rank_of, size_of
-        if sorted(seen) != list(range(args.num_layers)):
-            raise ValueError(f"{len(seen)} layers built, {len(set(seen))} different, {args.num_layers} wanted")
-        return table
-
-
-def experts_of(config: Any) -> None:
-    """Build the base of a mixture's layer, which asks whether the experts divide over their group."""
-    if not config.num_moe_experts:
-        return
-    with step("build"):
-        from megatron.core.transformer.moe.moe_layer import BaseMoELayer
-        from megatron.core.transformer.moe.moe_utils import get_default_pg_collection
-
-        layer = type("Layer", (BaseMoELayer,), {"forward": lambda *_: None})
-        layer(config, layer_number=1, pg_collection=get_default_pg_collection())
-
-
-def mixers_of(config: Any, pattern: str) -> None:
-    """State what a Mamba-2 mixer asks when it is built, which needs a GPU: heads and groups divide over tp and cp."""
-    heads, groups = getattr(config, "mamba_num_heads", None), getattr(config, "mamba_num_groups", None)
-    if "M" not in pattern or not heads or not groups:
-        return
-    tp, cp = config.tensor_model_parallel_size, config.context_parallel_size
-    local = groups // tp
-    whole = heads % tp == groups % tp == heads % groups == 0 and heads // tp % cp == 0
-    if not whole or (local % cp and cp % local):
-        raise forks.RefusedError("build", f"{heads} heads and {groups} groups of Mamba-2 over tp {tp}, cp {cp}")
 
 
 def micro_batches() -> int:
@@ -319,95 +203,6 @@ def schedule_of(args: Any, config: Any, count: int) -> int:
                 "schedule", f"{count} micro-batches leave {count % group} in the last group of {group}"
             )
     return count
-
-
-def _build_layer(args: Any, config: Any) -> None:
-    """Build the real feed-forward blocks of this model on the meta device, which asks whether widths divide."""
-    import torch
-    from megatron.core.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
-
-    plain = copy.deepcopy(config)
-    plain.perform_initialization = False
-    plain.use_cpu_initialization = False
-    plain.gradient_accumulation_fusion = False
-    plain.sequence_parallel = False
-    torch.cuda.current_device = lambda: torch.device("meta")
-    torch.cuda.Event = torch.cuda.Stream = Absent("event")
-    pattern = _hybrid_pattern(args)
-    dense = "-" in pattern if pattern else not _all_experts(config)
-    widths = [(config.ffn_hidden_size, False)] if dense else []
-    if config.num_moe_experts and config.moe_shared_expert_intermediate_size:
-        widths.append((config.moe_shared_expert_intermediate_size, False))
-    if config.num_moe_experts:
-        widths.append((config.moe_ffn_hidden_size, True))
-    for width, of_expert in widths:
-        given = {"config": plain, "init_method": torch.nn.init.zeros_, "bias": False, "skip_bias_add": True}
-        given |= {"is_expert": of_expert, "tp_group": _tensor_group(of_expert)}
-        double = 2 if config.gated_linear_unit else 1
-        _call(ColumnParallelLinear, {"input_size": config.hidden_size, "output_size": width * double, **given})
-        _call(
-            RowParallelLinear,
-            {"input_size": width, "output_size": config.hidden_size, "input_is_parallel": True, **given},
-        )
-
-
-def _layer_specs(args: Any, config: Any) -> None:
-    """Ask which layers of the model are dense and which are experts, and which have linear attention."""
-    if getattr(config, "experimental_attention_variant", None) == "gated_delta_net":
-        from megatron.core.models.gpt import experimental_attention_variant_module_specs as variants
-
-        _call(variants.get_linear_attention_pattern, {"config": copy.deepcopy(config)})
-        return
-    if config.num_moe_experts and not _hybrid_pattern(args):
-        from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
-
-        given = {"use_transformer_engine": False, "normalization": args.normalization, "vp_stage": 0}
-        _call(get_gpt_decoder_block_spec, {"config": copy.deepcopy(config), **given})
-
-
-def _unlike_layers(args: Any, config: Any) -> list[list[int]]:
-    """Parameters of every layer of unlike sizes on each stage, from the real layers; none for layers of one size.
-
-    The layers of a stage are asked for as the training script does: without the number of a virtual chunk.
-    """
-    if not getattr(config, "per_block_parameters", None) or config.num_moe_experts:  # experts come first
-        return []
-    import torch
-    from megatron.core import parallel_state
-    from megatron.core.models.gpt.heterogeneous.heterogeneous_layer_specs import get_gpt_heterogeneous_layer_spec
-    from megatron.core.process_groups_config import ProcessGroupCollection
-    from megatron.core.transformer.spec_utils import build_module
-    from megatron.core.transformer.transformer_layer import get_transformer_layer_offset
-
-    plain = copy.deepcopy(config)
-    plain.perform_initialization = plain.use_cpu_initialization = plain.gradient_accumulation_fusion = False
-    plain.persist_layer_norm = plain.sequence_parallel = False  # from here on what needs Transformer Engine's layers
-    plain.context_parallel_size, plain.fp8, plain.fp4, plain.recompute_granularity = 1, None, None, None
-    plain.fp8_param = plain.fp4_param = False
-    groups, table = ProcessGroupCollection.use_mpu_process_groups(), []
-    for stage in range(args.pipeline_model_parallel_size):
-        parallel_state.set_pipeline_model_parallel_rank(stage)
-        layers = get_gpt_heterogeneous_layer_spec(plain, False).layer_specs
-        first, row = get_transformer_layer_offset(plain), []
-        for index, spec in enumerate(layers, 1):
-            config.get_config_for_layer(first + index)  # as it is, which is validated anew
-            own = plain.get_config_for_layer(first + index)
-            with torch.device("meta"):
-                layer = build_module(spec, config=own, layer_number=index, pg_collection=groups)
-            row.append(sum(parameter.numel() for parameter in layer.parameters()))
-        table.append(row)
-    parallel_state.set_pipeline_model_parallel_rank(None)
-    return table
-
-
-def _tensor_group(of_expert: bool) -> Any:
-    from megatron.core import parallel_state
-
-    return (
-        parallel_state.get_expert_tensor_parallel_group()
-        if of_expert
-        else parallel_state.get_tensor_model_parallel_group()
-    )
 
 
 def optimizer_config(args: Any) -> None:
@@ -442,11 +237,6 @@ def _fused_adam(
     use_decoupled_grad: object,
 ) -> None:
     """Have the arguments that Megatron looks for."""
-
-
-def _all_experts(config: Any) -> bool:
-    freq = config.moe_layer_freq
-    return config.num_moe_experts is not None and (freq == 1 or (isinstance(freq, list) and 0 not in freq))
 
 
 def _grid(args: Any, world: int) -> dict[str, Any]:

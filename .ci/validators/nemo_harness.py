@@ -26,8 +26,10 @@ import typing
 import warnings
 from typing import Any
 
+import built_layers
 import forks
 import harness
+import steps
 from stand_ins import stand_in_for
 
 ABSENT = ("transformer_engine", "triton", "onnx", "pandas", "modelopt", "leptonai", "sklearn", "tensorboard", "wget")
@@ -72,12 +74,12 @@ def load() -> Any:
 
 def recipe_of(nemo: Any, case: dict[str, Any]) -> Any:
     """The recipe with the case's model, and overrides laid over it."""
-    with harness.step("model"):
+    with steps.step("model"):
         recipe = nemo.llm.llama3_8b.pretrain_recipe(dir=None, name="case")
         hybrid = "hybrid_override_pattern" in case["sizes"]
         kinds = (nemo.llm.MambaModel, nemo.llm.SSMConfig) if hybrid else (nemo.llm.GPTModel, nemo.llm.GPTConfig)
         recipe.model = nemo.config(kinds[0], config=nemo.config(kinds[1], **case["sizes"]))
-    with harness.step("overrides"):
+    with steps.step("overrides"):
         return nemo.parse(recipe, case["overrides"])
 
 
@@ -89,14 +91,14 @@ def judge(nemo: Any, case: dict[str, Any]) -> dict[str, Any]:
     recipe, world = recipe_of(nemo, case), case["world_size"]
     os.environ["WORLD_SIZE"] = str(world)
     dist.init_process_group("fake", rank=0, world_size=world, store=FakeStore())
-    with harness.step("build"):
+    with steps.step("build"):
         strategy, plugin = nemo.build(recipe.trainer.strategy), nemo.build(recipe.trainer.plugins)
         model, optimizer = nemo.build(recipe.model), nemo.build(recipe.optim)
         model.optim = optimizer
         strategy._precision_plugin = plugin
-    with harness.step("connect"):
+    with steps.step("connect"):
         strategy.connect(model)
-    with harness.step("groups"):
+    with steps.step("groups"):
         degrees = strategy.parallelism
         shards = degrees.tensor_model_parallel_size * degrees.pipeline_model_parallel_size
         if world % (shards * degrees.context_parallel_size):
@@ -113,10 +115,10 @@ def judge(nemo: Any, case: dict[str, Any]) -> dict[str, Any]:
     )
     if told.hybrid_override_pattern and told.virtual_pipeline_model_parallel_size:
         raise forks.RefusedError("build", "virtual stages of a hybrid model")  # asserted where models are built
-    harness.experts_of(config)
-    harness.mixers_of(config, told.hybrid_override_pattern or "")
-    layers = harness.layers_of(told, config)
-    with harness.step("batch"):
+    built_layers.experts_of(config)
+    built_layers.mixers_of(config, told.hybrid_override_pattern or "")
+    layers = built_layers.layers_of(told, config)
+    with steps.step("batch"):
         nemo.batches(0, recipe.data.micro_batch_size, recipe.data.global_batch_size, None)
     count = harness.micro_batches()
     harness.schedule_of(told, config, count)
