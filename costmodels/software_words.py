@@ -21,6 +21,7 @@ _SWITCHES: Final = (
     "p2p_overlap",
     "expert_overlap",
     "cuda_graphs",
+    "graphed_experts",
     "fused_loss",
     "grouped_gemm",
     "compiled",

@@ -405,7 +405,8 @@ def _environment(layout: Layout, placement: Sequence[RankPlace]) -> tuple[tuple[
 def _run_notes(job: TrainingJob) -> tuple[str, ...]:
     notes = ["data, tokenizer, learning rate and checkpoints are yours to add"]
     if job.software.cuda_graphs:
-        notes.append("the plan assumes CUDA graphs: choose --cuda-graph-impl for your model")
+        scope = "" if job.software.graphed_experts else ", of attention and routers alone"
+        notes.append(f"the plan assumes CUDA graphs{scope}: choose --cuda-graph-impl for your model")
     if job.software.param_overlap and not job.software.grad_overlap:
         notes.append("the plan overlaps the gathering of parameters alone, Megatron-LM does it with that of gradients")
     if job.software.compiled:

@@ -25,6 +25,7 @@ from planner.ingest.megatron import Launch, LaunchVerdict, broken_rules, judge, 
 from planner.ingest.megatron_model import model_of
 from planner.ingest.megatron_switches import CONNECTIONS
 from planner.ingest.mixed_precision import KEY as PRECISION
+from planner.ingest.named_sizes import other_model_notes, unlike_notes, with_positions
 from planner.ingest.open_ends import deciding_keys, foreign_notes, own_options, refuse_gaps, refuse_missing
 from planner.ingest.option_facts import schedule_notes
 from planner.ingest.options import Arguments, Fault, megatron_options, rest_stands
@@ -107,22 +108,17 @@ def _megatron(given: LaunchInput) -> JudgedLaunch:
     text = given.text
     told = text.environment is not None and CONNECTIONS in text.environment
     refuse_gaps(text)
-    own = given.model is not None and "--num-layers" not in {word.partition("=")[0] for word in text.arguments}
-    options = megatron_options(given.version)
-    words = without_unresolved(text, lambda name: name in options and options[name].values != "0")
-    words, foreign = own_options(words, given)
-    launch = parse_megatron(
-        words,
-        world=given.world,
-        version=given.version,
-        environment=text.environment if told else None,
-        model=facts_of(given.model) if own and given.model else None,
-    )
+    launch, foreign = _parsed(given, told=told)
     refuse_missing(text, launch.faults)
     refuse_foreign(text.program, foreign, launch.faults)
     model, notes = (
         given.model,
-        [*text.notes, *foreign_notes(foreign, given), *schedule_notes(launch.arguments, launch.version)],
+        [
+            *text.notes,
+            *foreign_notes(foreign, given),
+            *schedule_notes(launch.arguments, launch.version),
+            *(unlike_notes(launch, given.model) if text is own_text else ()),
+        ],
     )
     wide = launch.proposal.tp * launch.proposal.cp > 1 and not launch.proposal.switches.megatron_fsdp
     if text.environment is not None and not told and wide:
@@ -145,6 +141,22 @@ def _megatron(given: LaunchInput) -> JudgedLaunch:
     priced = (*((adapters.note,) if adapters else ()), *remarks, *late, *tools.note)
     judged = replace(judged, unknown=(*judged.unknown, *foreign), adapters=adapters, stated=tools)
     return replace(judged, notes=(*judged.notes, *priced))
+
+
+def _parsed(given: LaunchInput, *, told: bool) -> tuple[Launch, tuple[str, ...]]:
+    """The launch in Megatron-LM's own options, and those of its program; with its environment where it was told."""
+    text, options = given.text, megatron_options(given.version)
+    sized = "--num-layers" in {word.partition("=")[0] for word in text.arguments}
+    words = without_unresolved(text, lambda name: name in options and options[name].values != "0")
+    words, foreign = own_options(words, given)
+    launch = parse_megatron(
+        words,
+        world=given.world,
+        version=given.version,
+        environment=text.environment if told else None,
+        model=None if sized or given.model is None else facts_of(given.model),
+    )
+    return with_positions(launch), foreign
 
 
 def _stated_in_flags(read: Arguments, model: ModelSpec | None, *, own: bool) -> StatedSoftware:
@@ -284,6 +296,7 @@ def _overrides(given: LaunchInput) -> JudgedLaunch:
         model, why = _built_model(launch.arguments)
         notes += [why] if why else []
     notes += [in_overrides(one, text.arguments, framework) for one in schedule_notes(launch.arguments, launch.version)]
+    notes += [in_overrides(one, text.arguments, framework) for one in unlike_notes(launch, given.model)]
     judged = _judged(given, launch, verdict, model, (*text.notes, *notes, *assumed))
     name = "Megatron-Bridge" if framework is Framework.BRIDGE else "NeMo"
     adapters = of_overrides(text, framework)
@@ -335,9 +348,10 @@ def _own_rules(verdict: LaunchVerdict, launch: Launch, given: LaunchInput) -> tu
 
 def _recipe_model(given: LaunchInput, layers: int) -> tuple[ModelSpec | None, list[str]]:
     """The model that the user or the recipe names, with as many layers as an override says."""
-    model, notes = given.model, []
+    model, shipped = given.model, model_of_recipe(given.text.recipe) if given.text.recipe else None
+    notes = other_model_notes(model, shipped)
     if model is None and given.text.recipe:
-        model = model_of_recipe(given.text.recipe)
+        model = shipped
         told = f"the model of recipe {given.text.recipe}"
         notes.append(f"{told} is taken as {model.name}" if model else f"{told} is not known: name it by --model")
     if model is not None and layers and layers != model.layers:

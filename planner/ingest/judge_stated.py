@@ -28,6 +28,7 @@ from planner.ingest.judged import (
     unknown_names,
 )
 from planner.ingest.launch_text import LaunchText, without_unresolved
+from planner.ingest.named_sizes import other_model_notes
 from planner.ingest.open_ends import DECIDING_IN_TITAN, refuse_gaps
 from planner.ingest.openrlhf import of_openrlhf, openrlhf_faults
 from planner.ingest.options import Fault, rest_stands
@@ -80,14 +81,16 @@ def judge_torchtitan(given: LaunchInput) -> JudgedLaunch:
     version = _OLD_VERSION if launch.old and given.version == NEWEST[Framework.TORCHTITAN] else given.version
     config = launch.arguments.text("--config")
     entry = entry_of(config)
-    model = given.model or (model_of_config(config) if config else None)
+    shipped = model_of_config(config) if config else None
+    model = given.model or shipped
     if model is None:
         told = f"the model of configuration {config!r} is not known" if config else "the launch names no model"
         raise InputError(
             "; ".join((told, *(fault.message for fault in launch.arguments.faults))),
             allowed="--model MODEL, or --config of torchtitan's registry such as llama3_8b",
         )
-    checkpoint, notes = launch.checkpoint or "selective", [*given.text.notes]
+    checkpoint = launch.checkpoint or "selective"
+    notes = [*given.text.notes, *other_model_notes(given.model, shipped)]
     if config and not entry and not launch.old:
         notes.append(f"what configuration {config} sets is not known: torchtitan's own defaults are taken")
     if checkpoint not in ("full", "none", "selective"):
@@ -182,7 +185,7 @@ def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
     optimizer, states = deepspeed.in_host(launch)
     adapters = of_trainer(given.text.arguments, separate=True)
     told = (adapters.note,) if adapters else ()
-    length = length if own else (*length, f"the model is taken as {model.name}, by its path")
+    length = (*length, *_taken(model, given, own=own is not None))
     unread = (name.partition(" ")[0] for name in launch.unread)
     unknown = tuple(dict.fromkeys((*judged.unknown, *unlisted, *unread)))
     judged = replace(
@@ -205,6 +208,12 @@ def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
     )
     judged = replace(judged, notes=(*judged.notes, *data_notes(launch.config), *_late(judged)))
     return judged if plugin is None else by_accelerate(judged, plugin)
+
+
+def _taken(model: ModelSpec, given: LaunchInput, *, own: bool) -> list[str]:
+    """Say that a path names the model, or another one than the user."""
+    by_path = [] if own else [f"the model is taken as {model.name}, by its path"]
+    return [*by_path, *other_model_notes(given.model, model_named(given.text))]
 
 
 def _overlap(config: Mapping[str, Any], proposal: Proposal | None) -> StatedSoftware:
