@@ -11,8 +11,10 @@ Megatron-LM ``megatron/training/arguments.py`` (``validate_model_config_args_fro
 
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from math import gcd
+from types import MappingProxyType
 from typing import Any, Final
 
 from costmodels.workload.fields import Fields
@@ -39,11 +41,17 @@ _SCALE: Final = 8.0  # of positions, where --rope-scaling-factor is not given
 
 def layers_table(read: Arguments) -> Mapping[str, Any] | None:
     """The file's values; None where no text is given or it is no object of JSON."""
+    return _parsed(read.text(TEXT)) if read.has(TEXT) else None
+
+
+@lru_cache(maxsize=8)
+def _parsed(text: str) -> Mapping[str, Any] | None:
+    """An object of JSON; None for anything else. A launch asks for it in several places."""
     try:
-        told = json.loads(read.text(TEXT)) if read.has(TEXT) else None
+        told = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    return told if isinstance(told, dict) else None
+    return MappingProxyType(told) if isinstance(told, dict) else None
 
 
 def unlike_blocks(read: Arguments) -> tuple[tuple[int, int], ...] | None:
