@@ -8,13 +8,19 @@ import re
 
 import pytest
 
+from costmodels.layout import Layout, Strategy
+from costmodels.pipeline.schedules import Schedule
+from costmodels.workload.presets import model
 from hardware.errors import InputError
 from planner.choices import Framework, Loss
 from planner.ingest.bridge import override_keys
 from planner.ingest.judged import JudgedLaunch
 from planner.ingest.override_words import in_overrides
+from planner.ingest.plain_layout import uniform_stages
 from planner.launches.check import read_launch
-from planner.question import LaunchQuestion
+from planner.planning import plan
+from planner.question import LaunchQuestion, Question, job_of, request_of
+from planner.rules import check_layout
 from planner.rules.table import all_rules
 
 
@@ -393,3 +399,37 @@ def test_the_loss_that_overrides_state_is_read(words, loss):
 def test_kernels_of_attention_that_overrides_state_are_priced(framework, key):
     assert read_launch(told(framework, f"{key}=unfused")).stated.fields["flash_attention"] is False
     assert read_launch(told(framework, f"{key}=flash")).stated.fields["attention_kernel"] == "fa2"
+
+
+def test_a_layout_of_a_hybrid_model_is_said_to_be_ignored_by_nemo():
+    words = ("trainer.strategy.pipeline_model_parallel_size=2", "data.global_batch_size=64")
+    layout = "trainer.strategy.pipeline_model_parallel_layout='Et*20|t*32L'"
+    judged = read_launch(told("nemo", *words, layout, model="nemotron_h_8b"))
+    assert judged.built == ((26,), (26,))
+    assert [note for note in judged.notes if "is ignored: stages of a hybrid model" in note]
+
+
+def test_stages_of_a_hybrid_model_are_equal_in_nemo_whoever_asks():
+    spec = model("nemotron_h_8b")
+    job = job_of(Framework.NEMO, "bf16", global_batch=8, seq=4096)
+    grid = Strategy(dp=2)
+
+    def found(*split):
+        stages = uniform_stages(split, grid)
+        schedule = Schedule.INTERLEAVED if len(split[0]) > 1 else Schedule.ONE_F_ONE_B
+        layout = Layout(stages=stages, micro_batch=1, num_microbatches=4, schedule=schedule)
+        return {one.rule for one in check_layout(layout, spec, job, framework=Framework.NEMO)}
+
+    assert found((26,), (26,)) == set()
+    assert found((25,), (27,)) == {"nemo-hybrid-even"}
+    assert found((13, 13), (13, 13)) == {"recipes-hybrid-virtual"}
+    assert found((18,), (17,), (17,)) == {"nemo-hybrid-even", "nemo-hybrid-equal"}
+
+
+def test_a_search_for_nemo_ranks_equal_stages_of_hybrid_models_alone():
+    asked = Question(
+        model="nemotron_h_8b", cluster="dgx-h100:1", global_batch=16, seq=4096, framework="nemo", fixed=("pp=4",), top=3
+    )
+    report = plan(request_of(asked))
+    assert report.layouts
+    assert all(one.layout.layers_per_stage == ((13,),) * 4 for one in report.layouts)

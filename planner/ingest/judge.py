@@ -16,7 +16,7 @@ from planner.choices import Loss
 from planner.ingest.accelerate_answer import refuse_unread
 from planner.ingest.accelerate_megatron import by_plugin, of_plugin
 from planner.ingest.adapters import READ, Adapters, of_overrides, of_trainer
-from planner.ingest.bridge import launcher_options_off, override_keys, read_overrides
+from planner.ingest.bridge import LAYOUT, launcher_options_off, override_keys, read_overrides
 from planner.ingest.bridge_recipes import RELEASE, recipe_overrides
 from planner.ingest.judge_stated import any_value, judge_deepspeed, judge_galvatron, judge_torchtitan
 from planner.ingest.judged import SOURCES, JudgedLaunch, LaunchInput, unknown_names
@@ -277,6 +277,7 @@ def _overrides(given: LaunchInput) -> JudgedLaunch:
     notes += [_SHIPPED.format(recipe=text.recipe)] if shipped else []
     facts = replace(facts_of(model), max_positions=0) if model else None  # positions follow the sequence here
     words, assumed = with_recipe_defaults(read.flags, read.answered, model, given)
+    words, ignored = _without_layout(words, model, framework)
     unsure = _unsure(read.faults, framework)
     launch = parse_megatron(words, world=given.world, version=CORE[framework], model=facts, unsure=unsure)
     launch = replace(launch, faults=(*read.faults, *_missing_words(launch.faults)))
@@ -297,7 +298,7 @@ def _overrides(given: LaunchInput) -> JudgedLaunch:
         notes += [why] if why else []
     notes += [in_overrides(one, text.arguments, framework) for one in schedule_notes(launch.arguments, launch.version)]
     notes += [in_overrides(one, text.arguments, framework) for one in unlike_notes(launch, given.model)]
-    judged = _judged(given, launch, verdict, model, (*text.notes, *notes, *assumed))
+    judged = _judged(given, launch, verdict, model, (*text.notes, *notes, *assumed, *ignored))
     name = "Megatron-Bridge" if framework is Framework.BRIDGE else "NeMo"
     adapters = of_overrides(text, framework)
     known = (*(_WORLD if framework is Framework.NEMO else ()), *(READ if adapters else ()))
@@ -324,6 +325,24 @@ def _shipped(given: LaunchInput) -> tuple[str, ...]:
     return tuple(
         word for word in recipe_overrides(given.text.recipe) if not (states and word.startswith("dataset.seq_length="))
     )
+
+
+def _without_layout(
+    words: list[str], model: ModelSpec | None, framework: Framework
+) -> tuple[list[str], tuple[str, ...]]:
+    """Flags without the layout of a pipeline that hybrid models of NeMo do not look at, and a remark on it.
+
+    References
+    ----------
+    Megatron-core 0.15 ``core/ssm/mamba_block.py``: every stage has ``num_layers // pp`` layers.
+    """
+    hybrid = model is not None and facts_of(model).state_heads > 0
+    if framework is not Framework.NEMO or not hybrid or LAYOUT not in words:
+        return words, ()
+    at = words.index(LAYOUT)
+    key = "trainer.strategy.pipeline_model_parallel_layout"
+    note = f"{key} is ignored: stages of a hybrid model have equal numbers of layers in NeMo 2"
+    return [*words[:at], *words[at + 2 :]], (note,)
 
 
 def _unsure(faults: Sequence[Fault], framework: Framework) -> tuple[str, ...]:

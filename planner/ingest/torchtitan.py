@@ -456,7 +456,7 @@ def _positions(read: Arguments, model: ModelFacts, pp: int, *, looped: bool) -> 
     if rest or vpp < 1 or (vpp > 1 and not looped) or (vpp == 1 and looped and not parts):
         raise InputError(
             f"{len(counts)} pipeline positions on {pp} stages with schedule {_schedule_name(read)}",
-            allowed="one position a stage for 1F1B and GPipe; two or more for the others, or one by its modules",
+            allowed=f"a multiple of {pp}: one a stage for 1F1B and GPipe; more for the others, or one by its modules",
         )
     return counts
 

@@ -100,7 +100,9 @@ def virtual_degrees(layers: int, pp: int, num_microbatches: int, pinned: int | N
 
 
 def splits_freely(request: PlanRequest) -> bool:
-    """Whether the framework takes any number of layers on any stage."""
+    """Whether the framework takes any number of layers on any stage; NeMo 2 has equal stages of hybrid models."""
+    if request.framework is Framework.NEMO and _is_hybrid(request):
+        return False
     return request.framework not in WITHOUT_FREE_SPLITS
 
 
@@ -128,11 +130,15 @@ def _layers_of_one_chunk(request: PlanRequest) -> str:
 
     The rules are ``megatron-unlike-virtual`` and ``recipes-hybrid-virtual``.
     """
-    mixers = {type(kind.mixer) for kind in request.model.kinds() if isinstance(kind, LayerKind)}
     if request.framework in MEGATRON_CORE and request.model.unlike_layers:
         return " of layers of unlike sizes"
-    hybrid = StateSpace in mixers and request.framework in (Framework.BRIDGE, Framework.NEMO)
+    hybrid = request.framework in (Framework.BRIDGE, Framework.NEMO) and _is_hybrid(request)
     return " of hybrid models" if hybrid else ""
+
+
+def _is_hybrid(request: PlanRequest) -> bool:
+    """Whether layers of the model have Mamba-2 mixers."""
+    return any(isinstance(kind, LayerKind) and isinstance(kind.mixer, StateSpace) for kind in request.model.kinds())
 
 
 def lone_ends(request: PlanRequest) -> int:

@@ -145,6 +145,8 @@ def _explicit_problems(proposal: Proposal) -> Problems:
     in_order = [stage[chunk] for chunk in range(chunks) for stage in explicit if chunk < len(stage)]
     if 0 in in_order:
         problems["empty-position"] = {"position": in_order.index(0)}
+    if proposal.model.state_heads and len(set(in_order)) > 1:
+        problems["hybrid-even"] = {"split": ",".join(map(str, in_order))}
     return problems
 
 
