@@ -349,3 +349,21 @@ def test_options_are_those_of_each_version(option, versions):
     assert tuple(len(megatron_options(version)) for version in every) == sizes
     assert megatron_options("0.20") == megatron_options("0.19")
     assert megatron_options("0.15.2") == megatron_options("0.15")
+
+
+@pytest.mark.parametrize(
+    ("more", "rules"),
+    [
+        ("--encoder-tensor-model-parallel-size 2", {"megatron-encoder-tp"}),
+        ("--encoder-tensor-model-parallel-size 3 --tensor-model-parallel-size 4", {"megatron-encoder-heads"}),
+        ("--encoder-tensor-model-parallel-size 2 --tensor-model-parallel-size 2", set()),
+        ("--encoder-pipeline-model-parallel-size 0", set()),
+        ("--encoder-pipeline-model-parallel-size 1", {"megatron-encoder-stages"}),
+    ],
+)
+def test_degrees_of_an_encoder_are_judged_in_core_013(more, rules):
+    words = f"{SIZES} --num-layers 12 --micro-batch-size 1 --bf16 {more}".split()
+    verdict = judge(parse_megatron(words, world=8, version="0.13"))
+    assert {violation.rule for violation in verdict.violations} == rules
+    later = judge(parse_megatron(words, world=8, version="0.14"))
+    assert {violation.rule for violation in later.violations} == {"megatron-unknown-option"}
