@@ -238,9 +238,9 @@ BRIDGE = ("model.tensor_model_parallel_size=2", "train.global_batch_size=8", "mo
 @pytest.mark.parametrize(
     ("words", "rank", "targets"),
     [
-        (("--recipe", "llama3_8b_peft_1gpu_h100_bf16_config", *BRIDGE), 32, "attn+mlp"),
+        (("--recipe", "llama3_8b_peft_1gpu_h100_bf16_config", *BRIDGE), 8, "attn+mlp"),
         (("--recipe", "llama3_8b_pretrain_config", "--mode", "lora", "++peft.dim=8", *BRIDGE), 8, "attn+mlp"),
-        (("--recipe", "llama3_8b_peft_config", "++peft.target_modules=[linear_qkv,linear_proj]", *BRIDGE), 32, "attn"),
+        (("--recipe", "llama3_8b_peft_config", "++peft.target_modules=[linear_qkv,linear_proj]", *BRIDGE), 8, "attn"),
         (("--recipe", "llama3_8b_peft_config", "--peft_scheme", "none", *BRIDGE), 0, ""),
         (("--recipe", "llama3_8b_pretrain_config", *BRIDGE), 0, ""),
     ],

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from costmodels.layout import FULL_RECOMPUTE, Strategy
 from costmodels.results import SlotState, StepTime, Verdict
+from costmodels.works import Work
 from planner.advice.explain import differences, named_parts, waterfall
 from planner.advice.heat import HeatAdvice, MicroBatchChange, heat_advice
 from planner.advice.neighbours import neighbours
@@ -57,6 +58,14 @@ def test_waterfall_adds_up_to_the_step_whatever_the_details_say(step, mfu):
 @given(steps())
 def test_named_parts_add_up_to_the_step(step):
     assert sum(value for _, value in named_parts(step)) == close(step.total_s)
+
+
+@pytest.mark.parametrize("work", list(Work))
+def test_every_work_of_a_rank_has_a_name_among_the_parts(work):
+    asked = StepTime(
+        compute_s=7.0, exposed_comm_s=7.0, bubble_s=0.0, sync_s=0.0, io_s=0.0, details=((work.name.lower(), 3.0),)
+    )
+    assert 3.0 in [value for _, value in named_parts(asked)]
 
 
 @given(steps(), steps())

@@ -40,6 +40,7 @@ _PARTS: Final = (
             ("gradient_reduction", "gradient reduction"),
             ("weight_gather", "weight gather of the step"),
             ("reshard", "activations between unlike layers"),
+            ("offload", "activations to and from host memory"),
         ),
     ),
     ("bubble_s", "pipeline bubble", ()),

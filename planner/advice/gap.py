@@ -37,7 +37,7 @@ HALVINGS: Final = 14
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
         "products": ("gemm", "attention", "recompute"),
-        "memory": ("memory", "optimizer"),
+        "memory": ("memory", "optimizer", "offload"),
         "host": ("launch",),
         "tp": ("tp", "cp", "reshard"),
         "experts": ("ep", "routing"),

@@ -121,8 +121,8 @@ def _sorted(words: Sequence[str]) -> _Told:
             told.choice[by_name[name]] = value
         elif name in table["settings"]:
             told.overrides += _override(table["settings"][name], value)
-    adapted = told.choice.get("task", "")
-    told.left += ["--mode", adapted] if adapted else []
+    for option, choice in (("--mode", "task"), ("--peft_scheme", "scheme")):  # say whether adapters are trained
+        told.left += [option, told.choice[choice]] if told.choice.get(choice) else []
     return told
 
 
