@@ -23,9 +23,9 @@ _OF_QUANTIZED: Final = "qlora"
 _KINDS: Final = ("--finetuning-type", "--train-type", "--tuner-type", "--sft-type", "--adapter")
 _QUANTIZED: Final = ("--quantization-bit", "--quant-bits", "--load-in-4bit", "--load-in-8bit")
 _NOTHING: Final = ("", "false", "null", "none")
+_NONE: Final = ("none", "null", "sft", "pretrain")
 _MODES: Final = ("--mode", "--peft-scheme")
-READ: Final = ("peft", "peft.dim", "peft.target_modules")
-"""Overrides that :func:`of_overrides` reads."""
+_READ: Final = ("peft", "peft.dim", "peft.target_modules")
 _OF_MEGATRON: Final = 32
 _OF_TRAINERS: Final = 8
 _OF_TRL: Final = 16
@@ -77,10 +77,22 @@ def of_overrides(text: LaunchText, framework: Framework) -> Adapters | None:
     adapted = any(scheme in _SCHEMES for scheme in schemes)
     adapted = adapted or any(f"_{word}_" in recipe for word in (*_SCHEMES, "peft"))
     adapted = adapted or (framework is Framework.NEMO and bool(stated)) or "peft.dim" in stated
-    if not adapted or any(scheme in ("none", "null", "sft", "pretrain") for scheme in schemes):
+    if not adapted or any(scheme in _NONE for scheme in schemes):
         return None
     names = stated.get("peft.target_modules", "").strip("[]").replace("'", "").replace('"', "").split(",")
     return Adapters(rank=whole(stated.get("peft.dim", "")) or _OF_MEGATRON, targets=targets_named(names))
+
+
+def said_overrides(text: LaunchText, framework: Framework) -> tuple[str, ...]:
+    """Overrides that say what a launch adapts, and are read; none where it has no adapters that they could be of.
+
+    Parameters
+    ----------
+    text, framework
+        As for :func:`of_overrides`.
+    """
+    none_told = any(_overrides(text.arguments).get(name, "").lower() in _NONE for name in _MODES)
+    return _READ if none_told or of_overrides(text, framework) else ()
 
 
 def of_trainer(words: Sequence[str], *, separate: bool) -> Adapters | None:

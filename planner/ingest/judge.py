@@ -15,7 +15,7 @@ from hardware.errors import InputError
 from planner.choices import Loss
 from planner.ingest.accelerate_answer import refuse_unread
 from planner.ingest.accelerate_megatron import by_plugin, of_plugin
-from planner.ingest.adapters import READ, Adapters, of_overrides, of_trainer
+from planner.ingest.adapters import Adapters, of_overrides, of_trainer, said_overrides
 from planner.ingest.bridge import LAYOUT, launcher_options_off, override_keys, read_overrides
 from planner.ingest.bridge_recipes import RELEASE, recipe_overrides
 from planner.ingest.judge_stated import any_value, judge_deepspeed, judge_galvatron, judge_torchtitan
@@ -301,7 +301,7 @@ def _overrides(given: LaunchInput) -> JudgedLaunch:
     judged = _judged(given, launch, verdict, model, (*text.notes, *notes, *assumed, *ignored))
     name = "Megatron-Bridge" if framework is Framework.BRIDGE else "NeMo"
     adapters = of_overrides(text, framework)
-    known = (*(_WORLD if framework is Framework.NEMO else ()), *(READ if adapters else ()))
+    known = (*(_WORLD if framework is Framework.NEMO else ()), *said_overrides(text, framework))
     experts = bool(model and facts_of(model).experts)
     tools = stated_software(launch.arguments, experts=experts, decided=read.answered)
     return replace(
