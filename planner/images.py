@@ -48,6 +48,8 @@ _ALLOWED: Final = "TOKENS of a sequence, COUNTxTOKENS such as 2x1024, or 0 for t
 def asked_images(job: TrainingJob, model: ModelSpec, framework: Framework, words: str, freeze: str) -> TrainingJob:
     """Return a job with the images that a user asks for on the command line, or those that are assumed.
 
+    Of a job that has images already, as a launch or a report says, what no word says stays as it is.
+
     Parameters
     ----------
     job, model, framework
@@ -71,11 +73,18 @@ def asked_images(job: TrainingJob, model: ModelSpec, framework: Framework, words
                     allowed="a model with one, see docs/models.md",
                 )
         return job
-    if job.images is not None and not (words or freeze) and job.images.all_tokens <= job.seq:
-        return job  # as a launch says
-    frozen = _frozen(freeze, adapted=job.trained_share < 1.0)
-    count, tokens = _stated(words, tower, job.seq) if words else usual_images(tower, job.seq)
-    return replace(job, images=images_of(tower, framework, count, tokens, frozen))
+    own, adapted = job.images, job.trained_share < 1.0
+    frozen = _frozen(freeze, adapted=adapted) if freeze or own is None or adapted else _frozen_of(own)
+    if words:
+        count, tokens = _stated(words, tower, job.seq)
+    elif own is not None and own.all_tokens <= job.seq:
+        count, tokens = own.count, own.tokens
+    else:
+        count, tokens = usual_images(tower, job.seq)
+    asked = images_of(tower, framework, count, tokens, frozen)
+    if own is not None:
+        asked = replace(asked, divided=own.divided, recompute=own.recompute, asks_gradients=own.asks_gradients)
+    return replace(job, images=asked)
 
 
 def images_of(tower: Tower, framework: Framework, count: int, tokens: int, frozen: tuple[str, ...]) -> Images:
@@ -129,8 +138,7 @@ def said_freeze(job: TrainingJob) -> str:
     images = job.images
     if images is None:
         return ""
-    trained = (images.trains_tower, images.trains_projector)
-    frozen = tuple(part for part, trains in zip(_PARTS, trained, strict=True) if not trains)
+    frozen = _frozen_of(images)
     return "" if frozen == _frozen("", adapted=job.trained_share < 1.0) else "+".join(frozen) or "none"
 
 
@@ -183,6 +191,12 @@ def program_notes(job: TrainingJob, model: ModelSpec, framework: Framework) -> t
     return ()
 
 
+def _frozen_of(images: Images) -> tuple[str, ...]:
+    """Parts of a tower that images say are not trained."""
+    trained = (images.trains_tower, images.trains_projector)
+    return tuple(part for part, trains in zip(_PARTS, trained, strict=True) if not trains)
+
+
 def _frozen(words: str, *, adapted: bool) -> tuple[str, ...]:
     """Parts of a tower that a user freezes."""
     found = tuple(dict.fromkeys(word.strip().lower() for word in words.split("+") if word.strip()))
@@ -214,9 +228,10 @@ def _stated(words: str, tower: Tower, seq: int) -> tuple[int, int]:
         tokens = tower.image_tokens if tower.fixed else max(1, int(left) // count)
     if tokens < 1 or (tower.fixed and tokens != tower.image_tokens):
         raise InputError(f"--images {words}: its images have {tower.image_tokens} tokens each", allowed=_ALLOWED)
-    if count * tokens > seq:
+    asked = count * tokens if times else int(left)
+    if asked > seq or count * tokens > seq:
         raise InputError(
-            f"--images {words}: {count * tokens:,} tokens of images in sequences of {seq:,}",
+            f"--images {words}: {max(asked, count * tokens):,} tokens of images in sequences of {seq:,}",
             allowed="as many as the sequence has: image tokens are part of it",
         )
     return count, tokens

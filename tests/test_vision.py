@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from costmodels.job import Images
 from costmodels.layer_costs import price_parts
@@ -22,10 +23,13 @@ from costmodels.workload.presets import model
 from costmodels.workload.tower import tower_parameters
 from hardware.errors import InputError
 from planner import Question, plan, request_of
+from planner.cli import app
 from planner.export.bridge import frozen_words
 from planner.images import asked_images, said_freeze, said_images, usual_images
 from planner.launches.check import job_of_launch, read_launch
-from planner.question import LaunchQuestion, question_of
+from planner.launches.porting import port
+from planner.question import LaunchQuestion, PortQuestion, question_of
+from planner.report.porting_text import recipe_in
 from planner.request import Framework
 from planner.traffic.ledger import step_calls
 
@@ -247,6 +251,7 @@ def test_what_is_frozen_comes_back_in_words():
         ({"model": "qwen3_8b", "images": "2"}, "qwen3_8b has no vision tower"),
         ({"model": "qwen3_8b", "freeze": "tower"}, "--freeze tower: qwen3_8b has no vision tower"),
         ({"images": "many"}, "--images many; allowed: TOKENS"),
+        ({"images": "4097"}, "4,097 tokens of images in sequences of 4,096"),
         ({"images": "5x1024"}, "5,120 tokens of images in sequences of 4,096"),
         ({"freeze": "eyes"}, "--freeze eyes: 'eyes'; allowed: none, tower, projector"),
         ({"freeze": "tower", "lora_rank": 8}, "a trained tower beside them is not priced"),
@@ -255,6 +260,36 @@ def test_what_is_frozen_comes_back_in_words():
 def test_words_that_say_no_images_are_refused(fields, told):
     with pytest.raises(InputError, match=told):
         request_of(ask(**fields))
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory):
+    file = tmp_path_factory.mktemp("reports") / "seen.json"
+    words = "estimate qwen3_vl_8b dgx-h100:1 --framework bridge --global-batch 16 --seq 4096"
+    told = CliRunner().invoke(app, [*words.split(), "--images", "3x512", "--freeze", "tower", "--json", str(file)])
+    assert told.exit_code == 0, told.output
+    return file
+
+
+@pytest.mark.parametrize(
+    ("asked", "images", "freeze"),
+    [
+        ({}, "3x512", "tower"),
+        ({"images": "2x600"}, "2x600", "tower"),
+        ({"freeze": "none"}, "3x512", ""),
+        ({"precision": "fp8-cs"}, "3x512", "tower"),
+        ({"framework": "deepspeed"}, "3x512", "tower"),
+        ({"seq": 1024}, "", "tower"),
+        ({"lora_rank": 8}, "3x512", ""),
+    ],
+)
+def test_a_report_that_is_carried_keeps_what_no_option_says_of_its_images(seen, asked, images, freeze):
+    words = {"model": "", "precision": "", "framework": "", "global_batch": 0, "seq": 0, "top": 1, "time_limit_s": 1.0}
+    question = PortQuestion(file=seen, asked=Question(**{**words, "cluster": "dgx-h100:1", **asked}))
+    job = port(recipe_in(question), question).report.request.job
+    assert (said_images(job, VL), said_freeze(job)) == (images, freeze)
+    assert job.images.divided == (asked.get("framework") != "deepspeed")
+    assert job.images.trains_projector == (not asked.get("lora_rank"))
 
 
 def test_images_of_one_size_are_counted_whole():
@@ -314,6 +349,15 @@ def test_launches_say_what_they_freeze(tmp_path, framework, command, trained, to
     assert images.tokens == tokens
     assert not images.divided  # both hold Hugging Face's modules
     assert any("vision tower" in note for note in judged.notes)
+
+
+def test_what_cannot_be_read_of_a_tower_is_told_and_what_is_read_is_not_called_unjudged():
+    words = ("model.freeze_vision_model=perhaps", "model.freeze_vision_projection=True", "train.global_batch_size=16")
+    question = LaunchQuestion(framework="bridge", arguments=words, world=8, model="qwen3_vl_8b")
+    judged = read_launch(question)
+    assert (judged.images.trains_tower, judged.images.trains_projector) == (True, False)
+    assert "model.freeze_vision_model perhaps is neither true nor false: it is left out" in judged.notes
+    assert judged.unjudged == ()
 
 
 def test_recipes_on_mock_data_train_the_projector_alone():

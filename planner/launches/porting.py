@@ -238,7 +238,7 @@ def _request(recipe: Recipe, asked: Question, machine: Cluster) -> PlanRequest:
     if job is None or precision != recipe.precision:
         stated = (*carried, *stated)
         told, job = job, job_of(recipe.framework, precision, global_batch=batch, seq=seq)
-        job = job if told is None else with_adapters_of(job, told)
+        job = job if told is None else replace(with_adapters_of(job, told), images=told.images)
     anyones = bool(recipe.sayable.key) or recipe.framework is Framework.NONE
     job = stated_job(job, stated, precision, any_framework=anyones)
     asked = replace(

@@ -53,7 +53,10 @@ _TOKENS: Final = ("IMAGE_MAX_TOKEN_NUM",)
 _CHECKPOINTS: Final = "--vit-gradient-checkpointing"
 _ASKS_NOTHING: Final = "llamafactory"
 """Its checkpointing asks for gradients of modules with trained parameters alone (``model_utils/checkpointing.py``)."""
-_TRUE: Final = ("", "true", "1", "yes")
+_TRUE: Final = ("", "true", "1", "yes", "y", "t", "on")
+_FALSE: Final = ("false", "0", "no", "n", "f", "off", "none", "null")
+_SWITCHES: Final = (*(name for _, freezing, training in _FREEZE for name in (*freezing, training)), _CHECKPOINTS)
+_SIZES: Final = (*_TOKENS, *_PIXELS)
 BOTH: Final = ("tower", "projector")
 TRAINED_BESIDE: Final = "a tower or projector trained beside adapters has no price here: it is priced frozen"
 LANGUAGE_FROZEN: Final = "the language model is frozen, which has no price here: it is priced as trained"
@@ -82,11 +85,13 @@ def with_images(judged: JudgedLaunch, text: LaunchText) -> JudgedLaunch:
     own = replace(tower, image_patches=most * tower.merge) if most and not tower.fixed else tower
     count, tokens = usual_images(own, seq)
     parts = tuple(part for part in frozen if part != "language")
-    notes = (LANGUAGE_FROZEN,) if "language" in frozen else ()
+    notes = (*_unread(told), *((LANGUAGE_FROZEN,) if "language" in frozen else ()))
     if adapted and parts != BOTH:
         parts, notes = BOTH, (*notes, TRAINED_BESIDE)
     images = _of_trainer(images_of(tower, judged.framework, count, tokens, parts), text, told)
-    return replace(judged, images=images, notes=(*judged.notes, *images_note(images, judged.model, "assumed"), *notes))
+    notes = (*judged.notes, *images_note(images, judged.model, "assumed"), *notes)
+    unjudged = tuple(name for name in judged.unjudged if _as_told(name) not in (*_SWITCHES, *_SIZES))
+    return replace(judged, images=images, notes=notes, unjudged=unjudged)
 
 
 def _told(text: LaunchText) -> Mapping[str, str]:
@@ -116,12 +121,32 @@ def _frozen(told: Mapping[str, str], usual: tuple[str, ...]) -> tuple[str, ...]:
     for part, freezing, training in _FREEZE:
         freezes = part in usual
         for name in freezing:
-            freezes = _on(told[name]) if name in told else freezes
-        if training in told:
+            freezes = _on(told[name]) if _is_switch(told.get(name)) else freezes
+        if _is_switch(told.get(training)):
             freezes = not _on(told[training])
         if freezes:
             found.append(part)
     return tuple(found)
+
+
+def _as_told(name: str) -> str:
+    """An option as :func:`told_options` names it; an override as it is."""
+    return name.replace("_", "-") if name.startswith("--") else name
+
+
+def _unread(told: Mapping[str, str]) -> tuple[str, ...]:
+    """Remarks on values that are neither true nor false, or no number."""
+    switches = (name for name in _SWITCHES if name in told and not _is_switch(told[name]))
+    sizes = (name for name in _SIZES if told.get(name) and not told[name].isdecimal())
+    return (
+        *(f"{name} {told[name]} is neither true nor false: it is left out" for name in switches),
+        *(f"{name} {told[name]} is no number: it is left out" for name in sizes),
+    )
+
+
+def _is_switch(value: str | None) -> bool:
+    """Whether an option is told, as true or as false."""
+    return value is not None and value.strip().lower() in (*_TRUE, *_FALSE)
 
 
 def _on(value: str) -> bool:
@@ -132,7 +157,7 @@ def _most_tokens(told: Mapping[str, str], tower: Tower) -> int:
     """Tokens of an image of as many pixels as the launch allows; 0: it does not say."""
     tokens = next((int(told[name]) for name in _TOKENS if told.get(name, "").isdecimal()), 0)
     pixels = next((int(told[name]) for name in _PIXELS if told.get(name, "").isdecimal()), 0)
-    return tokens or int(pixels / (tower.patch_side**2 * tower.merge))
+    return tokens or (max(1, int(pixels / (tower.patch_side**2 * tower.merge))) if pixels else 0)
 
 
 def _of_trainer(images: Images, text: LaunchText, told: Mapping[str, str]) -> Images:
@@ -140,7 +165,7 @@ def _of_trainer(images: Images, text: LaunchText, told: Mapping[str, str]) -> Im
     if trainer_of(text, told_options(text.arguments)) == _ASKS_NOTHING:
         return replace(images, asks_gradients=False)
     stated = told.get(_CHECKPOINTS)
-    if stated is None:
+    if stated is None or not _is_switch(stated):
         return images
     recompute = FULL_RECOMPUTE if _on(stated) else NO_RECOMPUTE
     return replace(images, recompute=recompute, asks_gradients=_on(stated))

@@ -15,6 +15,7 @@ from hardware.nouns import count
 from hardware.text_file import read_text_file
 from planner.adapters import asked_adapters, said_targets
 from planner.export.layout_json import read_layout
+from planner.images import asked_images, said_freeze, said_images
 from planner.launches.porting import Port, Recipe, recipe_of_launch
 from planner.plan_report import RankedLayout
 from planner.question import LaunchQuestion, PortQuestion, job_of
@@ -106,11 +107,12 @@ def _recipe_of_report(question: PortQuestion) -> Recipe:
 
 def _elsewhere(request: PlanRequest, framework: Framework) -> TrainingJob | None:
     """The job of a report under another framework, where it says more than a fresh one: what is trained."""
-    rank = request.job.adapter_rank
-    if not rank:
+    told, model = request.job, request.model
+    if not told.adapter_rank and told.images is None:
         return None
-    fresh = job_of(framework, request.job.precision.name, global_batch=request.job.global_batch, seq=request.job.seq)
-    return asked_adapters(fresh, request.model, framework, rank, said_targets(request.job))
+    fresh = job_of(framework, told.precision.name, global_batch=told.global_batch, seq=told.seq)
+    fresh = asked_adapters(fresh, model, framework, told.adapter_rank, said_targets(told))
+    return asked_images(fresh, model, framework, said_images(told, model), said_freeze(told))
 
 
 def _recipe_of_layout(question: PortQuestion) -> Recipe:
