@@ -111,6 +111,21 @@ def test_options_of_performance_scripts_choose_a_recipe(tmp_path):
     assert found.model.name == "qwen3_235b_a22b"
 
 
+def test_a_choice_that_no_recipe_is_of_is_told():
+    words = ("-mr", "llama31_405b", "-ng", "64", "-c", "nvfp4")
+    assert with_recipe_chosen(LaunchText(arguments=(*words, "--gpu", "gb200"))).notes == ()
+    text = with_recipe_chosen(LaunchText(arguments=(*words, "--gpu", "gb2000")))
+    assert text.recipe == "llama31_405b_pretrain_config"
+    assert text.notes[0].endswith(f"ships no recipe of gb2000, nvfp4 for this model: {text.recipe} is taken")
+
+
+@pytest.mark.parametrize("number", ["sixty", "0", "-8"])
+def test_numbers_of_gpus_that_are_none_are_refused(number):
+    with pytest.raises(InputError, match=f"--num_gpus {number}; allowed: a whole number from 1"):
+        with_recipe_chosen(LaunchText(arguments=("-mr", "llama31_405b", "--gpu", "gb200", "-ng", number)))
+    assert with_recipe_chosen(LaunchText(arguments=("-mr", "llama31_405b", "-ng", "$N"))).world == 0
+
+
 def test_options_are_read_as_argparse_reads_them(tmp_path):
     """Begun names, numbers for switches, the nodes of a batch job."""
     nodes = "#!/bin/bash\n#SBATCH --nodes=16\n"

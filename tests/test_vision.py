@@ -69,6 +69,14 @@ def test_parameters_of_towers_are_those_of_the_classes(entry):
     assert tower_parameters(tower) == (entry["tower"], entry["projector"])
 
 
+@pytest.mark.parametrize("name", ["depth", "num_hidden_layers"])
+def test_a_tower_of_too_many_layers_is_refused(name):
+    entry = next(one for one in TOWERS_OF_CLASSES if name in one["config"]["vision_config"])
+    config = {**entry["config"], "vision_config": {**entry["config"]["vision_config"], name: 10**9}}
+    with pytest.raises(InputError, match=f"{name}: 1000000000 is not accepted; allowed: 1 to 10000"):
+        tower_of(Fields(config, "config.json"), config["model_type"], entry["text_width"])
+
+
 def test_every_family_with_a_class_is_counted_against_it():
     tested = {entry["config"]["model_type"] for entry in TOWERS_OF_CLASSES}
     assert {name.partition(":")[0] for name in TOWERS} - tested == BY_CODE_OF_ITS_OWN

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from costmodels.workload.architecture import Architecture
+from costmodels.workload.architecture import MAX_LAYERS, Architecture
 from costmodels.workload.fields import Fields
 from costmodels.workload.model import ModelSpec, Tower, TowerProduct
 
@@ -30,6 +30,13 @@ class _Sources:
     def size(self, *names: str) -> int:
         """A size of the vision configuration."""
         return self.vision.whole(*names, least=1)
+
+    def layers(self, *names: str) -> int:
+        """How many layers the tower has."""
+        found = self.size(*names)
+        if found > MAX_LAYERS:
+            raise self.vision.wrong(next(name for name in names if self.vision.has(name)), found, f"1 to {MAX_LAYERS}")
+        return found
 
     def out_width(self, name: str) -> int:
         """Width of what the tower hands on: as stated, else the language model's."""
@@ -139,7 +146,7 @@ def _qwen(source: _Sources, trunk: ModelSpec, norm: int, *, patch_bias: bool, po
 def _plain(source: _Sources, *, heads: tuple[str, ...] = ("num_attention_heads",)) -> Architecture:
     """Layers as ViT has them: norms with biases, biases everywhere, a feed-forward part that is not gated."""
     return Architecture(
-        layers=source.size("num_hidden_layers", "depth"),
+        layers=source.layers("num_hidden_layers", "depth"),
         hidden=source.size("hidden_size"),
         vocab=1,
         heads=source.size(*heads),

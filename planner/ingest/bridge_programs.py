@@ -6,14 +6,15 @@
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, Final
 
-from planner.ingest.bridge_recipes import recipe_names
+from hardware.errors import InputError
+from planner.ingest.bridge_recipes import RELEASE, recipe_names
 from planner.ingest.launch_text import LaunchText
 from planner.ingest.options import whole
 
@@ -33,6 +34,7 @@ _SHORT: Final = "abc"
 """No name as short as this is the beginning of another."""
 _OF_FSDP: Final = ("ddp.data_parallel_sharding_strategy=optim_grads_params", "checkpoint.ckpt_format=fsdp_dtensor")
 _NOTHING: Final = ("", "none", "null")
+_COUNTS: Final = ("num_gpus", "nodes", "gpus_per_node")
 _GPUS_OF_NAME: Final = re.compile(r"_(\d+)gpu_")
 
 
@@ -87,7 +89,8 @@ def with_recipe_chosen(text: LaunchText) -> LaunchText:
     if f"{_STAGES}=1" in overrides and _VIRTUAL not in keys:
         overrides += [f"{_VIRTUAL}=null", f"{_LAYOUT}=null"]
     world = _world(told.choice) or text.world
-    return replace(text, arguments=(*overrides, *told.left), recipe=recipe, world=world)
+    notes = (*text.notes, *(_not_shipped(told.choice, recipe) if performance and not text.recipe else ()))
+    return replace(text, arguments=(*overrides, *told.left), recipe=recipe, world=world, notes=notes)
 
 
 def gpus_in_name(recipe: str) -> int:
@@ -153,9 +156,21 @@ def _sequence_split(overrides: Sequence[str]) -> tuple[str, ...]:
 
 
 def _world(choice: Mapping[str, str]) -> int:
+    for name in _COUNTS:
+        told = choice.get(name, "")
+        if told and "$" not in told and not whole(told):
+            raise InputError(f"--{name} {told}", allowed="a whole number from 1")
     if total := whole(choice.get("num_gpus", "")):
         return total
     return (whole(choice.get("nodes", "1")) or 0) * (whole(choice.get("gpus_per_node", "")) or 0)
+
+
+def _not_shipped(choice: Mapping[str, str], recipe: str) -> Iterator[str]:
+    """Say that no recipe is of what options of a performance script choose, so that the model's own one is taken."""
+    if recipe not in recipe_names() or gpus_in_name(recipe):
+        return
+    chosen = [choice[name] for name in ("task", "gpu", "compute_dtype", "fp8_recipe") if choice.get(name)]
+    yield f"Megatron-Bridge {RELEASE} ships no recipe of {', '.join(chosen)} for this model: {recipe} is taken"
 
 
 def _chosen(choice: Mapping[str, str]) -> str:
