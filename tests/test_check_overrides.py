@@ -427,9 +427,8 @@ def test_stages_of_a_hybrid_model_are_equal_in_nemo_whoever_asks():
 
 
 def test_a_search_for_nemo_ranks_equal_stages_of_hybrid_models_alone():
-    asked = Question(
-        model="nemotron_h_8b", cluster="dgx-h100:1", global_batch=16, seq=4096, framework="nemo", fixed=("pp=4",), top=3
-    )
-    report = plan(request_of(asked))
+    fixed = ("pp=4", "tp=2", "micro_batch=1", "zero=1")
+    words = {"model": "nemotron_h_8b", "cluster": "dgx-h100:1", "framework": "nemo", "recompute": "none"}
+    report = plan(request_of(Question(**words, global_batch=16, seq=4096, fixed=fixed, top=3)))
     assert report.layouts
     assert all(one.layout.layers_per_stage == ((13,),) * 4 for one in report.layouts)
