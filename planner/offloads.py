@@ -18,6 +18,8 @@ _KNOWN: Final = MappingProxyType(
 """Who has a switch for it: ``--optimizer-cpu-offload``, ``offload_optimizer`` with ``offload_param``,
 ``training.enable_cpu_offload``; ``cpu_checkpointing`` of DeepSpeed's ``activation_checkpointing``. Megatron-core's
 ``cpu_offloading`` of layers goes without recompute."""
+_KNOW_MODULES: Final = (Framework.MEGATRON, Framework.BRIDGE, Framework.NONE)
+"""Who has ``--offload-modules``; NeMo 2's core, 0.15, has not."""
 ALL_LAYERS: Final = 1_000_000
 """More than a stage can have."""
 FULL: Final = "full"
@@ -31,6 +33,8 @@ def with_offload(tools: Software, offload: Offload, framework: Framework) -> Sof
     InputError
         The framework has no switch for it.
     """
+    if tools.offload_modules and framework not in _KNOW_MODULES:
+        raise InputError(f"--software offload_modules with framework {framework}", allowed=", ".join(_KNOW_MODULES))
     for part in sorted(offload.parts):
         if framework not in _KNOWN[part]:
             known = ", ".join(_KNOWN[part])

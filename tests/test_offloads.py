@@ -1,6 +1,7 @@
 """Inputs of layers in host memory: what they weigh there, what is left, who can be told, and what a report measured."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from planner.ingest.judged import JudgedLaunch
 from planner.launches.check import check_launch, read_launch
 from planner.offloads import recompute_under, said_offload, with_offload
 from planner.plan_report import RankedLayout
-from planner.question import LaunchQuestion
+from planner.question import LaunchQuestion, Question, request_of
 
 MILLION = ["--framework", "none", "--cp", "8", "--zero", "3", "--global-batch", "1", "--seq", "1048576"]
 MILLION += ["--recompute", "full", "--loss", "chunked", "--precision", "bf16-pure"]
@@ -45,6 +46,19 @@ def test_a_million_tokens_of_a_mixture_on_eight_cards():
 @pytest.mark.parametrize("offload", list(Offload))
 def test_what_is_asked_is_said_again(offload: Offload):
     assert said_offload(with_offload(software("deepspeed-modules"), offload, Framework.DEEPSPEED)) is offload
+
+
+STATED = [{"software": ("offload_modules=core_attn",)}, {"tries": ("offload_modules=none,core_attn",)}]
+
+
+@pytest.mark.parametrize("framework", ["deepspeed", "torchtitan", "galvatron", "nemo"])
+@pytest.mark.parametrize("stated", STATED)
+def test_modules_wait_in_the_host_where_the_framework_can_be_told(framework: str, stated: dict[str, tuple[str, ...]]):
+    asked = Question(model="llama3_8b", cluster="dgx-h100:1", global_batch=8, seq=2048, framework=framework, **stated)
+    told = f"offload_modules with framework {framework}; allowed: megatron, bridge, none"
+    with pytest.raises(InputError, match=told):
+        request_of(asked)
+    assert request_of(replace(asked, framework="bridge")).framework is Framework.BRIDGE
 
 
 def test_only_full_recompute_keeps_inputs_alone():
