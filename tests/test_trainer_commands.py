@@ -143,6 +143,10 @@ def test_a_trainer_on_deepspeed_is_no_launch_of_megatron(tmp_path):
 
 
 def test_files_that_are_not_there_are_named(tmp_path):
+    config(tmp_path, "ds.json")
+    words = "--config nowhere.yaml --model_name_or_path Qwen/Qwen3-4B --deepspeed ds.json"
+    told = "nowhere.yaml is not found beside launch.sh, so what it sets is not read"
+    assert told in checked(tmp_path, f"trl sft {words}", world=8).notes
     with pytest.raises(InputError, match=r"nowhere\.yaml is not found"):
         checked(tmp_path, "llamafactory-cli train nowhere.yaml", world=8)
     with pytest.raises(InputError, match=r"ds_z3_config\.json is not found"):

@@ -204,7 +204,7 @@ def _shell(text: str, path: Path) -> LaunchText:
         program=found.program,
         environment=command.environment,
         world=_world(command, script) or (accelerate.processes if accelerate else 0),
-        notes=(*rivals, *([told] if named else []), *_undecided(script)),
+        notes=(*rivals, *([told] if named else []), *_undecided(script), *_unfound(found.arguments, path)),
     )
 
 
@@ -367,6 +367,13 @@ def _with_settings(
         return arguments, path
     others = arguments[1:] if first else tuple(_without(arguments, _TRL_CONFIG))
     return as_options((*overrides, *others)), file
+
+
+def _unfound(arguments: Sequence[str], path: Path) -> Iterator[str]:
+    """Say that a YAML file that a program is given as ``--config`` is not found."""
+    named = _option(arguments, _TRL_CONFIG)
+    if named.endswith(_YAML) and _beside(named, path) is None:
+        yield f"{named.replace(BLANK, ' ')} is not found beside {path.name}, so what it sets is not read"
 
 
 def _without(words: Sequence[str], names: Sequence[str]) -> Iterator[str]:
