@@ -56,19 +56,27 @@ def crossing(spec, v, u, p2p):
     return p2p[low % spec.pp]
 
 
+def calls_of(spec):
+    """Operations of each stage in the calls whose tensors leave together, by the number of a call's last operation."""
+    calls = [{} for _ in range(spec.pp)]
+    for stage, (ops, ends) in enumerate(zip(operations(spec), leaving(spec).tolist(), strict=True)):
+        for op, end in zip(ops, ends, strict=True):
+            calls[stage].setdefault(end, []).append(op)
+    return calls
+
+
 def play(spec, forward, backward, weight, p2p):
     """Event by event, in plain Python: start and end of every operation of one candidate with overlapped transfers."""
-    place = positions(spec.schedule, spec.pp, spec.vpp)
+    place = positions(spec.schedule, spec.pp, spec.vpp).tolist()
     last = spec.pp * spec.vpp - 1
     cost = {Kind.FORWARD: forward, Kind.BACKWARD: backward, Kind.WEIGHT: weight}
-    todo = [list(ops) for ops in operations(spec)]
-    with_last = leaving(spec)
-    free, end, start, left = [0.0] * spec.pp, {}, {}, {}
-    while any(todo):
-        for stage, ops in enumerate(todo):
-            while ops:
-                kind, chunk, i = ops[0]
-                v = int(place[stage, chunk])
+    order, calls = operations(spec), calls_of(spec)
+    done, free, end, start, left = [0] * spec.pp, [0.0] * spec.pp, {}, {}, {}
+    while any(number < len(ops) for number, ops in zip(done, order, strict=True)):
+        before = sum(done)
+        for stage, ops in enumerate(order):
+            for kind, chunk, i in ops[done[stage] :]:
+                v = place[stage][chunk]
                 source = source_of(kind, v, i, last)
                 inside = source is not None and source[1] in place[stage]
                 sent = end if inside else left
@@ -77,11 +85,10 @@ def play(spec, forward, backward, weight, p2p):
                 ready = 0.0 if source is None else sent[source] + crossing(spec, v, source[1], p2p)
                 start[kind, v, i] = max(free[stage], ready)
                 free[stage] = end[kind, v, i] = start[kind, v, i] + cost[kind][stage, chunk]
-                ops.pop(0)
-                number = with_last.shape[1] - len(ops) - 1
-                for earlier in np.flatnonzero(with_last[stage, : number + 1] == number):  # a call ends here
-                    own, there, batch = operations(spec)[stage][earlier]
-                    left[own, int(place[stage, there]), batch] = free[stage]
+                for own, there, batch in calls[stage].get(done[stage], ()):  # a call ends here
+                    left[own, place[stage][there], batch] = free[stage]
+                done[stage] += 1
+        assert sum(done) > before, "deadlock"
     return start, end
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import permutations, product
 from pathlib import Path
@@ -19,6 +20,7 @@ from costmodels.network_loads import on_graph
 from costmodels.placement import UNUSED, Placement, ranks_of_stages
 from costmodels.power.heat import heat_problem, settle
 from costmodels.price import price_layout_with_heat
+from costmodels.pricing import Pricing
 from hardware.cluster import DeviceState, FabricTier
 from hardware.errors import InputError
 from hardware.tiers import RankBlocks
@@ -175,6 +177,17 @@ def few_orders(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scattered_module, "MOST_EXCHANGES", 32)
 
 
+def too_late(place: Callable[..., PlacedLayout]) -> Callable[..., PlacedLayout]:
+    """A way to place a layout whose time is over when it begins."""
+
+    def late(
+        request: PlanRequest, pricings: Sequence[Pricing], layout: Layout, _: Until, *rest: object
+    ) -> PlacedLayout:
+        return place(request, pricings, layout, Until(work_s=0.0), *rest)
+
+    return late
+
+
 def test_an_order_that_there_is_no_time_to_place_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time ends after the glances: what is left is the layout as it was placed, with the price of that."""
     few_orders(monkeypatch)
@@ -182,8 +195,7 @@ def test_an_order_that_there_is_no_time_to_place_is_not_taken(monkeypatch: pytes
     pricings = pricings_of(request)
     usual = place_layout(request, pricings, layout)
     for place in (place_layout, place_with_splits):
-        late = lambda *given, place=place: place(*given[:3], Until(work_s=0.0), given[4])  # noqa: E731
-        monkeypatch.setattr(scattered_module, place.__name__, late)
+        monkeypatch.setattr(scattered_module, place.__name__, too_late(place))
     found = scatter(request, pricings, usual, split=True)
     assert (found.cost, found.placement) == (usual.cost, usual.placement)
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from planner.cli import app
 from planner.ingest.launch_text import LaunchText, read_launch_text
-from planner.ingest.trainer_options import option_faults, unlisted_options, with_whole_names
+from planner.ingest.trainer_options import trainer_options
 
 RUN = CliRunner()
 PLAIN = "--model_name_or_path Qwen/Qwen3-14B --bf16 --per_device_train_batch_size 2"
@@ -33,7 +33,7 @@ def settings(folder: Path, text: str) -> LaunchText:
 
 
 def named(text: LaunchText) -> list[tuple[str, str]]:
-    return [(fault.argument, fault.message.partition("did you mean ")[2]) for fault in option_faults(text)]
+    return [(fault.argument, fault.message.partition("did you mean ")[2]) for fault in trainer_options(text).faults()]
 
 
 def test_a_misspelt_option_is_not_legal_and_is_named(tmp_path):
@@ -67,7 +67,7 @@ def test_the_beginning_of_an_option_is_read_as_it(tmp_path, begun, batch):
 
 
 def test_a_beginning_of_several_options_is_left():
-    text = with_whole_names(script(f"{PLAIN} --gradient_checkpoint True --per_device_train_batch 4"))
+    text = trainer_options(script(f"{PLAIN} --gradient_checkpoint True --per_device_train_batch 4")).text
     assert "--gradient_checkpoint" in text.arguments
     assert "--per_device_train_batch" not in text.arguments
 
@@ -103,7 +103,7 @@ def test_settings_of_a_file_are_named_without_dashes(tmp_path):
 def test_what_axolotl_drops_would_start(tmp_path):
     """``examples/falcon-h1/falcon-h1-1b-qlora-cp.yaml`` of its 0.18 has this key, which no release knows."""
     text = settings(tmp_path, "base_model: tiiuae/Falcon-H1-1.5B-Deep-Base\ncontext_parapllel_size: 2\n")
-    (fault,) = option_faults(text)
+    (fault,) = trainer_options(text).faults()
     assert fault.message == "axolotl drops context_parapllel_size without a word; did you mean context_parallel_size?"
 
 
@@ -111,14 +111,14 @@ def test_arguments_that_a_script_may_define_itself_break_no_rule():
     own = "--eval_dataset d --max_seq_len 2048 --train_steps 9 --use_wandb true --num_epochs 1 --train_batch_size 8"
     old = "--evaluation_strategy no --no_cuda false --group_by_length true --no_remove_unused_columns"
     text = script(f"{PLAIN} {own} {old} --fsdp_config.anything 1")
-    assert option_faults(text) == ()
-    assert with_whole_names(text) == text
-    assert option_faults(script("--num-layers 4 --gradient_acumulation_steps 2", "pretrain_gpt.py")) == ()
+    options = trainer_options(text)
+    assert (options.faults(), options.text) == ((), text)
+    assert named(script("--num-layers 4 --gradient_acumulation_steps 2", "pretrain_gpt.py")) == []
 
 
 def test_an_option_that_no_release_of_a_trainer_has_is_unknown_without_a_rule(tmp_path):
-    text = settings(tmp_path, f"{FACTORY}quite_another_thing: 1\n")
-    assert (option_faults(text), unlisted_options(text)) == ((), ("quite_another_thing",))
+    options = trainer_options(settings(tmp_path, f"{FACTORY}quite_another_thing: 1\n"))
+    assert (options.faults(), options.unlisted()) == ((), ("quite_another_thing",))
 
 
 def test_any_two_slips_in_a_long_name_are_found():

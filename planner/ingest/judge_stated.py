@@ -37,7 +37,7 @@ from planner.ingest.shell_values import BLANK
 from planner.ingest.software_flags import StatedSoftware
 from planner.ingest.torchtitan_models import entry_of, model_of_config
 from planner.ingest.torchtitan_numbers import numbers_of, unjudged_names, unpriced_notes
-from planner.ingest.trainer_options import option_faults, unlisted_options, with_whole_names
+from planner.ingest.trainer_options import trainer_options
 from planner.ingest.trainer_sharding import not_read, tied_over_tensors, with_own_sharding
 from planner.ingest.trainers import model_named, named_config, optimizer_bytes, told_to, with_fills
 from planner.request import Framework
@@ -139,7 +139,7 @@ def _with_violations(judged: JudgedLaunch, found: Sequence[Violation]) -> Judged
 
 def deepspeed_text(given: LaunchInput) -> LaunchText:
     """A launch of DeepSpeed: its configuration apart from its options, and what its trainer fills in."""
-    given = replace(given, text=with_own_sharding(of_openrlhf(with_whole_names(given.text)), given.world))
+    given = replace(given, text=with_own_sharding(of_openrlhf(trainer_options(given.text).text), given.world))
     return _with_plugin(given, accelerated(given.text, given.world))
 
 
@@ -150,10 +150,10 @@ def _with_plugin(given: LaunchInput, plugin: Accelerated | None) -> LaunchText:
 
 def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
     """Read and judge a launch of DeepSpeed, or one by accelerate; see :func:`planner.ingest.judge.judge_launch`."""
-    given = replace(given, text=with_whole_names(given.text))
-    sayable, unlisted = told_to(given.text), unlisted_options(given.text)
-    trainers = (*option_faults(given.text), *openrlhf_faults(given.text.program, given.text.arguments))
-    given = replace(given, text=with_own_sharding(of_openrlhf(given.text), given.world))
+    options = trainer_options(given.text)
+    sayable, unlisted = told_to(options.text), options.unlisted()
+    trainers = (*options.faults(), *openrlhf_faults(options.text.program, options.text.arguments))
+    given = replace(given, text=with_own_sharding(of_openrlhf(options.text), given.world))
     plugin = accelerated(given.text, given.world)
     given = replace(given, text=_with_plugin(given, plugin))
     sharded = plugin if plugin is not None and plugin.engine is not Engine.DEEPSPEED else None

@@ -106,8 +106,32 @@ def _parser(text: LaunchText) -> _Parser | None:
     return _Parser(name="Hugging Face's Trainer", known=every | _read_here(), near=_names(_BASE))
 
 
-def with_whole_names(text: LaunchText) -> LaunchText:
-    """A launch of a trainer whose options are begun only, as argparse takes them, with their whole names.
+@dataclass(frozen=True, kw_only=True)
+class TrainerOptions:
+    """Options of a launch as the parser of its trainer takes them; that of a program that is no trainer takes all.
+
+    ``text`` has those whose beginning alone is told with their whole names, as argparse takes them.
+    """
+
+    text: LaunchText
+    parser: _Parser | None
+
+    def faults(self) -> tuple[Fault, ...]:
+        """Options that the parser refuses, each with the one that it was most likely meant for."""
+        if self.parser is None:
+            return ()
+        meant = ((name, _meant(_plain(name), self.parser)) for name in _unknown(self.text, self.parser))
+        return tuple(_fault(_as_given(name, self.text), near, self.parser) for name, near in meant if near)
+
+    def unlisted(self) -> tuple[str, ...]:
+        """Options of a trainer's own program that its releases do not have, near to another one or not."""
+        if self.parser is None or not self.parser.whole:
+            return ()
+        return tuple(_as_given(name, self.text) for name in _unknown(self.text, self.parser))
+
+
+def trainer_options(text: LaunchText) -> TrainerOptions:
+    """Read the options of a launch as the parser of its trainer does.
 
     Parameters
     ----------
@@ -116,7 +140,7 @@ def with_whole_names(text: LaunchText) -> LaunchText:
     """
     parser = _parser(text)
     if parser is None or parser.drops or not text.program:  # settings of a file are not cut short
-        return text
+        return TrainerOptions(text=text, parser=parser)
     words, notes = list(text.arguments), []
     for index, word in enumerate(words):
         name, sign, value = word.partition("=")
@@ -124,7 +148,7 @@ def with_whole_names(text: LaunchText) -> LaunchText:
         if whole:
             words[index] = f"--{whole}{sign}{value}"
             notes.append(f"{name} is read as --{whole}, as the parser of {parser.name} does")
-    return replace(text, arguments=tuple(words), notes=(*text.notes, *notes))
+    return TrainerOptions(text=replace(text, arguments=tuple(words), notes=(*text.notes, *notes)), parser=parser)
 
 
 def _begun(name: str, parser: _Parser) -> str:
@@ -134,35 +158,6 @@ def _begun(name: str, parser: _Parser) -> str:
         return ""
     found = [other for other in parser.near if other.startswith(start)]
     return found[0] if len(found) == 1 else ""
-
-
-def option_faults(text: LaunchText) -> tuple[Fault, ...]:
-    """Options of a trainer's launch that its parser refuses, each with the one that it was most likely meant for.
-
-    Parameters
-    ----------
-    text : LaunchText
-        As the user gave it, with :func:`with_whole_names`.
-    """
-    parser = _parser(text)
-    if parser is None:
-        return ()
-    meant = ((name, _meant(_plain(name), parser)) for name in _unknown(text, parser))
-    return tuple(_fault(_as_given(name, text), near, parser) for name, near in meant if near)
-
-
-def unlisted_options(text: LaunchText) -> tuple[str, ...]:
-    """Options of a trainer's own program that its releases do not have, near to another one or not.
-
-    Parameters
-    ----------
-    text : LaunchText
-        As of :func:`option_faults`.
-    """
-    parser = _parser(text)
-    if parser is None or not parser.whole:
-        return ()
-    return tuple(_as_given(name, text) for name in _unknown(text, parser))
 
 
 def _unknown(text: LaunchText, parser: _Parser) -> list[str]:
