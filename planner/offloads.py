@@ -20,6 +20,9 @@ _KNOWN: Final = MappingProxyType(
 ``cpu_offloading`` of layers goes without recompute."""
 _KNOW_MODULES: Final = (Framework.MEGATRON, Framework.BRIDGE, Framework.NONE)
 """Who has ``--offload-modules``; NeMo 2's core, 0.15, has not."""
+_CORE: Final = "core_attn"
+_PROJECTION: Final = "attn_proj"
+"""Module that Megatron-core 0.16 and later refuses to offload without ``core_attn`` (``transformer_config.py``)."""
 ALL_LAYERS: Final = 1_000_000
 """More than a stage can have."""
 FULL: Final = "full"
@@ -31,10 +34,17 @@ def with_offload(tools: Software, offload: Offload, framework: Framework) -> Sof
     Raises
     ------
     InputError
-        The framework has no switch for it.
+        The framework has no switch for it, or refuses what is asked.
     """
     if tools.offload_modules and framework not in _KNOW_MODULES:
         raise InputError(f"--software offload_modules with framework {framework}", allowed=", ".join(_KNOW_MODULES))
+    if _PROJECTION in tools.offload_modules and _CORE not in tools.offload_modules:
+        said = "+".join(tools.offload_modules)
+        together = "+".join((_CORE, *tools.offload_modules))
+        raise InputError(
+            f"--software offload_modules={said}: {_PROJECTION} without {_CORE}, whose output it reads",
+            allowed=f"offload_modules={together}",
+        )
     for part in sorted(offload.parts):
         if framework not in _KNOWN[part]:
             known = ", ".join(_KNOWN[part])

@@ -61,6 +61,15 @@ def test_modules_wait_in_the_host_where_the_framework_can_be_told(framework: str
     assert request_of(replace(asked, framework="bridge")).framework is Framework.BRIDGE
 
 
+def test_the_projection_waits_there_only_with_the_attention_whose_output_it_reads():
+    asked = Question(model="llama3_8b", cluster="dgx-h100:1", global_batch=8, seq=2048)
+    told = r"offload_modules=attn_proj: attn_proj without core_attn.*allowed: offload_modules=core_attn\+attn_proj"
+    with pytest.raises(InputError, match=told):
+        request_of(replace(asked, software=("offload_modules=attn_proj",)))
+    both = request_of(replace(asked, software=("offload_modules=core_attn+attn_proj",)))
+    assert both.job.software.offload_modules == ("core_attn", "attn_proj")
+
+
 def test_only_full_recompute_keeps_inputs_alone():
     tools = with_offload(software("generic"), Offload.INPUTS, Framework.NONE)
     assert recompute_under(tools, "auto") == "full"

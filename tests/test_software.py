@@ -141,7 +141,14 @@ def test_small_jobs_of_a_study_did_not_hang_and_launch_freely() -> None:
 def test_launchers_that_avoid_late_frees() -> None:
     for framework in ("megatron-bridge", "nemo-1 (launcher)", "NVIDIA NeMo Framework Release 24.04"):
         assert not software_for(RunText(framework=framework)).software.late_frees
-    assert not software("megatron").late_frees  # plans: the allocator gives such memory back before it fails
+    assert not software("megatron").late_frees  # plans run today's PyTorch
+
+
+def test_late_frees_end_with_pytorch_2_8() -> None:
+    for framework in ("Megatron-LM", "ms-swift megatron", "nanotron"):
+        before, after = (software_for(RunText(framework=framework, date=date)) for date in ("2025-07-31", "2025-08-06"))
+        assert before.software.late_frees
+        assert not after.software.late_frees
 
 
 def test_facts_of_eras() -> None:

@@ -22,12 +22,15 @@ from costmodels.workload.huggingface import from_config
 from costmodels.workload.presets import model
 from costmodels.workload.tower import tower_parameters
 from hardware.errors import InputError
-from planner import Question, plan, request_of
+from planner import Question, estimate, plan, request_of
 from planner.cli import app
+from planner.evidence.measured import parse_run
+from planner.evidence.validate import predict
 from planner.export.bridge import frozen_words
 from planner.images import asked_images, said_freeze, said_images, usual_images
 from planner.launches.check import job_of_launch, read_launch
 from planner.launches.porting import port
+from planner.layouts.explicit import ExplicitLayout, layout_of
 from planner.question import LaunchQuestion, PortQuestion, question_of
 from planner.report.porting_text import recipe_in
 from planner.request import Framework
@@ -433,3 +436,29 @@ def test_overrides_of_bridge_freeze_what_the_plan_does():
     words = ("model.tensor_model_parallel_size=2", *frozen_words(asked), "train.global_batch_size=16")
     judged = read_launch(LaunchQuestion(framework="bridge", arguments=words, world=8, model="qwen3_vl_8b"))
     assert (judged.images.trains_tower, judged.images.trains_projector, judged.images.divided) == (False, True, True)
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+@pytest.mark.parametrize("framework", ["megatron", "bridge", "nemo"])
+def test_a_run_with_images_holds_what_a_plan_of_it_holds(framework: str, recompute: str):
+    """Both ways to a peak agree: the row of a table of runs, of today's PyTorch, and the layout as it is asked."""
+    asked = ask(framework=framework, images="1x1024", freeze="tower+projector")
+    row = {
+        "id": "seen-1",
+        "source": "own",
+        "framework": {"megatron": "Megatron-LM", "bridge": "Megatron-Bridge", "nemo": "NeMo"}[framework],
+        "date": "2026-03-01",
+        "model": asked.model,
+        "hardware": "H100-SXM-80GB",
+        "precision": "bf16",
+        "recompute": recompute,
+        "images": asked.images,
+        "freeze": asked.freeze,
+    }
+    sizes = {"n_gpus": 8, "seq_len": SEQ, "global_batch_size": 16, "micro_batch_size": 1, "tp": 2, "pp": 1, "zero": 1}
+    run = parse_run(row | {name: str(size) for name, size in sizes.items()})
+    request = request_of(asked)
+    priced = estimate(request, layout_of(request, ExplicitLayout(tp=2, zero=1, recompute=recompute)))
+    predicted = predict(run)
+    assert predicted.cost is not None, predicted.skipped
+    assert predicted.cost.heaviest.components == priced.cost.heaviest.components

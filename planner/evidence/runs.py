@@ -149,13 +149,16 @@ def question_of(run: MeasuredRun) -> PricedRun:
 
 
 def _with_images(run: MeasuredRun, model: ModelSpec, job: TrainingJob) -> TrainingJob:
-    """The job with the images that a run states of its sequences; without any its language model is priced alone."""
+    """The job with the images that a run states of its sequences; without any its language model is priced alone.
+
+    Its tower runs as that of a plan for the same framework; other software runs Hugging Face's, as on DeepSpeed.
+    """
     words = run.text("images")
     if not words:
         return job
-    framework = Framework.BRIDGE if job.software.framework in CORE_FRAMEWORKS else Framework.DEEPSPEED
-    by_flags = "swift" in run.text("framework").lower()
-    return asked_images(job, model, Framework.MEGATRON if by_flags else framework, words, run.text("freeze"))
+    name = job.software.framework
+    framework = Framework(name) if name in CORE_FRAMEWORKS else Framework.DEEPSPEED
+    return asked_images(job, model, framework, words, run.text("freeze"))
 
 
 def software_of(run: MeasuredRun) -> SoftwareMatch:
