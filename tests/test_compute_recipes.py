@@ -1,5 +1,7 @@
 """What number formats, releases and capacities do to the time of an op."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -47,6 +49,35 @@ def moe_op(name: str) -> Op:
 def test_products_with_a_scale_per_block_run_at_their_share():
     tensor, block = (priced(LARGE, job(recipe)).forward_s[0] for recipe in ("fp8-cs", "mxfp8"))
     assert tensor < block <= tensor / EFFICIENCY.shared.block_scaled_math
+
+
+def test_scales_per_row_cast_every_operand_for_every_product():
+    plain, rows = (priced(LARGE, job("fp8-cs", row_scales=flag)) for flag in (False, True))
+    part = accelerator("gb200")
+    bandwidth = part.memory_bytes_per_s * EFFICIENCY.generation(part).memory
+    inputs, weights, results = SEQ * LARGE.k, LARGE.k * LARGE.n, SEQ * LARGE.n
+    forward = (3.0 * (inputs + weights) - 4.0 * inputs) / bandwidth
+    # the gradient along rows and columns, weight and input along columns, both results scaled; without: the gradient
+    backward = (8.0 * results + 9.0 * weights + 9.0 * inputs - 4.0 * results) / bandwidth
+    assert rows.forward_s[0] - plain.forward_s[0] == pytest.approx(forward, abs=1e-5)
+    assert rows.backward_s[0] - plain.backward_s[0] == pytest.approx(backward, abs=1e-5)
+
+
+def test_frozen_weights_need_no_casts_for_their_gradients():
+    trained, frozen = (replace(job("fp8-cs", row_scales=True), trained_share=share) for share in (1.0, 0.01))
+    without = [replace(asked, software=replace(asked.software, row_scales=False)) for asked in (trained, frozen)]
+    added = [
+        priced(LARGE, asked).backward_s[0] - priced(LARGE, plain).backward_s[0]
+        for asked, plain in zip((trained, frozen), without, strict=True)
+    ]
+    assert added[1] < 0.5 * added[0]
+
+
+@pytest.mark.parametrize("recipe", ["bf16", "mxfp8"])
+def test_scales_per_row_are_of_recipes_without_other_scales(recipe):
+    plain, rows = (priced(LARGE, job(recipe, row_scales=flag)) for flag in (False, True))
+    assert rows.forward_s[0] == plain.forward_s[0]
+    assert rows.backward_s[0] == plain.backward_s[0]
 
 
 @pytest.mark.parametrize(("part", "recipe", "slower"), [("gb200", "fp8-cs", True), ("gb200", "bf16", False)])

@@ -82,6 +82,27 @@ def test_converters_are_the_precision(words, recipe):
     assert not {"--model.converters", "--float8.enable_float8_linear"} & set(judged.unjudged)
 
 
+@pytest.mark.parametrize(
+    ("words", "by_row", "gathers_8_bits"),
+    [
+        (FLOAT8, False, True),  # one scale per tensor: the default of 0.2
+        ((*FLOAT8, *ROWWISE), True, False),
+        ((*FLOAT8, "--quantize.linear.float8.recipe_name", "tensorwise"), False, True),
+        ((), True, False),  # what it says of products in 8 bits is of none
+    ],
+)
+def test_scales_of_old_releases_are_read(words, by_row, gathers_8_bits):
+    software = check_launch(
+        LaunchQuestion(framework="torchtitan", arguments=(*OLD, *words), world=8, cluster="dgx-h100:1")
+    ).request.job.software
+    assert (software.row_scales, software.low_precision_gathers) == (by_row, gathers_8_bits)
+
+
+def test_a_scale_per_row_costs_more_than_one_per_tensor():
+    by_tensor, by_row = (priced(*FLOAT8, *words).ranked.cost.step.total_s for words in ((), ROWWISE))
+    assert 1.05 * by_tensor < by_row < 1.5 * by_tensor
+
+
 def test_converters_of_a_toml(tmp_path):
     file = tmp_path / "train.toml"
     file.write_text(

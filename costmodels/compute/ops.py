@@ -1,6 +1,6 @@
 """Forward and backward time of an op of a layer, for a whole table of strategies."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
@@ -13,6 +13,7 @@ from costmodels.compute.gemm import GemmShape, gemm_s
 from costmodels.compute.joined import products_of
 from costmodels.compute.local import ROUTED, Grid, attention_shape, feature_split, gemm_shape, grid_of, rank_tokens
 from costmodels.compute.machine import ELEMENT_BYTES, LOW_PRECISION, Machine, machine_of, refuse_format
+from costmodels.compute.row_scales import row_scaling_s
 from costmodels.compute.traffic import quantise_s, scan_s, traffic_s
 from costmodels.efficiency import Efficiency
 from costmodels.job import Dispatcher, TrainingJob
@@ -148,13 +149,14 @@ def _gemm(op: Op, grid: Grid, job: TrainingJob, machine: Machine) -> _Priced:
         return _head_in_parts(replace(shape, output_bytes=accumulate_bytes), loss, job, machine, number_format)
     rows = shape.m * shape.groups * calls
     forward_s, backward_s = np.zeros_like(rows), np.zeros_like(rows)
-    for one in products_of(op, shape, job.software):
+    products = products_of(op, shape, job.software)
+    for one in products:
         forward_s = forward_s + calls * gemm_s(one, machine, number_format)
         backward_s = backward_s + calls * gemm_s(replace(one, n=one.k, k=one.n), machine, number_format)
         if job.trained_share == 1.0:
             weight_gradient = replace(one, m=one.k, k=one.m, output_bytes=accumulate_bytes)
             backward_s = backward_s + calls * gemm_s(weight_gradient, machine, number_format)
-    forward_s = forward_s + quantise_s(rows * shape.k, machine, number_format)
+    casts_s = _casts(products, calls, job, machine, number_format)
     beside = _adapter(op, shape, job, machine)
     casts = 1.0 if number_format in LOW_PRECISION else 0.0
     launches: Floats | float = 1.0
@@ -162,11 +164,22 @@ def _gemm(op: Op, grid: Grid, job: TrainingJob, machine: Machine) -> _Priced:
         # One call from Python; inside it a kernel per expert and cast (several streams of one library).
         launches = launches + machine.shared.expert_kernels * np.ceil(op.experts / grid.ep)
     return _Priced(
-        forward_s=forward_s + beside.forward_s,
-        backward_s=backward_s + quantise_s(rows * shape.n, machine, number_format) + beside.backward_s,
+        forward_s=forward_s + casts_s[0] + beside.forward_s,
+        backward_s=backward_s + casts_s[1] + beside.backward_s,
         forward_kernels=launches * (1.0 + casts) + beside.forward_kernels,
         backward_kernels=launches * (2.0 + casts) + beside.backward_kernels,
     )
+
+
+def _casts(
+    products: Sequence[GemmShape], calls: Floats | float, job: TrainingJob, machine: Machine, number_format: str
+) -> tuple[Floats, Floats]:
+    """Seconds of the casts to the format of products that read one input, forward and backward."""
+    if number_format in LOW_PRECISION and job.software.row_scales and not job.precision.scale_block:
+        return row_scaling_s(products, calls, machine, trained=job.trained_share == 1.0)
+    first, rows = products[0], products[0].m * products[0].groups * calls
+    columns = np.sum([one.n for one in products], axis=0)
+    return quantise_s(rows * first.k, machine, number_format), quantise_s(rows * columns, machine, number_format)
 
 
 def _adapter(op: Op, shape: GemmShape, job: TrainingJob, machine: Machine) -> _Priced:

@@ -122,6 +122,7 @@ def judge_torchtitan(given: LaunchInput) -> JudgedLaunch:
         loss=Loss.CHUNKED if launch.loss_chunks > 1 else Loss.WHOLE,
         loss_chunks=launch.loss_chunks,
         software=torchtitan_switches.priced_as(launch),
+        stated=StatedSoftware(fields=dict(numbers.software)),
         unjudged=unjudged_names(launch),
         notes=(*notes, *judged.notes),
     )

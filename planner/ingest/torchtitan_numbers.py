@@ -6,7 +6,8 @@ torchtitan 0.3.0: ``config/configs.py``, ``components/quantization``; 0.2.2: the
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final
 
 from planner.ingest.options import Fault
@@ -27,15 +28,22 @@ _ALONE: Final = ("pipeline", "context")
 _BF16: Final = ("output", "lm_head", "router.gate", "auto_filter_small_kn")
 """Parts that keep 16 bits in the price too, and the word for products too small to gain."""
 _NAMED: Final = ("float8", "mxfp8", "nvfp4")
+_RECIPE: Final = ("quantize.linear.float8.recipe_name", "float8.recipe_name")
+_TENSOR_SCALED: Final = MappingProxyType({"row_scales": False, "low_precision_gathers": True})
+"""One scale per tensor (until 0.2): tensor-parallel ranks gather what products read (``float8_tensorwise_tp``)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Numbers:
-    """Training recipe of a launch; what the framework refuses of it; what must be told."""
+    """Training recipe of a launch; what the framework refuses of it; what must be told.
+
+    ``software`` are fields of :class:`costmodels.job.Software` that go with the recipe.
+    """
 
     precision: str
     faults: tuple[Fault, ...] = ()
     notes: tuple[str, ...] = ()
+    software: Mapping[str, bool] = field(default_factory=dict)
 
 
 def numbers_of(launch: TitanLaunch, *, experts: bool) -> Numbers:
@@ -77,7 +85,18 @@ def numbers_of(launch: TitanLaunch, *, experts: bool) -> Numbers:
         notes.append("products of experts stay in 16 bits without a converter of their own: priced as the others")
     faults += _of_experts(launch, names)
     further, told_notes = _of_recipe(launch, precision)
-    return Numbers(precision=precision, faults=(*faults, *further), notes=(*notes, *told_notes))
+    return Numbers(
+        precision=precision,
+        faults=(*faults, *further),
+        notes=(*notes, *told_notes),
+        software=_TENSOR_SCALED if _scaled_by_tensor(launch, precision) else {},
+    )
+
+
+def _scaled_by_tensor(launch: TitanLaunch, precision: str) -> bool:
+    """Whether linear layers in float8 have one scale per tensor: the default until 0.2, gone since 0.3."""
+    recipe = _setting(launch, *_RECIPE)
+    return launch.old and precision == "fp8-cs" and recipe in ("", "tensorwise")
 
 
 def _dense_recipe(launch: TitanLaunch) -> str:
@@ -114,8 +133,8 @@ def _of_recipe(launch: TitanLaunch, precision: str) -> tuple[list[Fault], list[s
             faults.append(_fault(_CONVERTERS, told))
         ways = ("quantize.linear.mx.filter_fqns", "mx.filter_fqns")
     else:
-        name = "quantize.linear.float8.recipe_name"
-        recipe = _setting(launch, name, "float8.recipe_name")
+        name = _RECIPE[0]
+        recipe = _setting(launch, *_RECIPE)
         gathered = _setting(launch, f"quantize.linear.float8.{_GATHER}", f"float8.{_GATHER}") == "true"
         if recipe and recipe not in _RECIPES:
             faults.append(_fault(name, f"float8 recipe {recipe!r} is unknown; allowed: {', '.join(_RECIPES)}"))
