@@ -159,8 +159,8 @@ def test_a_text_of_commands_in_a_variable_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("program", "word"),
     [
-        ("verl", "actor_rollout_ref.actor.megatron.tensor_model_parallel_size=4"),
-        ("NeMo RL", "policy.megatron_cfg.enabled=true"),
+        ("verl", "actor_rollout_ref.actor.strategy=fsdp"),
+        ("NeMo RL", "policy.dtensor_cfg.enabled=true"),
         ("Primus", "modules.pre_trainer.framework=megatron"),
         ("FlagScale", "train.system.tensor_model_parallel_size=4"),
         ("MaxText", "ici_fsdp_parallelism=8"),

@@ -31,6 +31,7 @@ from planner.ingest.option_facts import schedule_notes
 from planner.ingest.options import Arguments, Fault, megatron_options, rest_stands
 from planner.ingest.other_frameworks import refuse_foreign
 from planner.ingest.override_words import in_overrides, violation_in_overrides
+from planner.ingest.policies import adapters_of_policy, gpus_of_policy, of_policy, program_of
 from planner.ingest.recipe_defaults import with_recipe_defaults
 from planner.ingest.slime import gpus_of_actor, is_slime, of_slime
 from planner.ingest.software_flags import DROPOUTS, FUSED_LOSS, LOSS_IMPL, StatedSoftware, stated_software
@@ -38,7 +39,7 @@ from planner.ingest.swift import is_swift, of_swift, refuse_unnamed
 from planner.ingest.trainers import trainer_remarks
 from planner.request import Framework
 from planner.rules.proposal import facts_of
-from planner.rules.table import CORE, Found
+from planner.rules.table import CORE, Found, rules_of_alone
 from planner.rules.verdict import Violation, accepted_at_launch
 
 _FP8: Final = MappingProxyType(
@@ -88,23 +89,8 @@ def judge_launch(given: LaunchInput) -> JudgedLaunch:
 
 
 def _megatron(given: LaunchInput) -> JudgedLaunch:
-    adapters: Adapters | None = None
-    remarks: tuple[str, ...] = ()
     own_text = given.text
-    if is_swift(given.text):
-        adapters = of_trainer(given.text.arguments, separate=False)
-        remarks = trainer_remarks(given.text.arguments)
-        text, named = of_swift(given.text, megatron_options(given.version), given.model)
-        given = replace(given, text=text, model=named)
-        refuse_unnamed(text, named)
-    if is_slime(given.text):
-        text, named = of_slime(given.text, megatron_options(given.version), given.model)
-        given = replace(given, text=text, model=named)
-        refuse_unnamed(text, named)
-    if by_plugin(given.text):
-        text, named = of_plugin(given.text, given.world, given.model)
-        given = replace(given, text=text, model=named)
-        refuse_unnamed(text, named)
+    given, adapters, remarks = _in_own_flags(given)
     text = given.text
     told = text.environment is not None and CONNECTIONS in text.environment
     refuse_gaps(text)
@@ -133,7 +119,8 @@ def _megatron(given: LaunchInput) -> JudgedLaunch:
             f"the arguments build {stated} layers, {model.name} has {model.layers}",
             allowed="arguments without --num-layers, or the model that they build",
         )
-    judged = _judged(given, launch, judge(launch), model, tuple(notes))
+    verdict = _without_parser(judge(launch)) if program_of(own_text) else judge(launch)
+    judged = _judged(given, launch, verdict, model, tuple(notes))
     tools = _stated_in_flags(launch.arguments, model, own=text is own_text)
     spread = launch.proposal.world > launch.proposal.tp * launch.proposal.pp
     muon = launch.arguments.text("--optimizer") == "muon"  # which Megatron-LM refuses beside such an overlap
@@ -141,6 +128,35 @@ def _megatron(given: LaunchInput) -> JudgedLaunch:
     priced = (*((adapters.note,) if adapters else ()), *remarks, *late, *tools.note)
     judged = replace(judged, unknown=(*judged.unknown, *foreign), adapters=adapters, stated=tools)
     return replace(judged, notes=(*judged.notes, *priced))
+
+
+def _in_own_flags(given: LaunchInput) -> tuple[LaunchInput, Adapters | None, tuple[str, ...]]:
+    """A launch of a program on Megatron-LM in its flags; what it adapts, and what must be said of it."""
+    text, own, named = given.text, given.text, given.model
+    adapters: Adapters | None = None
+    remarks: tuple[str, ...] = ()
+    if is_swift(own):
+        adapters = of_trainer(own.arguments, separate=False)
+        remarks = trainer_remarks(own.arguments)
+        text, named = of_swift(own, megatron_options(given.version), named)
+    elif is_slime(own):
+        text, named = of_slime(own, megatron_options(given.version), named)
+    elif program_of(own):
+        adapters = adapters_of_policy(own)
+        text, named = of_policy(own, named, given.world)
+    elif by_plugin(own):
+        text, named = of_plugin(own, given.world, named)
+    else:
+        return given, adapters, remarks
+    refuse_unnamed(text, named)
+    return replace(given, text=text, model=named), adapters, remarks
+
+
+def _without_parser(verdict: LaunchVerdict) -> LaunchVerdict:
+    """What Megatron-core refuses itself, of a launch whose program does not start by Megatron-LM's parser."""
+    alone = rules_of_alone(Framework.MEGATRON)
+    found = tuple(one for one in verdict.violations if one.rule not in alone)
+    return replace(verdict, violations=found, legal=not found, accepted=accepted_at_launch(found))
 
 
 def _parsed(given: LaunchInput, *, told: bool) -> tuple[Launch, tuple[str, ...]]:
@@ -424,4 +440,5 @@ def stated_world(text: LaunchText, framework: Framework) -> int:
         nodes, devices = found.get(_WORLD[0], "1"), found.get(_WORLD[1], "")
         if nodes.isdecimal() and devices.isdecimal() and len(nodes + devices) <= 12:
             return int(nodes) * int(devices)
-    return (gpus_of_actor(text) if framework is Framework.MEGATRON else 0) or text.world
+    counted = gpus_of_actor(text) or gpus_of_policy(text) if framework is Framework.MEGATRON else 0
+    return counted or text.world

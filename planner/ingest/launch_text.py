@@ -25,11 +25,12 @@ from planner.ingest.accelerate_settings import (
 from planner.ingest.layers_file import PATH, TEXT
 from planner.ingest.script_files import written_files
 from planner.ingest.script_pieces import whole_script
-from planner.ingest.settings_files import load_yaml, plain_value, toml_options, yaml_overrides
+from planner.ingest.settings_files import load_yaml, plain_value, toml_options, written_out, yaml_overrides
 from planner.ingest.shell_script import MOST_SCRIPT_BYTES, ShellCommand, ShellScript, read_script
 from planner.ingest.shell_values import BLANK
 from planner.ingest.trainer_words import as_options, is_settings
 from planner.ingest.training_command import training_command
+from planner.ingest.yaml_defaults import with_defaults
 
 MOST_TESTS_TOLD: Final = 4
 MOST_FOLDERS: Final = 4
@@ -130,8 +131,7 @@ def read_launch_text(path: Path | None, words: Sequence[str]) -> LaunchText:
         found = LaunchText(arguments=(), config=text)
     elif suffix in _YAML:
         content = load_yaml(text, where)
-        own = is_accelerate(content)
-        found = _by_accelerate(content, path) if own else _settings(tuple(yaml_overrides(text, where)), path)
+        found = _by_accelerate(content, path) if is_accelerate(content) else _of_yaml(content, path)
     elif suffix == ".toml":
         found = LaunchText(arguments=tuple(toml_options(text, where)))
     else:
@@ -291,6 +291,14 @@ def _beside(name: str, path: Path) -> Path | None:
     above = [folder / name for folder in path.resolve().parents[:MOST_FOLDERS]]
     candidates = (Path(name), *above, path.parent / Path(name).name)
     return next((candidate for candidate in candidates if is_file(candidate)), None)
+
+
+def _of_yaml(content: object, path: Path) -> LaunchText:
+    """Settings of a YAML file, with those of the files that it begins with."""
+    whole, missing = with_defaults(content, path)
+    found = _settings(tuple(written_out(whole, str(path))), path)
+    notes = tuple(f"{name} is not found beside {path.name}, so what it sets is not read" for name in missing)
+    return replace(found, notes=(*found.notes, *notes))
 
 
 def _settings(overrides: tuple[str, ...], path: Path) -> LaunchText:

@@ -11,6 +11,7 @@ from hardware.errors import InputError
 from planner.ingest.bridge_programs import is_bridge_program
 from planner.ingest.judged import LaunchInput
 from planner.ingest.options import Fault
+from planner.ingest.policies import program_of
 from planner.ingest.swift import is_swift
 from planner.ingest.trainer_words import told_options, trainer_sign, trainer_table
 from planner.request import Framework
@@ -70,6 +71,8 @@ def refuse_other_framework(given: LaunchInput) -> None:
     InputError
         Names the framework or program whose words they are.
     """
+    if given.framework is Framework.MEGATRON and program_of(given.text):
+        return  # settings of a program that trains by it
     _refuse_trainer(given)
     _refuse_program(given)
     if given.framework is not Framework.BRIDGE and is_bridge_program(given.text):

@@ -23,14 +23,18 @@ _LAYOUT_WORDS: Final = MappingProxyType({"embedding": "E", "decoder": "t", "mtp"
 
 
 def yaml_overrides(text: str, where: str) -> Iterator[str]:
-    """Write a YAML configuration out: ``section.key=value``, or flags where keys are flags.
+    """Write a YAML configuration out; errors as of :func:`load_yaml`, see :func:`written_out`."""
+    yield from written_out(load_yaml(text, where), where)
+
+
+def written_out(content: object, where: str) -> Iterator[str]:
+    """Write settings out: ``section.key=value``, or flags where keys are flags.
 
     Raises
     ------
     InputError
-        As :func:`load_yaml`, or no mapping.
+        No mapping.
     """
-    content = load_yaml(text, where)
     if not isinstance(content, dict):
         raise InputError("no mapping", allowed="a YAML mapping of settings", where=where)
     flags = content.get("MODEL_ARGS")
