@@ -74,6 +74,14 @@ def test_patterns_that_the_parser_refuses(pattern, rule):
     assert [violation.rule for violation in judge(launch).violations] == [rule]
 
 
+def test_predictions_of_layers_without_feed_forward_parts_are_legal_and_have_no_model():
+    words = f"{SIZES} --hybrid-layer-pattern MM*M|M*MM --mtp-num-layers 1".split()
+    launch = parse_megatron(words, world=8)
+    assert judge(launch).legal
+    with pytest.raises(InputError, match="no layer has a feed-forward part to predict with"):
+        model_of(launch.arguments)
+
+
 def test_the_older_name_has_letters_alone_and_equal_stages():
     words = f"{SIZES} --hybrid-override-pattern M-M*M-M* --num-layers 8".split()
     assert judge(parse_megatron(words, world=8, version="0.13")).layers_per_stage == ((4,), (4,))

@@ -138,6 +138,8 @@ def test_a_ramp_that_a_version_ignores_is_remarked():
         ("--train-samples 640 --lr-decay-style WSD --lr-wsd-decay-iters 2", "megatron-annealing"),
         ("--train-iters 10 --lr-warmup-init 1e-4", ""),
         ("--train-iters 10 --lr-warmup-init 1e-3", "megatron-warmup-start"),
+        ("--train-iters 0 --lr-warmup-samples 10", ""),
+        ("--train-samples 0 --lr-warmup-iters 10", ""),
     ],
 )
 def test_the_learning_rate_has_a_course_that_the_scheduler_takes(more, rule):

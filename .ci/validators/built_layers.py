@@ -98,9 +98,10 @@ def experts_of(config: Any) -> None:
 
 def mixers_of(config: Any, pattern: str) -> None:
     """State what a Mamba-2 mixer asks when it is built, which needs a GPU: heads and groups divide over tp and cp."""
-    heads, groups = getattr(config, "mamba_num_heads", None), getattr(config, "mamba_num_groups", None)
-    if "M" not in pattern or not heads or not groups:
+    groups = getattr(config, "mamba_num_groups", None)
+    if "M" not in pattern or not groups:
         return
+    heads = config.mamba_num_heads or 2 * config.hidden_size // config.mamba_head_dim
     tp, cp = config.tensor_model_parallel_size, config.context_parallel_size
     local = groups // tp
     whole = heads % tp == groups % tp == heads % groups == 0 and heads // tp % cp == 0
@@ -139,17 +140,47 @@ def feed_forward_of(args: Any, config: Any) -> None:
 
 
 def layer_specs_of(args: Any, config: Any) -> None:
-    """Ask which layers of the model are dense and which are experts, and which have linear attention."""
-    if getattr(config, "experimental_attention_variant", None) == "gated_delta_net":
-        from megatron.core.models.gpt import experimental_attention_variant_module_specs as variants
-
-        call(variants.get_linear_attention_pattern, {"config": copy.deepcopy(config)})
-        return
-    if config.num_moe_experts and not hybrid_pattern(args):
+    """Ask which layers of the model are dense and which are experts, and which have another kind of attention."""
+    if getattr(config, "transformer_impl", "") == "inference_optimized" and args.mtp_num_layers is not None:
+        raise forks.RefusedError("build", "gpt_builders.py: prediction layers with the layers of inference")
+    if getattr(config, "experimental_attention_variant", None) and not hybrid_pattern(args):
+        _variant_specs_of(args, config)
+    elif config.num_moe_experts and not hybrid_pattern(args):
         from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
 
         given = {"use_transformer_engine": False, "normalization": args.normalization, "vp_stage": 0}
+        given["qk_l2_norm"] = getattr(config, "qk_l2_norm", False)
         call(get_gpt_decoder_block_spec, {"config": copy.deepcopy(config), **given})
+    elif config.multi_latent_attention and not hybrid_pattern(args):
+        from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+
+        given = {"qk_layernorm": config.qk_layernorm, "qk_l2_norm": getattr(config, "qk_l2_norm", False)}
+        call(get_gpt_layer_local_spec, {"multi_latent_attention": True, **given})
+
+
+def _variant_specs_of(args: Any, config: Any) -> None:
+    """Lay out the layers of an experimental attention on every stage; parts of Transformer Engine have stand-ins.
+
+    What the sparse attention of core 0.19 asks when it is built, which needs a GPU, is asked in words.
+    """
+    from megatron.core import parallel_state
+    from megatron.core.models.gpt import experimental_attention_variant_module_specs as variants
+    from megatron.core.transformer.spec_utils import ModuleSpec
+
+    plain = ModuleSpec(module=object, metainfo={"fuse_input_layernorm": True})
+    variants.TESpecProvider = lambda: Absent("layers")  # type: ignore[attr-defined]
+    variants._get_self_attention_module_spec = lambda **_: plain  # type: ignore[attr-defined]
+    for stage in range(args.pipeline_model_parallel_size):
+        parallel_state.set_pipeline_model_parallel_rank(stage)
+        for chunk in range(args.virtual_pipeline_model_parallel_size or 1):
+            which = chunk if args.virtual_pipeline_model_parallel_size else None
+            given = {"config": copy.deepcopy(config), "vp_stage": which, "pp_rank": stage}
+            call(variants.get_transformer_block_with_experimental_attention_variant_spec, given)
+    parallel_state.set_pipeline_model_parallel_rank(None)
+    if config.experimental_attention_variant == "dsa" and hasattr(config, "dsa_indexer_topk_freq"):
+        split = config.tensor_model_parallel_size > 1 and not config.sequence_parallel
+        if split or config.cache_mla_latents:
+            raise forks.RefusedError("build", "absorbed latent attention: tp without sequence parallelism, or a cache")
 
 
 def unlike_layers_of(args: Any, config: Any) -> list[list[int]]:

@@ -18,7 +18,6 @@ import argparse
 import contextlib
 import dataclasses
 import importlib.util
-import io
 import logging
 import os
 import sys
@@ -26,6 +25,7 @@ import types
 import typing
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import forks
@@ -54,7 +54,10 @@ def load(capability: str) -> Any:
     torch.cuda.get_device_capability = lambda *_a, **_k: CAPABILITY[capability]
     torch.cuda.get_device_properties = lambda *_a, **_k: shape
     torch.cuda.current_device = lambda: 0
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+    with contextlib.ExitStack() as quiet:
+        nowhere = quiet.enter_context(Path(os.devnull).open("w"))  # a file, because core 0.16 asks for its number
+        quiet.enter_context(contextlib.redirect_stdout(nowhere))
+        quiet.enter_context(contextlib.redirect_stderr(nowhere))
         from megatron.training import arguments
     _pretend_transformer_engine()
     return arguments

@@ -412,12 +412,19 @@ def _check(facts: Architecture, place: _Place) -> None:
     ffns = {ffn for _, ffn in facts._parts()}
     if mixers & set(WITH_HEADS) or facts.mtp_layers:
         _check_attention(facts, place)
+    _check_predictions(facts, place, ffns)
     for letter, needs, why in _NEEDS:
         if letter in mixers | ffns:
             for name in needs:
                 _positive(facts, place, name, why)
     if "e" in ffns:
         _check_experts(facts, place)
+
+
+def _check_predictions(facts: Architecture, place: _Place, ffns: set[str]) -> None:
+    if facts.mtp_layers and not facts.mtp_ffn and not any(ffns):
+        what = f"{place.word('mtp_layers')} {facts.mtp_layers}, but no layer has a feed-forward part to predict with"
+        raise InputError(what, allowed=f"0, or {place.word('mtp_ffn')} d or e", where=place.at("mtp_layers"))
 
 
 def _check_attention(facts: Architecture, place: _Place) -> None:

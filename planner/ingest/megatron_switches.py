@@ -89,8 +89,8 @@ def _sharding_switches(base: Switches, read: Arguments, version: str) -> Switche
 
 def _recompute_switches(base: Switches, read: Arguments) -> Switches:
     granularity = "selective" if read.has("--recompute-activations") else read.text("--recompute-granularity")
-    if read.has("--moe-layer-recompute") and not granularity:
-        granularity = "selective"
+    implied = read.has("--moe-layer-recompute") and not granularity
+    granularity = "selective" if implied else granularity
     modules = set(read.texts("--recompute-modules")) or {"core_attn"}
     modules |= {"moe"} if read.has("--moe-layer-recompute") else set()
     return replace(
@@ -105,6 +105,7 @@ def _recompute_switches(base: Switches, read: Arguments) -> Switches:
         recompute_layernorm="layernorm" in modules,
         recompute_mla_up_proj="mla_up_proj" in modules,
         recompute_shared_experts="shared_experts" in modules,
+        recompute_implied=implied,
     )
 
 

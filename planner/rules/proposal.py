@@ -131,6 +131,7 @@ class Switches:
     recompute_layernorm: bool = False
     recompute_mla_up_proj: bool = False
     recompute_shared_experts: bool = False
+    recompute_implied: bool = False  # by --moe-layer-recompute alone, which nothing asks more of
     grouped_gemm: bool = False
     overlap_expert_comm: bool = False
     overlap_shared_expert: bool = False

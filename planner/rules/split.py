@@ -15,8 +15,12 @@ from planner.rules.proposal import Proposal, Split
 
 EMPTY_MIDDLE: Final = "ends-empty"  # middle stages without layers: later versions refuse them, earlier ones build them
 MTP_BEFORE_END: Final = "layout-mtp-end"  # prediction layers apart from the loss: earlier versions refuse them
-_COUNTED: Final = (EMPTY_MIDDLE, MTP_BEFORE_END, "layout-mtp")
+_SHARED: Final = "shared-top-k"
+_COUNTED: Final = (EMPTY_MIDDLE, MTP_BEFORE_END, "layout-mtp", _SHARED)
 """Problems of some versions alone, which leave the layers of stages as stated."""
+
+_SHARING: Final = ("--dsa-indexer-topk-freq", "--dsa-indexer-skip-topk-offset")
+"""Every how many layers one chooses keys for those behind it, and the first layer that does."""
 
 Problems = dict[str, dict[str, int | str]]
 Layers = tuple[tuple[int, ...], ...]
@@ -56,8 +60,12 @@ def layers_built(proposal: Proposal) -> Layers | None:
     split = proposal.split
     if split.explicit:
         return split.explicit
-    if not set(split_problems(proposal)) <= set(_COUNTED):
-        return None
+    return _built(proposal) if set(split_problems(proposal)) <= set(_COUNTED) else None
+
+
+def _built(proposal: Proposal) -> Layers:
+    """Layers of a split that can be counted."""
+    split = proposal.split
     if len(split.segments) > 1:
         return tuple(split.segments[stage :: proposal.pp] for stage in range(proposal.pp))
     if split.layout and not split.segments:
@@ -107,11 +115,34 @@ def split_problems(proposal: Proposal) -> Problems:
         return _explicit_problems(proposal)
     if split.segments:
         return _segment_problems(proposal)
-    return {
+    problems = {
         **_conflicts(split),
         **_virtual_problems(proposal),
         **(_layout_problems(proposal) if split.layout else _count_problems(proposal)),
     }
+    return {**problems, **_shared_problems(proposal)} if set(problems) <= set(_COUNTED) else problems
+
+
+def _shared_problems(proposal: Proposal) -> Problems:
+    """A position whose first layer takes the keys that a layer of another position chose (sparse attention)."""
+    options = dict(proposal.options)
+    every, start = (_first(options.get(name, ())) for name in _SHARING)
+    if options.get("--experimental-attention-variant") != ("dsa",) or every < 2 or start < 0:
+        return {}
+    start, before = max(1, start), 0
+    table = _built(proposal)
+    for counts in zip(*table, strict=True):
+        for count in counts:
+            behind = max(0, before + 1 - start) % every
+            if count and behind:
+                return {_SHARED: {"layer": before + 1, "computing": before + 1 - behind, "every": every, "from": start}}
+            before += count
+    return {}
+
+
+def _first(values: tuple[str, ...]) -> int:
+    """First value as a whole number; 0 where there is none."""
+    return int(values[0]) if values and values[0].lstrip("-").isdecimal() else 0
 
 
 def _entries(layout: str) -> int:
