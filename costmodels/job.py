@@ -81,6 +81,7 @@ class Software:
     loss_bytes_per_logit: float = 0.0  # at the peak of a loss of separate kernels; 0.0: the memory model's usual
     split_loss_bytes_per_logit: float = 0.0  # the same where tp ranks hold a part of the columns each; 0.0: no other
     grouped_gemm: bool = True
+    plain_experts: bool = False  # clamps of activations and biases of outputs around grouped products are not fused
     compiled: bool = False  # torch.compile or XLA fuses memory-bound ops
     dispatcher: Dispatcher = Dispatcher.ALLTOALL
     cp_comm: str = "p2p"  # p2p, a2a, allgather
@@ -154,6 +155,11 @@ class Software:
     low_activation_input: bool = False  # what an activation function reads is kept in the width of products' inputs
     dummy_gradients: bool = False  # one dummy gradient per distinct weight shape stays allocated (TE 2.3 and later)
     source: str = ""
+
+    @property
+    def expert_kernels_apart(self) -> bool:
+        """Whether what is not fused around grouped products runs: graphs of whole iterations need the fused form."""
+        return self.plain_experts and not (self.cuda_graphs and self.graphed_experts)
 
     @property
     def repeats_what_is_read(self) -> bool:

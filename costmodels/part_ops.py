@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from typing import Final
 
+from costmodels.job import Dispatcher
 from costmodels.pricing import Pricing
+from costmodels.workload.expert_kernels import with_expert_kernels
 from costmodels.workload.layers import embedding_ops, head_ops, layer_ops, mtp_ops, padded_vocab
 from costmodels.workload.op import Op
 
@@ -51,6 +53,9 @@ def _ops_of(pricing: Pricing, *, fused: bool) -> tuple[tuple[Op, ...], ...]:
     kernels = {"flash_attention": software.flash_attention, "fused_kernels": fused}
     dropout, softmax = software.dropout, software.softmax
     ops = [layer_ops(kind, model, dropout=dropout, softmax=softmax, **kernels) for kind in model.kinds()]
+    if software.expert_kernels_apart:
+        wide, details = software.dispatcher is not Dispatcher.ALLTOALL, model.known_details
+        ops = [with_expert_kernels(each, details.activation, wide=wide) for each in ops]
     if model.hidden:
         ops.append(embedding_ops(model, fused_kernels=fused))
         vocab = padded_vocab(model, 1)
