@@ -234,6 +234,53 @@ def test_an_offloaded_optimizer_and_wide_gradients_have_their_price(tmp_path):
     assert not read_launch(deepspeed(tmp_path, {"zero_optimization": {"stage": 2}})).optimizer_offload
 
 
+@pytest.mark.parametrize(
+    ("stage", "told", "version", "cast", "gradient_bytes"),
+    [
+        (1, "fp32", "0.19", True, 6.0),  # BF16_Optimizer: fp32 sums beside the gradients of a micro-batch
+        (1, "", "0.19", False, 2.0),
+        (1, "bf16", "0.19", False, 2.0),
+        (2, "fp32", "0.19", False, 4.0),
+        (0, "", "0.19", False, 2.0),
+        (0, "", "0.17.5", True, 6.0),
+        (0, "fp32", "0.17.5", True, 6.0),
+        (0, "bf16", "0.17.5", False, 2.0),
+    ],
+)
+def test_gradients_in_bf16_are_cast_where_deepspeed_sums_copies(tmp_path, stage, told, version, cast, gradient_bytes):
+    config = {"zero_optimization": {"stage": stage}, "bf16": {"enabled": True}}
+    question = deepspeed(tmp_path, config | ({"data_types": {"grad_accum_dtype": told}} if told else {}))
+    judged = read_launch(replace(question, version=version))
+    software = request_of_launch(judged, "dgx-h100:1").job.software
+    assert judged.legal, judged.violations
+    assert (software.cast_gradients, software.gradient_bytes) == (cast, gradient_bytes)
+
+
+def test_an_offloaded_optimizer_sums_no_copies(tmp_path):
+    section = {"stage": 1, "offload_optimizer": {"device": "cpu"}}
+    config = {"zero_optimization": section, "bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}}
+    judged = read_launch(deepspeed(tmp_path, config))
+    assert not request_of_launch(judged, "dgx-h100:1").job.software.cast_gradients
+
+
+@pytest.mark.parametrize(
+    ("half", "told", "version", "legal"),
+    [
+        ("bf16", "fp32", "0.19", False),
+        ("bf16", "fp32", "0.17.5", True),
+        ("bf16", "bf16", "0.19", True),
+        ("fp16", "float16", "0.19", True),
+        ("none", "bf16", "0.19", False),
+    ],
+)
+def test_sums_without_zero_are_in_the_format_of_products(tmp_path, half, told, version, legal):
+    config = {half: {"enabled": True}} if half != "none" else {}
+    question = deepspeed(tmp_path, {**config, "data_types": {"grad_accum_dtype": told}})
+    judged = read_launch(replace(question, version=version))
+    assert judged.legal == legal, judged.violations
+    assert legal or "grad_accum_dtype" in judged.violations[0].message
+
+
 def test_degrees_of_the_configuration_itself(tmp_path):
     judged = read_launch(deepspeed(tmp_path, {"sequence_parallel_size": 4, "train_batch_size": 2}))
     assert (judged.layout.first.cp, judged.layout.first.dp) == (4, 2)

@@ -143,6 +143,13 @@ def test_other_precisions_are_refused():
         export(DENSE, plan(Strategy(dp=2), (32,)), recipe="mxfp8")
 
 
+def test_wide_sums_need_zero():
+    with pytest.raises(InputError, match="without ZeRO"):
+        export(DENSE, plan(Strategy(dp=2), (32,)), gradient_bytes=4.0)
+    config = config_of(export(DENSE, plan(Strategy(dp=2, zero=1), (32,)), gradient_bytes=4.0))
+    assert config["data_types"] == {"grad_accum_dtype": "fp32"}
+
+
 # ------------------------------------------------------------------------------------------------------ reading others
 def read(config: dict, *words: str, world: int = 8) -> Layout:
     return layout_of(parse_deepspeed(json.dumps(config), words, world=world), facts_of(model(DENSE)))

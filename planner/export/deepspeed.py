@@ -41,6 +41,7 @@ from planner.rules.table import resolve_version
 
 CONFIG: Final = "ds_config.json"
 _HALF: Final = ("bf16", "fp16")
+_HALF_BYTES: Final = 2.0
 _PROGRAM: Final = Program(
     target=f'"$TRAIN_SCRIPT" --deepspeed --deepspeed_config "$here/{CONFIG}"',
     script="/path/to/Megatron-DeepSpeed/pretrain_gpt.py",
@@ -131,7 +132,7 @@ def ds_config(job: TrainingJob, layout: Layout, grid: Strategy, *, full: bool) -
         "zero_optimization": sharding,
         "gradient_clipping": 1.0,
         "steps_per_print": 10,
-        **_precision(job),
+        **_precision(job, grid),
     }
     if layout.pp > 1:
         config["pipeline"] = {
@@ -154,7 +155,7 @@ def _ratio(job: TrainingJob, grid: Strategy) -> dict[str, float]:
     return {"ratio": share} if share < 1.0 else {}
 
 
-def _precision(job: TrainingJob) -> dict[str, Any]:
+def _precision(job: TrainingJob, grid: Strategy) -> dict[str, Any]:
     name = job.precision.name.partition("-")[0]
     if name == "fp32":
         return {}
@@ -163,7 +164,12 @@ def _precision(job: TrainingJob) -> dict[str, Any]:
     gradient = job.software.gradient_bytes or job.precision.gradient_bytes
     config: dict[str, Any] = {name: {"enabled": True}}
     if name == "bf16":
-        config["data_types"] = {"grad_accum_dtype": "bf16" if gradient == 2.0 else "fp32"}
+        if gradient != _HALF_BYTES and not grid.zero:
+            raise InputError(
+                f"gradients of {gradient:g} bytes a parameter without ZeRO, which DeepSpeed sums in bf16 since 0.17.6",
+                allowed="ZeRO 1 to 3, or gradient_bytes=2",
+            )
+        config["data_types"] = {"grad_accum_dtype": "bf16" if gradient == _HALF_BYTES else "fp32"}
     return config
 
 

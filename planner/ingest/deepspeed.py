@@ -23,11 +23,13 @@ from planner.ingest.deepspeed_sections import (
     MOST_STAGE,
     ZERO,
     config_faults,
+    copies_gradients,
     given_section,
     key_table,
     offloaded,
     section_of,
     stage_of,
+    summed_in,
     switched,
 )
 from planner.ingest.deepspeed_text import plain_json, read_config
@@ -45,6 +47,7 @@ _BALANCED: Final = "type:transformer"
 _LAYERS_ALONE: Final = (_BALANCED, "type:transformer|mlp")
 """Cuts that count transformer layers; GPT-NeoX's default names its MLPs too, which are parts of them."""
 _GRADIENT_BYTES: Final = MappingProxyType({"bf16": 2.0, "fp16": 2.0, "fp32": 4.0})
+_COPIED_BYTES: Final = 6.0
 _UNPRICED: Final = ("zero_hpz_partition_size", "zenflow")
 _QUANTIZED: Final = ("zero_quantized_weights", "zero_quantized_gradients")
 _RECOMPUTE: Final = "activation_checkpointing"
@@ -261,11 +264,15 @@ def inputs_in_host(launch: DeepSpeedLaunch) -> bool:
     return own and switched(section_of(launch.config, _RECOMPUTE), _INPUTS)
 
 
-def gradient_bytes(launch: DeepSpeedLaunch) -> float:
-    """Bytes per parameter in which gradients are summed, where a launch in bf16 says so; 0.0: as it is priced."""
-    told = launch.config.get("data_types")
-    name = told.get("grad_accum_dtype") if isinstance(told, dict) else None
-    return _GRADIENT_BYTES.get(str(name), 0.0) if enabled(launch, "bf16") else 0.0
+def gradient_bytes(launch: DeepSpeedLaunch, version: str) -> float:
+    """Bytes per parameter of the gradients of a launch in bf16, as it sums them; 0.0: as it is priced.
+
+    Sums that are copies in fp32 stand beside the gradients of a micro-batch.
+    """
+    if not enabled(launch, "bf16"):
+        return 0.0
+    copied = copies_gradients(launch.config, version)
+    return _COPIED_BYTES if copied else _GRADIENT_BYTES.get(summed_in(launch.config), 0.0)
 
 
 def loss_of(launch: DeepSpeedLaunch) -> Loss:

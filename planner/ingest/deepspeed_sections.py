@@ -21,6 +21,9 @@ from planner.ingest.options import Fault, near_key
 ZERO: Final = "zero_optimization"
 MOST_STAGE: Final = 3
 _AUTOTP_SHARDED: Final = (0, 19, 4)
+_PLAIN_REPLICAS: Final = (0, 17, 6)
+"""Without ZeRO, gradients are summed in the format that is computed in (pull request 7515)."""
+_OLD_FORMATS: Final = MappingProxyType({"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"})
 _AUTO: Final = "auto"
 _STRICT: Final = "strict "
 _DEVICES: Final = ("none", "cpu", "nvme")
@@ -105,7 +108,7 @@ def config_faults(config: Mapping[str, Any]) -> tuple[Fault, ...]:
 
 
 def faults_of_version(config: Mapping[str, Any], version: str) -> tuple[Fault, ...]:
-    """What releases of DeepSpeed before the newest refuse in a configuration that the newest takes.
+    """What depends on the release: refused by it in a configuration that another one takes.
 
     Parameters
     ----------
@@ -116,12 +119,45 @@ def faults_of_version(config: Mapping[str, Any], version: str) -> tuple[Fault, .
     """
     degree = section_of(config, "tensor_parallel").get("autotp_size", 1)
     many = isinstance(degree, int) and degree > 1
+    faults = _unlike_sums(config, version)
     if not many or stage_of(config) < MOST_STAGE or _release(version) >= _AUTOTP_SHARDED:
-        return ()
+        return faults
     told = f"autotp_size {degree} with ZeRO stage {MOST_STAGE} on DeepSpeed {version}"
     since = ".".join(map(str, _AUTOTP_SHARDED))
     allowed = f"ZeRO 0 to 2, autotp_size 1, or DeepSpeed {since} and later"
-    return (_fault("tensor_parallel.autotp_size", f"{told}; allowed: {allowed}", "autotp-zero3"),)
+    return (*faults, _fault("tensor_parallel.autotp_size", f"{told}; allowed: {allowed}", "autotp-zero3"))
+
+
+def summed_in(config: Mapping[str, Any]) -> str:
+    """The format that gradients are summed in, as a configuration tells it; empty: it does not."""
+    told = config.get("data_types")
+    name = told.get("grad_accum_dtype") if isinstance(told, dict) else None
+    return _OLD_FORMATS.get(name, name) if isinstance(name, str) else ""
+
+
+def copies_gradients(config: Mapping[str, Any], version: str) -> bool:
+    """Whether ``BF16_Optimizer`` sums the gradients of a launch in bf16 in fp32, as copies of its own.
+
+    Under ZeRO-1 where fp32 is told and nothing is offloaded; without ZeRO until 0.17.5, unless bf16 is told.
+
+    References
+    ----------
+    DeepSpeed ``runtime/engine.py``, ``get_data_types`` and ``_do_optimizer_sanity_check``; pull requests 2706 and 7515.
+    """
+    stage, told = stage_of(config), summed_in(config)
+    if stage == 1:
+        return told == "fp32" and not offloaded(config, "optimizer")
+    return stage == 0 and told in ("", "fp32") and _release(version) < _PLAIN_REPLICAS
+
+
+def _unlike_sums(config: Mapping[str, Any], version: str) -> tuple[Fault, ...]:
+    """Gradients of a launch without ZeRO that are summed in another format than it computes in, since 0.17.6."""
+    told = summed_in(config)
+    computed = next((name for name in ("bf16", "fp16") if switched(section_of(config, name), "enabled")), "fp32")
+    if stage_of(config) or told in ("", computed) or told not in _TYPES or _release(version) < _PLAIN_REPLICAS:
+        return ()
+    message = f"grad_accum_dtype {told} without ZeRO in {computed}; allowed: {computed}, or ZeRO 1 to 3"
+    return (_fault("data_types.grad_accum_dtype", message),)
 
 
 def _release(version: str) -> tuple[float, ...]:

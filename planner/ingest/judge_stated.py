@@ -15,7 +15,7 @@ from planner.ingest import deepspeed, galvatron, torchtitan, torchtitan_switches
 from planner.ingest.accelerate import Accelerated, Engine, accelerated, refused, with_accelerate
 from planner.ingest.accelerate_answer import by_accelerate, with_groups
 from planner.ingest.adapters import of_trainer
-from planner.ingest.deepspeed_sections import data_notes, faults_of_version, key_table, overlaps
+from planner.ingest.deepspeed_sections import copies_gradients, data_notes, faults_of_version, key_table, overlaps
 from planner.ingest.deepspeed_words import of_neox
 from planner.ingest.judged import (
     ACCELERATE,
@@ -193,7 +193,7 @@ def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
         judged,
         title=f"DeepSpeed {given.version}",
         precision=next((half for half in _HALVES if deepspeed.enabled(launch, half)), "fp32"),
-        gradient_bytes=deepspeed.gradient_bytes(launch),
+        gradient_bytes=deepspeed.gradient_bytes(launch, given.version),
         optimizer_bytes=optimizer_bytes(given.text.arguments),
         optimizer_offload=optimizer,
         state_offload=states,
@@ -202,7 +202,7 @@ def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
         sayable=sayable,
         loss=deepspeed.loss_of(launch),
         adapters=adapters,
-        stated=_overlap(launch.config, judged.proposal),
+        stated=StatedSoftware({**_overlap(launch.config, judged.proposal), **_casts(launch, given.version)}),
         unknown=unknown,
         unjudged=not_read(launch.unjudged, {name.lstrip("-") for name in unknown}),
         notes=(*given.text.notes, *length, *judged.notes, *told, *deepspeed.assumptions(launch), *ignored),
@@ -217,12 +217,18 @@ def _taken(model: ModelSpec, given: LaunchInput, *, own: bool) -> list[str]:
     return [*by_path, *other_model_notes(given.model, model_named(given.text))]
 
 
-def _overlap(config: Mapping[str, Any], proposal: Proposal | None) -> StatedSoftware:
+def _casts(launch: deepspeed.DeepSpeedLaunch, version: str) -> dict[str, bool]:
+    """Gradients that are copied in fp32 to be summed (``BF16_Optimizer``)."""
+    copied = deepspeed.enabled(launch, "bf16") and copies_gradients(launch.config, version)
+    return {"cast_gradients": True} if copied else {}
+
+
+def _overlap(config: Mapping[str, Any], proposal: Proposal | None) -> dict[str, bool]:
     """Whether ZeRO hides its reductions; the pipeline engine reduces after the last micro-batch, whatever is stated."""
     beside = overlaps(config)
     if beside is None or proposal is None or proposal.pp > 1:
-        return StatedSoftware()
-    return StatedSoftware({"grad_overlap": beside})
+        return {}
+    return {"grad_overlap": beside}
 
 
 def _late(judged: JudgedLaunch) -> tuple[str, ...]:
