@@ -15,8 +15,7 @@ from planner.ingest import deepspeed, galvatron, torchtitan, torchtitan_switches
 from planner.ingest.accelerate import Accelerated, Engine, accelerated, refused, with_accelerate
 from planner.ingest.accelerate_answer import by_accelerate, with_groups
 from planner.ingest.adapters import of_trainer
-from planner.ingest.deepspeed_sections import copies_gradients, data_notes, faults_of_version, key_table, overlaps
-from planner.ingest.deepspeed_words import of_neox
+from planner.ingest.deepspeed_sections import copies_gradients, data_notes, faults_of_version, overlaps
 from planner.ingest.judged import (
     ACCELERATE,
     SOURCES,
@@ -29,6 +28,7 @@ from planner.ingest.judged import (
 )
 from planner.ingest.launch_text import LaunchText, without_unresolved
 from planner.ingest.named_sizes import other_model_notes
+from planner.ingest.neox import neox_faults, of_neox
 from planner.ingest.open_ends import DECIDING_IN_TITAN, refuse_gaps
 from planner.ingest.openrlhf import of_openrlhf, openrlhf_faults
 from planner.ingest.options import Fault, rest_stands
@@ -146,7 +146,7 @@ def deepspeed_text(given: LaunchInput) -> LaunchText:
 
 def _with_plugin(given: LaunchInput, plugin: Accelerated | None) -> LaunchText:
     text = with_accelerate(given.text, plugin)
-    return with_fills(of_neox(text, key_table()["top_level"]), given.world)
+    return with_fills(of_neox(text), given.world)
 
 
 def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
@@ -154,6 +154,7 @@ def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
     options = trainer_options(given.text)
     sayable, unlisted = told_to(options.text), options.unlisted()
     trainers = (*options.faults(), *openrlhf_faults(options.text.program, options.text.arguments))
+    trainers = (*trainers, *neox_faults(given.text))
     given = replace(given, text=with_own_sharding(of_openrlhf(options.text), given.world))
     plugin = accelerated(given.text, given.world)
     given = replace(given, text=_with_plugin(given, plugin))

@@ -8,6 +8,7 @@ import re
 import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -60,6 +61,8 @@ _RECIPES: Final = ("--recipe", "--factory")
 _HERE: Final = "arguments"
 """A name in the current folder, for words that no file holds."""
 _TRL_CONFIG: Final = ("--config",)
+_DEEPY: Final = "deepy.py"
+_CONFIG_FOLDER: Final = ("-d", "--conf_dir")
 _CONFIG_KEYS: Final = ("galvatron_config_path", "deepspeed_config")
 
 
@@ -188,6 +191,7 @@ def _shell(text: str, path: Path) -> LaunchText:
     command = found.command
     launcher = launcher_words(command.words, found.arguments)
     accelerate = settings_of(_launcher_file(launcher, path), launcher) if launcher else None
+    found = replace(found, arguments=_of_deepy(found.arguments, path)) if found.name == _DEEPY else found
     arguments, settings = _with_settings(found.arguments, path, any_trainer=accelerate is not None)
     arguments = _with_named_sections(arguments, path)
     arguments = _with_layers(arguments, path)
@@ -375,6 +379,26 @@ def _with_settings(
         return arguments, path
     others = arguments[1:] if first else tuple(_without(arguments, _TRL_CONFIG))
     return as_options((*overrides, *others)), file
+
+
+def _of_deepy(arguments: Sequence[str], path: Path) -> tuple[str, ...]:
+    """Settings of the files that GPT-NeoX's launcher is given behind its program, later ones over earlier ones.
+
+    Raises
+    ------
+    InputError
+        A file is not beside the launch.
+    """
+    folder = _option(arguments, _CONFIG_FOLDER)
+    plain = list(_without(arguments, _CONFIG_FOLDER))[1:]
+    settings: list[str] = []
+    for name in takewhile(lambda word: not word.startswith("-"), plain):
+        whole = f"{Path(folder) / name}{'' if name.endswith(_YAML) else '.yml'}"
+        file = _beside(whole, path)
+        if file is None:
+            raise InputError(f"{whole} is not found", allowed="the file beside the launch", where=str(path))
+        settings += yaml_overrides(_text(file), str(file))
+    return tuple(settings)
 
 
 def _unfound(arguments: Sequence[str], path: Path) -> Iterator[str]:

@@ -49,13 +49,14 @@ class TrainingCommand:
     arguments: tuple[str, ...]
 
     @property
-    def _name(self) -> str:
+    def name(self) -> str:
+        """Its program without folders."""
         return self.program.rpartition("/")[2]
 
     def rivals(self, other: "TrainingCommand") -> bool:
         """Whether another command starts the same program, or one that trains too, on other arguments."""
-        trains = all("train" in name for name in (self._name, other._name))
-        return (trains or self._name == other._name) and self.arguments != other.arguments
+        trains = all("train" in name for name in (self.name, other.name))
+        return (trains or self.name == other.name) and self.arguments != other.arguments
 
 
 def training_command(script: ShellScript, path: Path) -> tuple[TrainingCommand, list[str]]:
