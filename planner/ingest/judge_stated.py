@@ -153,8 +153,7 @@ def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
     """Read and judge a launch of DeepSpeed, or one by accelerate; see :func:`planner.ingest.judge.judge_launch`."""
     options = trainer_options(given.text)
     sayable, unlisted = told_to(options.text), options.unlisted()
-    trainers = (*options.faults(), *openrlhf_faults(options.text.program, options.text.arguments))
-    trainers = (*trainers, *neox_faults(given.text))
+    trainers = (*options.faults(), *_own_faults(options.text), *neox_faults(given.text))
     given = replace(given, text=with_own_sharding(of_openrlhf(options.text), given.world))
     plugin = accelerated(given.text, given.world)
     given = replace(given, text=_with_plugin(given, plugin))
@@ -166,8 +165,8 @@ def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
     launch = deepspeed.parse_deepspeed(
         given.text.config, without_unresolved(given.text, deepspeed.takes_value), world=given.world
     )
-    own = given.model or deepspeed.model_of(launch)
-    model = own or model_named(given.text)
+    built = given.model or deepspeed.model_of(launch)
+    model = built or model_named(given.text)
     if model is None:
         raise InputError(
             "the model is not known", allowed="--model MODEL, or --num-layers, --hidden-size and --num-attention-heads"
@@ -187,7 +186,7 @@ def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
     optimizer, states = deepspeed.in_host(launch)
     adapters = of_trainer(given.text.arguments, separate=True)
     told = (adapters.note,) if adapters else ()
-    length = (*length, *_taken(model, given, own=own is not None))
+    length = (*length, *_taken(model, given, own=built is not None))
     unread = (name.partition(" ")[0] for name in launch.unread)
     unknown = tuple(dict.fromkeys((*judged.unknown, *unlisted, *unread)))
     judged = replace(
@@ -210,6 +209,10 @@ def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
     )
     judged = replace(judged, notes=(*judged.notes, *data_notes(launch.config), *_late(judged)))
     return judged if plugin is None else by_accelerate(judged, plugin)
+
+
+def _own_faults(text: LaunchText) -> tuple[Fault, ...]:
+    return openrlhf_faults(text.program, text.arguments)
 
 
 def _taken(model: ModelSpec, given: LaunchInput, *, own: bool) -> list[str]:

@@ -30,7 +30,7 @@ from planner.ingest.settings_files import load_yaml, plain_value, toml_options, 
 from planner.ingest.shell_script import MOST_SCRIPT_BYTES, ShellCommand, ShellScript, read_script
 from planner.ingest.shell_values import BLANK
 from planner.ingest.trainer_words import as_options, is_settings
-from planner.ingest.training_command import training_command
+from planner.ingest.training_command import TITAN_FILE, TITAN_SCRIPT, TrainingCommand, training_command
 from planner.ingest.yaml_defaults import with_defaults
 
 MOST_TESTS_TOLD: Final = 4
@@ -192,6 +192,7 @@ def _shell(text: str, path: Path) -> LaunchText:
     launcher = launcher_words(command.words, found.arguments)
     accelerate = settings_of(_launcher_file(launcher, path), launcher) if launcher else None
     found = replace(found, arguments=_of_deepy(found.arguments, path)) if found.name == _DEEPY else found
+    found, assumed = _of_titan(found, path) if _option(found.arguments, TITAN_FILE) else (found, ())
     arguments, settings = _with_settings(found.arguments, path, any_trainer=accelerate is not None)
     arguments = _with_named_sections(arguments, path)
     arguments = _with_layers(arguments, path)
@@ -208,7 +209,7 @@ def _shell(text: str, path: Path) -> LaunchText:
         program=found.program,
         environment=command.environment,
         world=_world(command, script) or (accelerate.processes if accelerate else 0),
-        notes=(*rivals, *([told] if named else []), *_undecided(script), *_unfound(found.arguments, path)),
+        notes=(*rivals, *assumed, *([told] if named else []), *_undecided(script), *_unfound(found.arguments, path)),
     )
 
 
@@ -401,6 +402,18 @@ def _of_deepy(arguments: Sequence[str], path: Path) -> tuple[str, ...]:
     return tuple(settings)
 
 
+def _of_titan(found: TrainingCommand, path: Path) -> tuple[TrainingCommand, tuple[str, ...]]:
+    """A launch of torchtitan 0.2 with what the TOML file that it names says; one of its own is known by its name."""
+    name = _option(found.arguments, TITAN_FILE)
+    others = tuple(_without(found.arguments, TITAN_FILE))
+    file = _beside(name, path)
+    if file is not None:
+        return replace(found, arguments=(*toml_options(_text(file), str(file)), *others)), ()
+    model, _, flavor = Path(name).stem.rpartition("_")
+    note = f"{name.replace(BLANK, ' ')} is not beside {path.name}: what torchtitan ships under this name is taken"
+    return replace(found, arguments=("--model.name", model, "--model.flavor", flavor, *others)), (note,)
+
+
 def _unfound(arguments: Sequence[str], path: Path) -> Iterator[str]:
     """Say that a YAML file that a program is given as ``--config`` is not found."""
     named = _option(arguments, _TRL_CONFIG)
@@ -448,6 +461,8 @@ def _world(command: ShellCommand, script: ShellScript) -> int:
     if total and command.program in _TOTAL:
         return total
     per_node = _count(_option(words, _PER_NODE)) or _slurm_per_node(script) or _count(own.get("NPROC_PER_NODE", ""))
+    if not per_node and any(word.rpartition("/")[2] == TITAN_SCRIPT for word in words[:2]):
+        per_node = _count(own.get("NGPU", "8"))
     if not per_node and command.program in _ALL_VISIBLE:
         per_node = len([device for device in own.get("CUDA_VISIBLE_DEVICES", "").split(",") if device.strip()])
     stated = _option(words, _NODES)

@@ -2,6 +2,7 @@
 
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from importlib.resources import files
 from types import MappingProxyType
@@ -66,7 +67,15 @@ def model_of_config(config: str) -> ModelSpec | None:
     """
     entry = entry_of(config)
     named = presets.find(config)
-    if not entry or (named is not None and same_sizes(entry, facts_of(named))):
+    if not entry:
         return named
+    if named is not None and same_sizes(entry, facts_of(named)):
+        return _built(named)
     fitting = (presets.find(name) for name in presets.names())
-    return next((model for model in fitting if model is not None and same_sizes(entry, facts_of(model))), None)
+    found = (model for model in fitting if model is not None and same_sizes(entry, facts_of(model)))
+    return next(map(_built, found), None)
+
+
+def _built(model: ModelSpec) -> ModelSpec:
+    """A model as the registry's configurations build it: without layers that predict further tokens."""
+    return replace(model, mtp_layers=0, mtp_kind=None)

@@ -25,6 +25,10 @@ _CHOOSES: Final = ("--recipe", "--model_recipe_name")
 SWIFT: Final = "megatron swift"
 """The program of ms-swift's ``megatron sft``."""
 _SWIFT_COMMANDS: Final = ("sft", "pt", "rlhf")
+TITAN: Final = "torchtitan.train"
+TITAN_SCRIPT: Final = "run_train.sh"
+TITAN_FILE: Final = ("--job.config_file", "--job.config-file")
+"""torchtitan's module, the script that starts it, and the option of 0.2 that names its TOML file."""
 MOST_CALLED: Final = 3
 """Scripts that call one another."""
 MOST_TOLD: Final = 4
@@ -163,6 +167,26 @@ def _inside(
         yield from _nested(replace(inner, environment=environment, unresolved=unresolved), path, calls)
 
 
+def _of_torchtitan(command: ShellCommand) -> tuple[str, tuple[str, ...]] | None:
+    """The script of torchtitan that is not beside the launch: it takes its configuration from the environment.
+
+    References
+    ----------
+    torchtitan ``run_train.sh``: 0.2 has ``CONFIG_FILE``, 0.3 ``MODULE`` and ``CONFIG``.
+    """
+    words, own = command.words, command.environment
+    if not any(word.rpartition("/")[2] == TITAN_SCRIPT for word in words[:2]):
+        return None
+    at = next(index for index, word in enumerate(words) if word.rpartition("/")[2] == TITAN_SCRIPT)
+    told = [
+        word
+        for name, option in (("CONFIG_FILE", TITAN_FILE[0]), ("MODULE", "--module"), ("CONFIG", "--config"))
+        if name in own
+        for word in (option, own[name])
+    ]
+    return TITAN, (*told, *words[at + 1 :])
+
+
 def _recipe_script(words: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
     """A script that starts a recipe, such as Megatron-Bridge's ``train.sh``, which is not beside the launch."""
     index = next((number for number, word in enumerate(words[:2]) if word.endswith(".sh")), -1)
@@ -180,7 +204,7 @@ def _behind_program(command: ShellCommand, *, later: bool = True) -> tuple[str, 
         return None
     if command.program == "megatron" and len(words) > 1 and words[1] in _SWIFT_COMMANDS:
         return SWIFT, tuple(words[2:])
-    if (named := started_trainer(words) or _recipe_script(words)) is not None:
+    if (named := started_trainer(words) or _recipe_script(words) or _of_torchtitan(command)) is not None:
         return named
     if "llm" in words and "pretrain" in words[words.index("llm") :]:  # nemo's command line
         return "nemo", tuple(words[words.index("pretrain", words.index("llm")) + 1 :])
