@@ -96,6 +96,7 @@ class Software:
     sync_each_batch: bool = (
         True  # sharded gradients are reduced with each micro-batch; false: whole ones wait for the last
     )
+    fresh_gradients: bool = False  # shards of gradients are no tensors before the backward pass makes them
     pipelines_reduce_once: bool = (
         False  # torch.distributed.pipelining: every stage reduces after its last backward pass
     )

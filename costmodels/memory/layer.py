@@ -57,6 +57,8 @@ class LayerMemory:
         What a vision tower needs beside them in its own pass.
     unreduced : ndarray
         What whole gradients that wait for the last micro-batch take beyond ``gradients``, until the optimizer steps.
+    fresh : ndarray
+        What of ``gradients`` there is only from the step's backward pass on.
     left_whole : ndarray
         Gathered weights that stay from a backward pass to the next forward pass.
     away : ndarray
@@ -78,6 +80,7 @@ class LayerMemory:
     step: Floats
     passing: Floats
     unreduced: Floats
+    fresh: Floats
     left_whole: Floats
     away: Floats
     late: Floats
@@ -226,6 +229,7 @@ def _with_states(
         step=states.step,
         passing=states.passing,
         unreduced=states.unreduced,
+        fresh=states.fresh,
         left_whole=states.left_whole,
         away=np.zeros_like(kept),
         late=np.zeros_like(kept),

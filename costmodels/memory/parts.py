@@ -32,6 +32,7 @@ ADDED: Final = (
     "copies",
     "passing",
     "unreduced",
+    "fresh",
     "left_whole",
     "late",
 )

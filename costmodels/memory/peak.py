@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,10 @@ from hardware.cluster import Accelerator
 
 Strings = NDArray[np.str_]
 
-_END = 2  # of the moments in ``components``: the embedding's backward
+_END = 2  # of the moments of ``_moments_of``: the embedding's backward
+_OF_MOMENTS: Final = ("activations", "working", "gathered", "logits", "step", "unreduced", "gradients")
+_COMES, _GOES = 0, 5  # of those, what comes and goes within a micro-batch or a step
+_GRADIENTS = _OF_MOMENTS.index("gradients")
 OUTSIDE = ("communicators", "context")  # what the framework's own allocator does not see
 
 
@@ -44,6 +48,10 @@ class StageSums:
     unreduced : ndarray or None
         What whole gradients that wait for the last micro-batch take beyond ``gradients`` until the optimizer steps
         [B]; None where the software reduces with every micro-batch.
+    fresh : ndarray
+        What of ``gradients`` there is only from the step's backward pass on [B].
+    one_layer : ndarray
+        Kept by one micro-batch of the largest layer [B].
     left_whole : ndarray
         Gathered weights that stay from a backward pass to the next forward pass [B].
     late : ndarray
@@ -69,6 +77,8 @@ class StageSums:
     loss: Floats
     passing: Floats
     unreduced: Floats | None
+    fresh: Floats
+    one_layer: Floats
     left_whole: Floats
     late: Floats
     embedding_gradient: Floats
@@ -79,9 +89,7 @@ class StageSums:
 def components(sums: StageSums, usable_bytes: float, constants: MemoryConstants) -> Mapping[str, Floats]:
     """Name the parts of the peak, which come to the total when they are added.
 
-    The peak is the largest of four moments: the loss (logits), the backward of the widest layer, the end of the
-    backward (a micro-batch's activations are gone, the embedding's dense gradient and weights that stay gathered are
-    there), and the optimizer's step (no activations, and no gradients that wait to be reduced).
+    The peak is the largest of the moments of :func:`_moments_of`.
 
     Parameters
     ----------
@@ -101,41 +109,64 @@ def components(sums: StageSums, usable_bytes: float, constants: MemoryConstants)
         software lets gradients wait; ``buffers``, ``communicators``, ``context``, ``reserve``.
     """
     nothing = np.zeros_like(sums.weights)
-    ending = sums.activations - sums.one_microbatch
-    waiting = nothing if sums.unreduced is None else sums.unreduced
-    # (activations, working, gathered, logits, step, unreduced) of each moment
-    choices = (
-        (sums.activations, sums.working, sums.gathered, nothing, nothing, waiting),
-        (sums.activations, nothing, sums.head_gathered, sums.loss, nothing, waiting),
-        (ending, sums.embedding_gradient + sums.passing, sums.left_whole, nothing, nothing, waiting),
-        (nothing, nothing, nothing, nothing, sums.step, nothing),
-    )
-    at = np.argmax([sum(choice, nothing) for choice in choices], axis=0)
-    activations, working, gathered, logits, step, unreduced = (
-        np.choose(at, parts) for parts in zip(*choices, strict=True)
-    )
+    each = _moments_of(sums)
+    sizes = np.stack([sum(moment, nothing) for moment in each])
+    at = np.argmax(sizes, axis=0)
+    parts = dict(zip(_OF_MOMENTS, (np.choose(at, part) for part in zip(*each, strict=True)), strict=True))
+    unreduced = parts.pop("unreduced")
+    gradients = parts.pop("gradients")
     named = {
         "weights": sums.weights,
-        "gradients": sums.gradients,
+        "gradients": gradients,
         "optimizer": sums.optimizer,
         **({} if sums.unreduced is None else {"unreduced": unreduced}),
-        "activations": activations,
-        "working": working,
-        "gathered": gathered,
-        "logits": logits,
-        "step": step,
+        **parts,
         "buffers": sums.buffers + constants.workspace_bytes,
         "communicators": sums.groups * constants.group_bytes,
         "context": np.full_like(sums.weights, constants.context_bytes),
     }
     live = sum(named.values(), nothing)
-    moving = activations + working + gathered + logits + step
+    moving = np.max([sum(moment[_COMES:_GOES], nothing) for moment in each], axis=0)
     # the allocator gives cached blocks back before it fails: the reserve shrinks when memory runs short
     least = constants.least_reserve_share * moving
     # no cached block is as large as the table's gradient: it gets memory of its own
     wanted = constants.reserve_share * moving + np.where(at == _END, 0.0, sums.embedding_gradient) + sums.late
-    reserve = np.maximum(least, np.minimum(wanted, usable_bytes - live))
+    reserve = np.maximum(least, np.minimum(wanted + _apart(sums, each, sizes), usable_bytes - live))
     return MappingProxyType({**named, "reserve": reserve})
+
+
+def _moments_of(sums: StageSums) -> tuple[tuple[Floats, ...], ...]:
+    """What comes and goes at each moment that may be the peak, in the order of ``_OF_MOMENTS``.
+
+    Four moments: the backward of the widest layer, the loss (logits), the end of the backward (a micro-batch's
+    activations are gone, the embedding's dense gradient and weights that stay gathered are there), and the optimizer's
+    step (no activations, and no gradients that wait to be reduced). Gradients that are fresh are absent from the first
+    two; then a fifth counts: the backward of the first layer, beside the gradients of all behind it. In between
+    activations go and gradients come at even rates, so that no moment between exceeds both ends.
+    """
+    nothing = np.zeros_like(sums.weights)
+    ending = sums.activations - sums.one_microbatch
+    waiting = nothing if sums.unreduced is None else sums.unreduced
+    early, whole = sums.gradients - sums.fresh, sums.gradients
+    moments: tuple[tuple[Floats, ...], ...] = (
+        (sums.activations, sums.working, sums.gathered, nothing, nothing, waiting, early),
+        (sums.activations, nothing, sums.head_gathered, sums.loss, nothing, waiting, early),
+        (ending, sums.embedding_gradient + sums.passing, sums.left_whole, nothing, nothing, waiting, whole),
+        (nothing, nothing, nothing, nothing, sums.step, nothing, whole),
+    )
+    if not sums.fresh.any():
+        return moments
+    first = ending + np.minimum(sums.one_layer, sums.one_microbatch)
+    return (*moments, (first, sums.working, sums.gathered, nothing, nothing, waiting, whole))
+
+
+def _apart(sums: StageSums, moments: tuple[tuple[Floats, ...], ...], sizes: Floats) -> Floats:
+    """Cached blocks of fresh gradients, which only the stream that reduces them may use again [B].
+
+    The allocator keeps a pool for each stream: what it holds is the largest of all else, and the gradients.
+    """
+    others = np.max([size - moment[_GRADIENTS] for size, moment in zip(sizes, moments, strict=True)], axis=0)
+    return np.where(sums.fresh > 0.0, others + sums.gradients - sizes.max(axis=0), 0.0)
 
 
 def usable_memory(accelerator: Accelerator) -> float:

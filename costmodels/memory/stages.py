@@ -57,6 +57,8 @@ def stage_sums(model: ModelSpec, job: TrainingJob, memory: ModelMemory, contents
         step=np.minimum(added["step"], held.of_stage(memory.step_most)),
         passing=added["passing"],
         unreduced=added["unreduced"] if job.software.gradients_wait(contents.spec.pp) else None,
+        fresh=added["fresh"],
+        one_layer=of_layer,
         left_whole=added["left_whole"],
         late=added["late"] * held.share_ahead(memory.layers_ahead),
         gathered=gathered,

@@ -30,7 +30,8 @@ class StateBytes:
     ``host`` is what the host holds for the rank, ``copies`` what exchanges hold beside the states (a whole copy of the
     weights as they are gathered), ``step`` what only the optimizer's step needs, ``passing`` the gradients of one
     micro-batch until they are added to the sum, ``unreduced`` what whole gradients that wait for the last micro-batch
-    take beyond ``gradients``, ``left_whole`` gathered weights that stay from a backward pass to the next forward pass.
+    take beyond ``gradients``, ``fresh`` what of ``gradients`` there is only from a backward pass to the optimizer's
+    step, ``left_whole`` gathered weights that stay from a backward pass to the next forward pass.
     """
 
     weights: Floats
@@ -41,6 +42,7 @@ class StateBytes:
     step: Floats
     passing: Floats
     unreduced: Floats
+    fresh: Floats
     left_whole: Floats
 
 
@@ -150,6 +152,22 @@ def _unreduced_bytes(whole: Floats, held: Floats, job: TrainingJob, table: Strat
     return np.where(reduced_once(job, table) & sharded, np.maximum(waiting - held, 0.0), 0.0)
 
 
+def _fresh_bytes(held: Floats, job: TrainingJob, table: StrategyTable) -> Floats:
+    """What of the gradients that are held there is no tensor of when a step's only backward pass begins, shape (S,).
+
+    Steps of several micro-batches reach their peak beside the gradients of the first one.
+
+    References
+    ----------
+    ``torch.optim.Optimizer.zero_grad`` sets gradients to None (PyTorch 2.0 and later). Shards are what reduce-scatters
+    put out, on a stream of their own: torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py, ``foreach_reduce``;
+    FSDP1's _runtime_utils.py, ``_post_backward_hook``.
+    """
+    sharded = (table.zero >= 2) & (table.zero_group > 1)
+    single = (table.pp == 1) & (job.global_batch <= table.dp * table.micro_batch)
+    return np.where(job.software.fresh_gradients & sharded & single, held, 0.0)
+
+
 def _step_bytes(job: TrainingJob) -> float:
     """Bytes per parameter of the optimizer's shard that exist while it steps alone; none where it steps in the host.
 
@@ -245,5 +263,6 @@ def state_bytes(parameters: LocalParameters, job: TrainingJob, table: StrategyTa
         step=_step_bytes(job) * trained * held(1),
         passing=software.passing_gradient_bytes * trained * whole,
         unreduced=_unreduced_bytes(whole, np.asarray(gradients), job, table),
+        fresh=_fresh_bytes(np.asarray(gradients), job, table),
         left_whole=_left_whole_bytes(whole, job, table),
     )

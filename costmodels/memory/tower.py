@@ -12,7 +12,7 @@ from costmodels.table import Floats, StrategyTable
 from costmodels.tower import TowerPart, tower_parts
 from costmodels.workload.model import ModelSpec
 
-_STATES: Final = ("weights", "gradients", "optimizer", "host", "copies", "step", "unreduced", "left_whole")
+_STATES: Final = ("weights", "gradients", "optimizer", "host", "copies", "step", "unreduced", "fresh", "left_whole")
 
 
 def with_tower(

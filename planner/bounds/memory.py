@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.memory import MemoryConstants, ModelMemory, usable_memory
+from costmodels.memory import LayerMemory, MemoryConstants, ModelMemory, usable_memory
 from costmodels.part_ops import EMBEDDING, MTP
 from costmodels.pipeline.schedules import Schedule
 from costmodels.pricing import Pricing
@@ -138,14 +138,19 @@ def stage_room(
     working = np.min([part.working + part.gathered for part in layers], axis=0)
     buffers = RECEIVE_BUFFERS * memory.boundary + memory.buckets + memory.groups * constants.group_bytes
     first, last = np.zeros_like(working), np.zeros_like(working)
+
+    def states(part: LayerMemory) -> Floats:
+        # a cache that is not short of memory keeps blocks for fresh gradients; else they may be absent at the peak
+        return part.states if accepted is Verdict.FITS else part.states - part.fresh
+
     for name, part in zip(names[memory.kinds :], memory.parts[memory.kinds :], strict=True):
         if name == EMBEDDING:
-            first = first + part.states + in_flight * moving * part.kept
+            first = first + states(part) + in_flight * moving * part.kept
         else:
-            last = last + (pricing.model.mtp_layers if name == MTP else 1) * (part.states + moving * part.kept)
+            last = last + (pricing.model.mtp_layers if name == MTP else 1) * (states(part) + moving * part.kept)
     return StageRoom(
         room_bytes=usable - constants.context_bytes - constants.workspace_bytes - buffers - moving * working,
-        states_bytes=np.stack([part.states for part in layers]),
+        states_bytes=np.stack([states(part) for part in layers]),
         kept_bytes=moving * np.stack([part.kept for part in layers]),
         first_bytes=first,
         last_bytes=last,

@@ -1,0 +1,135 @@
+"""Gradients that are no tensors before the backward pass makes them: a walk through the step, verdicts, bounds."""
+
+from dataclasses import fields, replace
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_requests import pricing_of, small
+
+from costmodels.job import Software, TrainingJob
+from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Layout, Recompute, Stage, Strategy, StrategyRun
+from costmodels.memory import allocated_bytes, components, default_memory, reserved_bytes, stage_memory
+from costmodels.memory.peak import OUTSIDE, StageSums
+from costmodels.precision import precision
+from costmodels.results import MemoryUse, Verdict
+from costmodels.workload.architecture import Architecture
+from costmodels.workload.counts import parameter_count
+from hardware.cluster import Accelerator, PeakRates
+from planner.bounds.option_memory import OptionMemory
+from planner.layouts.build import uniform_layout
+from planner.layouts.grids import enumerate_grids
+from planner.request import PlanRequest
+from planner.rules import request_mask
+
+GIB = 2.0**30
+MODEL = Architecture(layers=8, hidden=2048, vocab=32000, heads=16, ffn=5632).build("llama")
+FRESH = Software(name="now", framework="fsdp", fresh_gradients=True)
+STAYING = replace(FRESH, fresh_gradients=False)
+SHARDS = 8
+SHARD_BYTES = 4.0 * parameter_count(MODEL).total / SHARDS
+
+
+def sized_card(request: PlanRequest, size_gib: float) -> Accelerator:
+    return replace(pricing_of(request).accelerator, memory_bytes=size_gib * GIB, allocatable_bytes=0.0)
+
+
+def use_of(
+    software: Software,
+    *,
+    count: int = 1,
+    zero: int = 3,
+    recompute: Recompute = NO_RECOMPUTE,
+    seq: int = 2048,
+    size_gib: float = 4096.0,
+) -> MemoryUse:
+    strategy = Strategy(dp=SHARDS, zero=zero, recompute=recompute)
+    stage = Stage(layers_per_chunk=(MODEL.layers,), strategies=(StrategyRun(strategy=strategy, count=MODEL.layers),))
+    layout = Layout(stages=(stage,), micro_batch=4, num_microbatches=count)
+    job = TrainingJob(global_batch=4 * SHARDS * count, seq=seq, precision=precision("bf16"), software=software)
+    card = Accelerator(name="card", vendor="", peak=PeakRates(), memory_bytes=size_gib * GIB, memory_bytes_per_s=1e12)
+    return stage_memory(layout, MODEL, job, card)[0]
+
+
+def test_a_step_of_one_micro_batch_has_no_gradients_while_its_activations_are_whole():
+    fresh, staying = use_of(FRESH), use_of(STAYING)
+    assert dict(staying.components)["gradients"] == pytest.approx(SHARD_BYTES)
+    assert dict(fresh.components)["gradients"] == 0.0
+    assert allocated_bytes(staying) - allocated_bytes(fresh) == pytest.approx(SHARD_BYTES)
+    # the stream that reduces them keeps their blocks: what the allocator holds is the same
+    assert reserved_bytes(fresh) == pytest.approx(reserved_bytes(staying))
+
+
+@pytest.mark.parametrize("asked", [{"count": 2}, {"zero": 1}])
+def test_gradients_of_an_earlier_micro_batch_or_in_buffers_are_there(asked):
+    assert use_of(FRESH, **asked) == use_of(STAYING, **asked)
+
+
+def test_a_full_device_gives_their_blocks_back():
+    """A card that holds the peak of live tensors is enough, though all that the allocator wants is more."""
+    least = use_of(FRESH).total_bytes - dict(use_of(FRESH).components)["reserve"]
+    size = least * 1.04 / GIB
+    assert use_of(STAYING, size_gib=size).verdict is Verdict.OOM
+    assert use_of(FRESH, size_gib=size).verdict is Verdict.RISKY
+
+
+def test_few_tokens_move_the_peak_from_the_loss_to_the_backward_pass_of_the_first_layer():
+    fresh, staying = (dict(use_of(tools, recompute=FULL_RECOMPUTE, seq=64).components) for tools in (FRESH, STAYING))
+    assert staying["logits"] > 0.0
+    assert fresh["logits"] == 0.0
+    assert fresh["gathered"] > 0.0
+    assert fresh["gradients"] == pytest.approx(SHARD_BYTES)
+    assert fresh["activations"] < staying["activations"]
+
+
+SIZES = st.floats(0.0, 100.0)
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(st.fixed_dictionaries({field.name: SIZES for field in fields(StageSums)}), st.integers(1, 12), st.booleans())
+def test_the_peak_is_that_of_a_walk_through_the_layers(drawn, layers, waits):
+    """Layer by layer activations go and gradients come: no moment of the walk exceeds the peak, and one reaches it."""
+    kept, gradients = drawn["one_microbatch"], drawn["gradients"]
+    sizes = drawn | {"activations": kept, "one_layer": kept / layers, "fresh": gradients, "groups": 0.0}
+    arrays = {name: np.array([size]) for name, size in sizes.items()}
+    sums = StageSums(**{**arrays, "unreduced": arrays["unreduced"] if waits else None})
+    named = components(sums, 1e9, replace(default_memory(), workspace_bytes=0.0, context_bytes=0.0))
+    waiting = sizes["unreduced"] * waits
+    running = sizes["working"] + sizes["gathered"] + waiting
+    moments = [  # gradients, all else
+        (0.0, kept + sizes["loss"] + sizes["head_gathered"] + waiting),
+        *((gradients * done / layers, kept - kept * done / layers + running) for done in range(layers)),
+        (gradients, kept / layers + running),  # those of the first layer beside its activations
+        (gradients, sizes["embedding_gradient"] + sizes["passing"] + sizes["left_whole"] + waiting),
+        (gradients, sizes["step"]),
+    ]
+    states = sizes["weights"] + sizes["optimizer"] + sizes["buffers"]
+    live = sum(float(size[0]) for name, size in named.items() if name not in (*OUTSIDE, "reserve"))
+    assert live == pytest.approx(states + max(map(sum, moments)))
+    held = states + gradients + max(others for _, others in moments)  # a pool of the allocator for either stream
+    assert live + named["reserve"][0] >= held * (1.0 - 1e-9)
+
+
+def test_cards_that_just_hold_a_layout_are_not_dropped_by_the_bound_on_memory():
+    """Each layout without a pipeline, on a card of its live tensors and a little."""
+    words = {"layers": (16,), "gpus": 4, "seq": 4096, "global_batch": 4, "framework": "torchtitan"}
+    request = small("llama2_7b", **words)
+    every = enumerate_grids(request, 4)
+    every = every.take(np.flatnonzero((every.table.pp == 1) & request_mask(request, every.table).ok))
+    fresh = 0
+    for row, option in product(range(len(every)), (NO_RECOMPUTE, FULL_RECOMPUTE)):
+        strategy = replace(every.table.strategy(row), recompute=option)
+        micro_batch, number = int(every.table.micro_batch[row]), int(every.num_microbatches[row])
+        layout = uniform_layout(strategy, ((16,),), micro_batch=micro_batch, num_microbatches=number)
+        (use,) = stage_memory(layout, request.model, request.job, sized_card(request, 4096.0))
+        parts = dict(use.components)
+        fresh += parts["gradients"] == 0.0
+        enough_gib = 1.05 * (use.total_bytes - parts["reserve"]) / GIB
+        pricing = pricing_of(small("llama2_7b", memory_gib=enough_gib, **words))
+        (here,) = stage_memory(layout, request.model, request.job, pricing.accelerator)
+        assert here.verdict is Verdict.RISKY
+        memory = OptionMemory(pricing=pricing, accepted=Verdict.RISKY)
+        assert memory.mean_fits(every.take(np.array([row])), (option,), np.ones((1, 1), dtype=np.bool_)).all()
+    assert fresh > 0
