@@ -1,11 +1,14 @@
 """Several islands: bounds below every layout over them, whole stages on one island each, faster islands work more."""
 
+from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import permutations
+from random import Random
 
 import numpy as np
 import pytest
+from every_layout import least_over_islands
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from small_requests import asked, compositions, cut, fits, legal, sized
@@ -304,3 +307,59 @@ def test_many_islands_are_ordered_without_listing_every_order():
     request = replace(request_on(), cluster=mixed(*islands), fixed=(("tp", 8), ("pp", 1)), time_limit_s=1.0)
     report = plan(request)
     assert report.layouts[0].layout.gpus == 8
+
+
+CUTS = {
+    "llama32_1b": ((3,), (4,)),
+    "llama3_8b": ((3,), (5,)),
+    "mixtral_8x7b": ((3,),),
+    "deepseek_v2_lite": ((1, 2), (1, 4)),
+}
+
+
+def random_islands(seed: int) -> PlanRequest:
+    """A cut model on two or three islands of one to four GPUs, each with memory of its own."""
+    rng = Random(seed)
+    model = rng.choice(tuple(CUTS))
+    count = rng.choice((2, 2, 3))
+    islands = [
+        island_of(
+            rng.choice(("dgx-a100", "dgx-h100", "rtx-4090-8")),
+            rng.choice((1, 2, 2, 3, 4) if count == 2 else (1, 1, 2)),
+            rng.choice((12.0, 20.0, 40.0, 80.0)),
+        )
+        for _ in range(count)
+    ]
+    base = asked(
+        model,
+        "dgx-a100:1",
+        global_batch=rng.choice((4, 6, 8)),
+        seq=2048,
+        recompute=rng.choice(("none", "full")),
+        framework=rng.choice(("megatron", "megatron", "torchtitan")),
+        fixed=rng.choice((("cp=1",), ("micro_batch=1",), ("micro_batch=2",))),
+    )
+    between = replace(mixed(*islands), inter_island_bytes_per_s=rng.choice((5e9, 50e9)))
+    return replace(base, model=cut(base.model, *rng.choice(CUTS[model])), cluster=between, top=1)
+
+
+@cache
+def more_positions_than_layers() -> PlanRequest:
+    """Three layers of two kinds for two chunks on each of two islands: an end of the model has to be alone."""
+    islands = (island_of("dgx-h100", 2, 20.0), island_of("dgx-a100", 2, 20.0))
+    base = asked("deepseek_v2_lite", recompute="full", fixed=("micro_batch=1", "cp=1", "tp=1"))
+    return replace(base, model=cut(base.model, 1, 2), cluster=mixed(*islands), top=1)
+
+
+@pytest.mark.parametrize(
+    "request_of", [*(partial(random_islands, seed) for seed in (1, 3, 4, 16, 19, 24, 26)), more_positions_than_layers]
+)
+def test_the_best_over_unlike_islands_is_the_best_there_is(request_of: Callable[[], PlanRequest]) -> None:
+    """Chunks without layers at the ends of the model included."""
+    request = request_of()
+    best_s = least_over_islands(request)
+    report = plan(request)
+    safe = [ranked.cost.step.total_s for ranked in report.layouts if fits(ranked.cost)]
+    assert bool(safe) == (best_s < float("inf"))
+    assert not safe or safe[0] <= best_s * EXACT
+    assert not safe or report.search.lower_bound_s <= best_s * EXACT

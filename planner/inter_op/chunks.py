@@ -25,6 +25,8 @@ from planner.inter_op.objective import PipelineObjective, interleaved, one_f_one
 from planner.inter_op.stages import StageProblem, partition_stages
 
 NEAR: Final = 2  # splits beside the best of unlike layers that are told
+_NO_END: Final = (False, False)
+_WITH_LONE_ENDS: Final = ((True, True), (True, False), (False, True))  # the first chunk of the model, the last
 
 Chunks = tuple[tuple[int, ...], ...]
 """Layers by stage and chunk."""
@@ -72,7 +74,8 @@ class ChunkProblem:
 class ChunkPlan:
     """Layers by stage and chunk; no plan is faster than ``bound_s``.
 
-    ``near`` are the best splits with one layer elsewhere: with unlike layers the exact schedule may prefer one.
+    ``near`` are splits that the exact schedule may prefer: with unlike layers the best with one layer elsewhere, with
+    equal ones the same totals with the ends of the model alone, if they may be.
     """
 
     layers: Chunks
@@ -114,16 +117,25 @@ def _equal_layers(problem: ChunkProblem) -> ChunkPlan | None:
     best = partition_stages(StageProblem(cost_s=costs, objective=objective, min_layers=least)).best
     if best is None:
         return None
-    chunks = tuple(_deal(problem, p, total) for p, total in enumerate(best.split))
-    return ChunkPlan(layers=chunks, step_s=best.step_s, stage_times_s=best.stage_times_s, bound_s=best.step_s)
+    dealt = [
+        tuple(_deal(problem, p, total, alone) for p, total in enumerate(best.split))
+        for alone in (_NO_END, *(_WITH_LONE_ENDS if problem.lone_ends else ()))
+    ]
+    first, *near = dict.fromkeys(dealt)
+    return ChunkPlan(
+        layers=first, near=tuple(near), step_s=best.step_s, stage_times_s=best.stage_times_s, bound_s=best.step_s
+    )
 
 
-def _deal(problem: ChunkProblem, stage: int, total: int) -> tuple[int, ...]:
-    """Give each chunk its least layers, then the rest one by one to that with least time, the earliest of equals."""
+def _deal(problem: ChunkProblem, stage: int, total: int, alone: tuple[bool, bool]) -> tuple[int, ...]:
+    """Give each chunk its least layers, then the rest one by one to that with least time, the earliest of equals.
+
+    ``alone``: whether the first and the last chunk of the model get nothing as long as the stage has another chunk.
+    """
     layer_s, ends = problem.runs[0].time_s, problem.ends
     busy = [0.0] * problem.chunks
-    busy[0] += ends.first_s * (stage == 0)
-    busy[-1] += ends.last_s * (stage == len(problem.positions) - 1)
+    busy[0] += (math.inf if alone[0] else ends.first_s) if stage == 0 else 0.0
+    busy[-1] += (math.inf if alone[1] else ends.last_s) if stage == len(problem.positions) - 1 else 0.0
     counts = [problem.least_layers(stage, chunk) for chunk in range(problem.chunks)]
     for _ in range(total - sum(counts)):
         chunk = min(range(problem.chunks), key=lambda c: (busy[c] + counts[c] * layer_s, c))

@@ -15,7 +15,7 @@ from costmodels.table import Bools, Floats, Ints
 from costmodels.workload.model import LayerKind, ModelSpec, StateSpace
 from hardware.errors import InputError
 from planner.layouts.grids import Grids
-from planner.layouts.splits import balanced_positions, even_positions, leading_positions
+from planner.layouts.splits import balanced_positions, between_lone_ends, even_positions, leading_positions
 from planner.request import Framework, PlanRequest
 
 MAX_VPP: Final = 24
@@ -173,6 +173,27 @@ def even_contents(request: PlanRequest, group: Group, islands: tuple[int, ...]) 
     model, places = request.model, group.spec.pp * group.spec.vpp
     split = even_positions if splits_freely(request) else leading_positions
     counts = part_counts(model, split(model.layers, places))
+    shape = (len(group.rows), counts.shape[0], 1, counts.shape[1])
+    return Contents(
+        spec=group.spec,
+        rows=group.rows[:, None],
+        counts=np.broadcast_to(counts[None, :, None, :], shape),
+        islands=islands,
+    )
+
+
+def lone_contents(request: PlanRequest, group: Group, islands: tuple[int, ...]) -> Contents | None:
+    """Contents of a group with both ends of the model alone on their positions: its pipeline fills and drains sooner.
+
+    None where ends may not be alone, or where an even split leaves them alone too.
+    """
+    model, pp, places = request.model, group.spec.pp, group.spec.pp * group.spec.vpp
+    if group.spec.vpp == 1 or request.schedule or not lone_ends(request) or not 2 < places <= model.layers + 2:
+        return None
+    split = between_lone_ends(model.layers, pp, places)
+    if (split == even_positions(model.layers, places)).all():
+        return None
+    counts = part_counts(model, split)
     shape = (len(group.rows), counts.shape[0], 1, counts.shape[1])
     return Contents(
         spec=group.spec,

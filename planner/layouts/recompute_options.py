@@ -35,7 +35,7 @@ def recompute_options(wanted: str, framework: Framework, pricing: Pricing) -> tu
     Raises
     ------
     InputError
-        Words that are not understood, or a number of layers.
+        Words that are not understood, a number of layers, or what the framework has no option for.
     """
     if wanted == "auto":
         own = OWN_CHOICES.get(framework)
@@ -45,6 +45,12 @@ def recompute_options(wanted: str, framework: Framework, pricing: Pricing) -> tu
     if layers:
         raise InputError(
             f"--recompute {wanted!r} counts layers", allowed="auto, none, selective, full: a search counts"
+        )
+    own = OWN_CHOICES.get(framework)
+    if own is not None and recompute not in (NO_RECOMPUTE, FULL_RECOMPUTE, *own):
+        raise InputError(
+            f"--recompute {wanted} with framework {framework}: it has no option for that",
+            allowed=", ".join(("auto, none, full", *(f"selective:{'+'.join(one.modules)}" for one in own))),
         )
     check_modules(recompute, framework, pricing)
     return (recompute,)

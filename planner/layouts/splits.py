@@ -35,6 +35,18 @@ def even_positions(layers: int, positions: int) -> Ints:
     return out
 
 
+def between_lone_ends(layers: int, pp: int, positions: int) -> Ints:
+    """Layers per position with none on the first and the last, shape (positions,).
+
+    What the others cannot share equally goes to the earliest stages, as the last one has the head.
+    """
+    out = np.zeros(positions, dtype=np.int64)
+    between = np.arange(1, positions - 1)
+    out[between], rest = divmod(layers, len(between))
+    out[between[np.argsort(between % pp, kind="stable")][:rest]] += 1
+    return out
+
+
 def leading_positions(layers: int, positions: int) -> Ints:
     """Layers per position where the remainder goes to the first ones, as DeepSpeed's uniform partition makes it."""
     out = np.full(positions, layers // positions, dtype=np.int64)

@@ -20,12 +20,12 @@ from costmodels.pipeline.schedules import PipelineSpec
 from costmodels.price import price_layout
 from costmodels.pricing import Pricing
 from costmodels.results import LayoutCost, Verdict
-from planner.inter_op.chunks import ChunkProblem, partition_chunks
+from planner.inter_op.chunks import ChunkProblem, Chunks
 from planner.inter_op.costs import Position
 from planner.inter_op.objective import one_f_one_b
 from planner.inter_op.stages import StageProblem, partition_stages
 from planner.layouts.build import schedule_of, uniform_stages, with_strategies
-from planner.layouts.expand import pinned_virtual
+from planner.layouts.expand import lone_ends, pinned_virtual
 from planner.layouts.grids import Grids, divisors, enumerate_grids, groups_allowed
 from planner.layouts.recompute_options import requested_options
 from planner.layouts.shard_groups import group_sizes
@@ -34,14 +34,13 @@ from planner.rules import broken_rules, request_mask
 from planner.search.effort import GRID_S, ISLAND_SPLIT_S, LAYOUT_S, Until
 from planner.search.island_frontier import IslandFrontier, Open, Shape
 from planner.search.stage_table import PartSizes, StagePlace, chunk_ends, layer_runs, span_costs_s
+from planner.search.uneven import BEST_SPLITS, every_chunk_split
 
 FULLEST_SHARE: Final = 0.9  # of the usable memory that parts may take in the table; prices judge the rest
 GRACE_S: Final = 1.0  # for a first layout where none is known
 MOST_ORDERS: Final = 24  # of the islands that are looked at
 VIRTUAL: Final = (1, 2, 3, 4, 6, 8)  # chunks per stage that are tried
 LARGEST_IDLE_SHARE: Final = 0.25  # of an island's GPUs that a stage size may leave idle
-
-Chunks = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,15 +160,15 @@ class IslandSearch:
         """Splits of one row for every number of chunks; those too slow, not legal or not safe are left out."""
         sizes = entry.rows.sizes(entry.row)
         for vpp in self._virtual_degrees(entry):
-            chunks = self._split(entry, sizes, vpp)
             self.solved += 1
             self.until.spend(ISLAND_SPLIT_S)
             hosts = entry.rows.hosts(entry.order)
-            if chunks is None or entry.rows.step_s(entry.row, hosts, chunks, limit_s) > limit_s:
-                continue
-            plan = self._priced(self._layout(entry, chunks))
-            if plan is not None:
-                yield plan
+            for chunks in self._splits(entry, sizes, vpp):
+                if entry.rows.step_s(entry.row, hosts, chunks, limit_s) > limit_s:
+                    continue
+                plan = self._priced(self._layout(entry, chunks))
+                if plan is not None:
+                    yield plan
 
     def _priced(self, layout: Layout) -> IslandPlan | None:
         """Return a layout with its price; None where it is not legal or not safe."""
@@ -193,14 +192,14 @@ class IslandSearch:
         pinned = pinned_virtual(self.request)
         if pinned is not None:
             return (pinned,) if pinned == 1 or self._interleaves(entry) else ()
-        most = self.request.model.layers // entry.rows.pp
+        most = (self.request.model.layers + lone_ends(self.request)) // entry.rows.pp
         return tuple(v for v in VIRTUAL if v == 1 or (v <= most and self._interleaves(entry)))
 
     def _interleaves(self, entry: Open) -> bool:
         return entry.rows.pp > 1 and int(entry.rows.grids.num_microbatches[entry.row]) % entry.rows.pp == 0
 
-    def _split(self, entry: Open, sizes: Sequence[PartSizes], vpp: int) -> Chunks | None:
-        """Layers of every chunk of every stage as the partitioner sees them."""
+    def _splits(self, entry: Open, sizes: Sequence[PartSizes], vpp: int) -> tuple[Chunks, ...]:
+        """Layers of every chunk of every stage as the partitioner sees them, in a few ways."""
         model, hosts = self.request.model, entry.rows.hosts(entry.order)
         m = int(entry.rows.grids.num_microbatches[entry.row])
         schedule = schedule_of(len(hosts), vpp)
@@ -213,23 +212,21 @@ class IslandSearch:
                 for island, flying, limit in zip(hosts, held, limits, strict=True)
             ]
             problem = StageProblem(cost_s=span_costs_s(model, places), objective=one_f_one_b(m))
-            best = partition_stages(problem).best
-            return None if best is None else tuple((count,) for count in best.split)
+            plans = partition_stages(problem, k=BEST_SPLITS).plans
+            return tuple(tuple((count,) for count in plan.split) for plan in plans)
         reference = sizes[0]
         slower = [float(size.time_s[: size.kinds].sum() / reference.time_s[: size.kinds].sum()) for size in sizes]
-        plan = partition_chunks(
-            ChunkProblem(
-                runs=layer_runs(model, reference),
-                positions=tuple(
-                    Position(slowdown=slower[island], limit_bytes=limit, in_flight=float(flying))
-                    for island, flying, limit in zip(hosts, held, limits, strict=True)
-                ),
-                chunks=vpp,
-                micro_batches=m,
-                ends=chunk_ends(model, reference),
-            )
+        chunked = ChunkProblem(
+            runs=layer_runs(model, reference),
+            positions=tuple(
+                Position(slowdown=slower[island], limit_bytes=limit, in_flight=float(flying))
+                for island, flying, limit in zip(hosts, held, limits, strict=True)
+            ),
+            chunks=vpp,
+            micro_batches=m,
+            ends=chunk_ends(model, reference),
         )
-        return None if plan is None else plan.layers
+        return every_chunk_split(chunked, alone=lone_ends(self.request) > 0)
 
     def _layout(self, entry: Open, chunks: Chunks) -> Layout:
         grids, hosts = entry.rows.grids, entry.rows.hosts(entry.order)

@@ -14,7 +14,15 @@ from costmodels.pricing import Pricing
 from costmodels.results import Verdict
 from costmodels.step import StageWork, price_steps, rows_of_work, stage_work, staircase_bound_s
 from costmodels.table import Bools, Floats, Ints
-from planner.layouts.expand import Expanded, Group, balanced_contents, even_contents, prefix_contents, splits_freely
+from planner.layouts.expand import (
+    Expanded,
+    Group,
+    balanced_contents,
+    even_contents,
+    lone_contents,
+    prefix_contents,
+    splits_freely,
+)
 from planner.request import PlanRequest
 from planner.search.tally import Candidate, Tally
 
@@ -54,14 +62,16 @@ class PricedBlock:
     memory: ModelMemory
 
     def group(self, group: Group) -> None:
-        """Price one pipeline shape: even and balanced splits, with prefix recompute for those that do not fit."""
+        """Price one pipeline shape, evenly split and in other ways; with prefix recompute where that does not fit."""
         islands = tuple(0 for _ in range(group.spec.pp))
         self._price(even_contents(self.request, group, islands), group)
         if not splits_freely(self.request):
             return
         balanced = balanced_contents(self.request.model, group, self.costs, islands)
-        if balanced is not None:
-            self._price(balanced, group)
+        lone = lone_contents(self.request, group, islands)
+        for contents in (balanced, lone):
+            if contents is not None:
+                self._price(contents, group)
 
     def _price(self, contents: Contents, group: Group) -> None:
         work = stage_work([self.costs], contents)

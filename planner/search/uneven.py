@@ -11,7 +11,7 @@ from costmodels.pipeline.inflight import in_flight_total
 from costmodels.positions import contents_of, pipeline_spec
 from costmodels.pricing import Pricing
 from costmodels.table import table_of
-from planner.inter_op.chunks import ChunkProblem, partition_chunks
+from planner.inter_op.chunks import ChunkProblem, Chunks, partition_chunks
 from planner.inter_op.costs import Position
 from planner.inter_op.objective import one_f_one_b
 from planner.inter_op.stages import StageProblem, partition_stages
@@ -138,5 +138,10 @@ def _splits(
         micro_batches=layout.num_microbatches,
         ends=chunk_ends(model, sizes),
     )
-    both = (partition_chunks(problem), partition_chunks(replace(problem, lone_ends=True)))
-    yield from dict.fromkeys(split for plan in both if plan is not None for split in (plan.layers, *plan.near))
+    yield from every_chunk_split(problem, alone=True)
+
+
+def every_chunk_split(problem: ChunkProblem, *, alone: bool) -> tuple[Chunks, ...]:
+    """Return the splits that the partitioner finds: with a layer in every chunk, and where ends may be ``alone``."""
+    plans = [partition_chunks(problem), *([partition_chunks(replace(problem, lone_ends=True))] if alone else [])]
+    return tuple(dict.fromkeys(split for plan in plans if plan is not None for split in (plan.layers, *plan.near)))
