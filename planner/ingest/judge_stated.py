@@ -37,6 +37,7 @@ from planner.ingest.shell_values import BLANK
 from planner.ingest.software_flags import StatedSoftware
 from planner.ingest.torchtitan_models import entry_of, model_of_config
 from planner.ingest.torchtitan_numbers import numbers_of, unjudged_names, unpriced_notes
+from planner.ingest.trainer_limits import trainer_limits
 from planner.ingest.trainer_options import trainer_options
 from planner.ingest.trainer_sharding import not_read, tied_over_tensors, with_own_sharding
 from planner.ingest.trainers import model_named, named_config, optimizer_bytes, told_to, with_fills
@@ -172,7 +173,7 @@ def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
             "the model is not known", allowed="--model MODEL, or --num-layers, --hidden-size and --num-attention-heads"
         )
     facts = _with_positions(model)
-    trainers = (*trainers, *tied_over_tensors(given.text.arguments, tied=model.tied_embeddings))
+    trainers = (*trainers, *_limits(given, model, sharded=sharded is not None))
     judged = _stated(
         given,
         model,
@@ -209,6 +210,11 @@ def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
     )
     judged = replace(judged, notes=(*judged.notes, *data_notes(launch.config), *_late(judged)))
     return judged if plugin is None else by_accelerate(judged, plugin)
+
+
+def _limits(given: LaunchInput, model: ModelSpec, *, sharded: bool) -> tuple[Fault, ...]:
+    tied = tied_over_tensors(given.text.arguments, tied=model.tied_embeddings)
+    return (*tied, *trainer_limits(given.text, world=given.world, sharded=sharded))
 
 
 def _own_faults(text: LaunchText) -> tuple[Fault, ...]:
