@@ -258,7 +258,7 @@ def cluster_of_run(
         raise InputError(f"{gpus} accelerators of {len(kinds)} kinds", allowed=f"a multiple of {len(kinds)}")
     islands = []
     for kind in kinds:
-        preset = node_of_hardware(kind)
+        preset = _wide_enough(node_of_hardware(kind), kind, min(gpus_per_node, per_kind))
         per_node = min(gpus_per_node or preset.node.gpus, per_kind)
         if per_kind % per_node:
             raise InputError(f"{per_kind} x {kind} with {per_node} a node", allowed=f"a multiple of {per_node}")
@@ -273,6 +273,17 @@ def cluster_of_run(
     )
     check_cluster(machine, hardware)
     return machine
+
+
+def _wide_enough(preset: NodePreset, hardware: str, gpus: int) -> NodePreset:
+    """Return the smallest node of the catalogue with ``gpus`` accelerators, where an accelerator's usual one has fewer.
+
+    Sixteen V100 a node are a DGX-2, not two of DGX-1; where the catalogue knows no such node the usual one stays.
+    """
+    if preset.node.gpus >= gpus or catalog_store.locate(hardware, ACCELERATOR_FILES) is None:
+        return preset
+    wider = (node_preset(name) for name in catalog_store.nodes_with(preset.node.accelerator.name))
+    return min((one for one in wider if one.node.gpus >= gpus), key=lambda one: one.node.gpus, default=preset)
 
 
 @lru_cache(maxsize=64)

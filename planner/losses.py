@@ -40,6 +40,10 @@ _NEMO_16_BIT: Final = "nemo-2-bf16"
 _TODAY: Final = MappingProxyType({Framework.TORCHTITAN: Loss.CHUNKED})
 """What plans for a framework are priced with where its preset of measured runs has another loss: every configuration of
 torchtitan 0.3 chunks it."""
+_OWN_KERNELS: Final = frozenset({Loss.LIGER})
+"""Losses that come with kernels for norms, rotary embedding and gated activations: the Trainer's ``use_liger_kernel``
+patches all of them (linkedin/Liger-Kernel transformers/monkey_patch.py, ``apply_liger_kernel_to_llama`` and its likes:
+``rope``, ``rms_norm``, ``swiglu`` and ``fused_linear_cross_entropy`` are on by default)."""
 
 
 def loss_of(name: str, framework: Framework) -> Loss:
@@ -89,6 +93,8 @@ def with_loss(tools: Software, loss: Loss, chunks: int = 0) -> Software:
         return replace(tools, fused_loss=loss is Loss.FUSED, linear_loss=None)
     parts = linear_loss(loss.value)
     own = chunks if loss is Loss.CHUNKED and chunks else parts.chunks
+    if loss in _OWN_KERNELS:
+        tools = replace(tools, fused_norms=True, fused_kernels=True)
     return replace(tools, fused_loss=False, linear_loss=replace(parts, chunks=own))
 
 

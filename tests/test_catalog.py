@@ -395,3 +395,9 @@ def test_reading_one_preset_parses_only_its_files_and_no_heavy_package() -> None
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.split() == ["False", "False", "3"]  # machines of fixed size, NVIDIA nodes, NVIDIA accelerators
+
+
+def test_a_table_with_more_accelerators_a_node_than_usual_means_a_node_that_has_them():
+    switched = catalog.cluster_of_run("V100-32GB", 32, 16).islands[0]
+    assert (switched.node.name, switched.node.scale_up.domain_gpus, switched.nodes) == ("dgx-2", 16, 2)
+    assert catalog.cluster_of_run("V100-32GB", 32, 8).islands[0].node.name == "dgx-1-32gb"

@@ -139,6 +139,17 @@ def test_a_question_keeps_its_loss():
 def test_measured_runs_with_liger_are_priced_with_it():
     found = software_for(RunText(framework="TRL", notes="Liger kernels")).software
     assert found.linear_loss == linear_loss("liger")
+    assert found.fused_norms
+    assert found.fused_kernels
+
+
+def test_a_plan_with_ligers_loss_has_its_other_kernels():
+    modules = software("deepspeed-modules")
+    assert not modules.fused_norms
+    asked = with_loss(modules, Loss.LIGER)
+    assert asked.fused_norms
+    assert asked.fused_kernels
+    assert not with_loss(modules, Loss.CUT).fused_kernels  # Axolotl's cut_cross_entropy is the loss alone
     assert software("torchtitan").linear_loss is None  # its measured runs are older
 
 

@@ -35,7 +35,7 @@ def test_the_output_matrix_of_torchtitan_stays_whole_at_the_loss():
     assert found["gathered"] == pytest.approx(2.0 * (128256 * 4096 + 4096))  # with the last norm, in bf16
 
 
-@pytest.mark.parametrize("written", ["transformers (FSDP)", "accelerate FSDP2", "trl, fsdp"])
+@pytest.mark.parametrize("written", ["transformers (FSDP)", "accelerate FSDP2", "trl, fsdp", "ms-swift (FSDP2)"])
 def test_trainers_that_say_fsdp_are_priced_as_fsdp(written):
     assert software_for(RunText(framework=written)).software.framework == "fsdp"
     assert software_for(RunText(framework="transformers")).software.framework == "deepspeed"

@@ -214,3 +214,13 @@ def test_any_text_gets_software(framework: str, notes: str) -> None:
     match = software_for(RunText(framework=framework, notes=notes))
     assert match.software.name in names()
     assert match.reason
+
+
+def test_gradients_of_recipes_are_wider_than_those_of_benchmarks():
+    usual = software_for(RunText(framework="Megatron-Bridge")).software
+    stated = software_for(RunText(framework="Megatron-Bridge", notes="grad_reduce_in_fp32")).software
+    assert (usual.gradient_bytes, stated.gradient_bytes) == (2.0, 4.0)
+
+
+def test_hugging_faces_loss_is_the_same_whoever_shards_the_model():
+    assert software("fsdp-modules").loss_bytes_per_logit == software("deepspeed-modules").loss_bytes_per_logit == 12.0
