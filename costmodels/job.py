@@ -101,6 +101,7 @@ class Software:
         False  # torch.distributed.pipelining: every stage reduces after its last backward pass
     )
     whole_reductions: bool = False  # under ZeRO-1 and 2 all ranks get the sum of all gradients, not of their part alone
+    broadcast_weights: bool = False  # ZeRO shards whole tensors, and each owner of some broadcasts them when updated
     separate_accumulation: bool = False  # every micro-batch's gradients are added to the sum in a pass of their own
     cast_gradients: bool = False  # that pass copies them in fp32 first, and adds the copy to an fp32 sum
     sliced_states: bool = False  # shards of every tensor are copied one by one from Python before and after exchanges

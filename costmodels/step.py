@@ -399,6 +399,7 @@ def _state_times(
     states_s = np.zeros((2, *shape))  # reduction, gather
     busy_s = np.zeros((2, *sends.loads.shape))
     optimizer, last = np.zeros(shape), np.zeros(shape)
+    owned = pricings[0].job.software.broadcast_weights
     for island, stages in contents.by_island:
         pricing = pricings[island]
         buckets = np.zeros_like(last[:, stages])
@@ -406,7 +407,8 @@ def _state_times(
             placed = costs[island].placed.take(contents.rows[:, j])
             held, of = _unlike_stages(work.dense_parameters[:, j, stages], work.expert_parameters[:, j, stages])
             bucket_bytes = pricing.constants.overlap.bucket_bytes
-            exchange = state_exchange(held, pricing.job, placed, bucket_bytes)
+            tensors = work.weight_tensors[:, j, stages][:, np.unique(of, return_index=True)[1]] if owned else None
+            exchange = state_exchange(held, pricing.job, placed, bucket_bytes, tensors)
             pairs = ((exchange.reduce_s, exchange.reduce_load), (exchange.gather_s, exchange.gather_load))
             for number, (seconds, load) in enumerate(pairs):
                 states_s[number][:, stages] += seconds[:, of]

@@ -9,6 +9,7 @@ from costmodels.collectives import (
     all_gather_s,
     all_reduce_s,
     all_to_all_s,
+    broadcast_s,
     default_network,
     reduce_scatter_s,
     send_receive_s,
@@ -427,6 +428,18 @@ def test_step_times_are_those_of_bucketed_collectives() -> None:
     assert split.reduce_s == pytest.approx(10 * reduce_scatter_s(400e6, data, TIERS, NETWORK))
     assert split.gather_s == pytest.approx(5 * all_gather_s(400e6, data, TIERS, NETWORK))
     assert split.owned_parameters == pytest.approx(count / 16)
+
+
+@pytest.mark.parametrize(("tensors", "senders"), [(300.0, 16), (6.0, 6)])
+def test_owners_of_whole_tensors_broadcast_them_one_after_the_other(tensors: float, senders: int) -> None:
+    count, table, job = 1e9, one(tp=2, dp=16, zero=1), job_of(broadcast_weights=True)
+    data, many = group(Axis.DP_CP, table), np.array([tensors])
+    found = state_exchange(parameters(count), job, placed(table), 400e6, many)
+    each = broadcast_s(np.array([2.0 * count / senders]), data, TIERS, NETWORK)
+    assert found.gather_s == pytest.approx(senders * each)
+    others = state_exchange(parameters(count), job_of(), placed(table), 400e6, many)
+    assert others.gather_s == pytest.approx(5 * all_gather_s(400e6, data, TIERS, NETWORK))
+    assert others.reduce_s == found.reduce_s
 
 
 def test_whole_reductions_sum_everything_on_every_rank_and_gather_the_weights_all_the_same() -> None:

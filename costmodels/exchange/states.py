@@ -85,6 +85,7 @@ def state_exchange(
     job: TrainingJob,
     placed: PlacedTable,
     bucket_bytes: float,
+    tensors: Floats | None = None,
 ) -> StateExchange:
     """Price the gradient reduction and the weight gather at the end of a step.
 
@@ -98,6 +99,8 @@ def state_exchange(
         S strategies on their hierarchy.
     bucket_bytes : float
         Gradients are reduced in messages of this size, longer ones over large groups [byte].
+    tensors : array, optional
+        Tensors on a rank, of the same shape, which owners may send (``broadcast_weights``); else weights are gathered.
 
     Returns
     -------
@@ -120,7 +123,8 @@ def state_exchange(
     axes = ((Axis.DP_CP, Axis.SHARD, Axis.REPLICA), (Axis.EDP, Axis.EXPERT_SHARD, Axis.EXPERT_REPLICA))
     parts = 2 if flat[1].any() else 1  # no group is placed for experts that are not there
     held = list(zip(flat, axes, strict=True))[:parts]
-    calls = [_state_calls(count, group, job, placed, bucket_bytes) for count, group in held]
+    owners = None if tensors is None or not job.software.broadcast_weights else np.asarray(tensors).reshape(-1)
+    calls = [_state_calls(count, group, job, placed, bucket_bytes, owners) for count, group in held]
     reduce, gather = (placed.add_up(list(chain.from_iterable(each))) for each in zip(*calls, strict=True))
     sharded = placed.table.zero >= 1
     owned = sum(count / np.where(sharded, placed.group(group[1]).size, 1) for count, group in held)
@@ -145,9 +149,17 @@ def _trained(parameters: LocalParameters, job: TrainingJob) -> Floats:
 
 
 def _state_calls(
-    count: Floats, axes: tuple[Axis, Axis, Axis], job: TrainingJob, placed: PlacedTable, bucket_bytes: float
+    count: Floats,
+    axes: tuple[Axis, Axis, Axis],
+    job: TrainingJob,
+    placed: PlacedTable,
+    bucket_bytes: float,
+    owners: Floats | None,
 ) -> tuple[list[Call], list[Call]]:
-    """Calls of the gradient reduction and of the weight gather, for dense or expert parameters."""
+    """Calls of the gradient reduction and of the weight gather, for dense or expert parameters.
+
+    With ``owners``, tensors that belong to one rank each, every rank that owns some broadcasts them after the others.
+    """
     whole, shard, replica = axes
     zero, shards = placed.table.zero, placed.group(shard).size
     gradients, weights = count * reduced_bytes(job), count * job.precision.gather_bytes
@@ -170,4 +182,8 @@ def _state_calls(
         bucketed("reduce_scatter", shard, gradients, parts & ((zero == 1) | late)),
         bucketed("all_reduce", replica, gradients / shards, parts),
     ]
-    return reduce, [bucketed("all_gather", shard, weights, sharded & (zero < 3))]
+    kept = sharded & (zero < 3)
+    if owners is None:
+        return reduce, [bucketed("all_gather", shard, weights, kept)]
+    senders = np.maximum(np.minimum(owners, shards), 1.0)
+    return reduce, [placed.call("broadcast", shard, weights / senders, Often(forward=senders, backward=0.0), kept)]
