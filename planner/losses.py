@@ -36,6 +36,8 @@ SOFTWARE: Final = MappingProxyType(
     }
 )
 """What a plan made today is priced with; older eras are for measured runs."""
+NO_FUSED_LOSS_SINCE: Final = "0.18"
+"""Core whose parser refuses Transformer Engine's loss: 0.18.2 and 0.19 (``training/arguments.py``), not 0.18.0."""
 _NEMO_16_BIT: Final = "nemo-2-bf16"
 _TODAY: Final = MappingProxyType({Framework.TORCHTITAN: Loss.CHUNKED})
 """What plans for a framework are priced with where its preset of measured runs has another loss: every configuration of
@@ -105,6 +107,18 @@ def loss_words(tools: Software) -> str:
         return f"{said}, on all logits of a micro-batch" + (", by one kernel" if said is Loss.FUSED else "")
     cut = f", in {parts.chunks} chunks of the sequence" if parts.chunks else ""
     return f"{said}, part by part with the output matrix{cut}"
+
+
+def refused_loss(tools: Software, framework: Framework) -> str:
+    """Say that no launch of today's framework takes the loss of software, and what does; empty where one takes it."""
+    if framework is not Framework.MEGATRON:
+        return ""
+    if tools.fused_loss:
+        taken = f"--loss whole, an export with --framework-version 0.17, or --framework {Framework.BRIDGE}"
+        return f"the parser of Megatron-LM core {NO_FUSED_LOSS_SINCE}.2 and later refuses the fused loss: take {taken}"
+    if tools.linear_loss is not None:
+        return f"no release of Megatron-LM has the loss {tools.linear_loss.name}: take --loss whole"
+    return ""
 
 
 def said_loss(tools: Software) -> Loss:

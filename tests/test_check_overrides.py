@@ -14,7 +14,9 @@ from costmodels.workload.presets import model
 from hardware.errors import InputError
 from planner.choices import Framework, Loss
 from planner.ingest.bridge import override_keys
-from planner.ingest.judged import JudgedLaunch
+from planner.ingest.judge import judge_launch
+from planner.ingest.judged import JudgedLaunch, LaunchInput
+from planner.ingest.launch_text import LaunchText
 from planner.ingest.override_words import in_overrides
 from planner.ingest.plain_layout import uniform_stages
 from planner.launches.check import read_launch
@@ -341,9 +343,9 @@ def test_an_unknown_mixed_precision_is_refused():
         ),
         (
             "bridge",
-            ("model.attention_backend=quick",),
-            "llama3_8b",
-            "override model.attention_backend got 'quick'; allowed: flash, fused, unfused, local, auto",
+            ("model.moe_token_dispatcher_type=quick",),
+            "qwen3_30b_a3b",
+            "override model.moe_token_dispatcher_type got 'quick'; allowed: allgather, alltoall, flex",
         ),
         (
             "bridge",
@@ -393,12 +395,19 @@ def test_the_loss_that_overrides_state_is_read(words, loss):
     assert read_launch(told("bridge", *words)).loss is loss
 
 
-@pytest.mark.parametrize(
-    ("framework", "key"), [("bridge", "model.attention_backend"), ("nemo", "model.config.attention_backend")]
-)
-def test_kernels_of_attention_that_overrides_state_are_priced(framework, key):
-    assert read_launch(told(framework, f"{key}=unfused")).stated.fields["flash_attention"] is False
-    assert read_launch(told(framework, f"{key}=flash")).stated.fields["attention_kernel"] == "fa2"
+def test_kernels_of_attention_are_chosen_by_variables_where_no_override_can():
+    # process_config_with_overrides of Megatron-Bridge 0.6.2 keeps the text, nemo_run 0.11.1 refuses any
+    plain = told("bridge", "model.attention_backend=flash")
+    judged = read_launch(plain)
+    assert not {"flash_attention", "attention_kernel"} & judged.stated.fields.keys()
+    assert [note for note in judged.notes if "NVTE_FLASH_ATTN=1 NVTE_FUSED_ATTN=0 NVTE_UNFUSED_ATTN=0 do" in note]
+    for on, field, value in (("FLASH", "attention_kernel", "fa2"), ("UNFUSED", "flash_attention", False)):
+        variables = {f"NVTE_{one}_ATTN": str(int(one == on)) for one in ("FLASH", "FUSED", "UNFUSED")}
+        text = LaunchText(arguments=("model.attention_backend=null",), environment=variables)
+        given = LaunchInput(text=text, framework=Framework.BRIDGE, version="0.6", world=8, model=model("llama3_8b"))
+        assert judge_launch(given).stated.fields[field] == value
+    (fault,) = read_launch(told("nemo", "model.config.attention_backend=flash")).violations
+    assert fault.message.endswith("nemo_run reads no enumeration; allowed: the value in the recipe's code")
 
 
 def test_a_layout_of_a_hybrid_model_is_said_to_be_ignored_by_nemo():

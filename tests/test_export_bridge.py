@@ -232,6 +232,18 @@ def test_experts_always_say_their_tensor_parallelism():
     assert "model.expert_model_parallel_size=8" in words
 
 
+def test_kernels_of_attention_that_a_plan_assumes_are_variables_of_bridge_and_a_note_of_nemo():
+    layout = plan(Strategy(dp=2), ((32,),))
+    plain = export(Framework.BRIDGE, DENSE, layout)
+    assert "model.attention_backend=null" not in plain.arguments
+    flash = export(Framework.BRIDGE, DENSE, layout, attention_kernel="fa2")
+    assert "model.attention_backend=null" in flash.arguments
+    told = {("NVTE_FLASH_ATTN", "1"), ("NVTE_FUSED_ATTN", "0"), ("NVTE_UNFUSED_ATTN", "0")}
+    assert set(flash.environment) - set(plain.environment) == told
+    noted = export(Framework.NEMO, DENSE, layout, flash_attention=False).notes
+    assert "must set model.config.attention_backend = AttnBackend.unfused: no override can" in " ".join(noted)
+
+
 def test_the_script_asks_for_a_recipe():
     layout = plan(Strategy(dp=2), ((32,),))
     script = export_files(export(Framework.BRIDGE, DENSE, layout), layout, "test")["launch.sh"]

@@ -249,13 +249,13 @@ def test_software_becomes_flags():
     spec = model("mixtral_8x22b")
     task = job(dispatcher=Dispatcher.DEEPEP, tp_overlap=True, fused_loss=True, optimizer_offload=True, cp_comm="a2a")
     layout = plan(Strategy(tp=2, cp=2, dp=2, ep=8, etp=1, sequence_parallel=True, zero=1), ((14,),) * 4)
-    said = flags_of(exported(spec, task, layout, version="0.18").arguments)
+    said = flags_of(exported(spec, task, layout, version="0.17").arguments)
     assert said["--moe-token-dispatcher-type"] == ("flex",)
     assert said["--moe-flex-dispatcher-backend"] == ("deepep",)
     assert said["--cp-comm-type"] == ("a2a",)
     assert {"--tp-comm-overlap", "--cross-entropy-loss-fusion", "--optimizer-cpu-offload"} <= set(said)
     assert said["--cross-entropy-fusion-impl"] == ("te",)
-    with pytest.raises(InputError, match=r"--loss whole, or --framework-version 0\.18"):  # 0.19 refuses that loss
+    with pytest.raises(InputError, match=r"--loss whole, or --framework-version 0\.17"):  # refused since 0.18.2
         exported(spec, task, layout)
     old = flags_of(exported(spec, task, layout, version="0.15").arguments)
     assert "--moe-enable-deepep" in old  # its flex dispatcher has no other backend

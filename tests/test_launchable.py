@@ -67,6 +67,7 @@ def test_a_layout_that_cannot_be_launched_is_not_said_to_be_exported(tmp_path):
     report = str(tmp_path / "hybrid.json")
     text = run(*foreign, "--json", report)
     assert "no launch can be written: model gemma_7b: Megatron-LM has no flag for the gated activation gelu" in text
+    assert "gelu; allowed:" in text
     assert "--to megatron" not in text
     assert "--rank 1 --to json" in text
     run("export", report, "--to", "json")

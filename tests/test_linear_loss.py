@@ -292,3 +292,20 @@ def test_a_fused_loss_that_is_stated_is_on_whole_logits_and_no_second_loss_stand
     assert question_of(request) == asked
     with pytest.raises(InputError, match=r"--loss whole and --software fused_loss: both state .*; allowed: one of"):
         request_of(replace(asked, loss="whole"))
+
+
+@pytest.mark.parametrize(
+    ("framework", "loss", "told"),
+    [
+        ("megatron", "fused", "take --loss whole, an export with --framework-version 0.17, or --framework bridge"),
+        ("megatron", "linear", "no release of Megatron-LM has the loss linear: take --loss whole"),
+        ("megatron", "whole", ""),
+        ("bridge", "fused", ""),
+        ("none", "fused", ""),
+    ],
+)
+def test_an_answer_says_that_todays_framework_refuses_a_loss_and_what_it_takes(framework, loss, told):
+    asked = Question(model="llama3_8b", cluster="dgx-h100:1", global_batch=8, seq=4096, framework=framework, loss=loss)
+    notes = [note for note in request_notes(request_of(asked)) if "take --loss whole" in note]
+    assert len(notes) == bool(told)
+    assert all(note.endswith(told) for note in notes)

@@ -23,6 +23,7 @@ from planner.layouts.explicit import ExplicitLayout, layout_of
 from planner.offloads import said_offload
 from planner.planning import estimate
 from planner.question import LaunchQuestion, Question, question_of, request_of
+from planner.rules.table import Found
 
 HOST = {"device": "cpu", "pin_memory": True}
 AUTO = dict.fromkeys(("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"), "auto")
@@ -148,7 +149,9 @@ def test_a_ratio_of_the_optimizer_is_read_back_and_disks_are_named(tmp_path):
     disk = read(3, device="nvme", nvme_path="/local")
     assert disk.legal
     assert [note for note in disk.notes if "device nvme has no price" in note]
-    assert "nvme without nvme_path" in read(3, device="nvme").violations[0].message
+    (without,) = read(3, device="nvme").violations
+    assert "nvme without nvme_path" in without.message
+    assert without.found is Found.BUILD  # by the engine, not by its settings
     assert read(2, device="nvme").legal  # where any device is the host's memory
     asked = Question(model="llama3_8b", cluster="dgx-a100:1", global_batch=8, seq=2048, framework="deepspeed",
                      offload="optimizer", fixed=("zero=3",))  # fmt: skip

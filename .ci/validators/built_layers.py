@@ -149,12 +149,12 @@ def layer_specs_of(args: Any, config: Any) -> None:
         from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
 
         given = {"use_transformer_engine": False, "normalization": args.normalization, "vp_stage": 0}
-        given["qk_l2_norm"] = getattr(config, "qk_l2_norm", False)
+        given["qk_l2_norm"] = getattr(args, "qk_l2_norm", False)
         call(get_gpt_decoder_block_spec, {"config": copy.deepcopy(config), **given})
     elif config.multi_latent_attention and not hybrid_pattern(args):
         from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 
-        given = {"qk_layernorm": config.qk_layernorm, "qk_l2_norm": getattr(config, "qk_l2_norm", False)}
+        given = {"qk_layernorm": config.qk_layernorm, "qk_l2_norm": getattr(args, "qk_l2_norm", False)}
         call(get_gpt_layer_local_spec, {"multi_latent_attention": True, **given})
 
 

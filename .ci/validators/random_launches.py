@@ -51,8 +51,7 @@ def _zero(rng: random.Random, pp: int) -> Case:
     section: Case = {"stage": rng.choice((0, 1, 1, 2) if pp > 1 else (0, 1, 2, 3, 3, "auto", "2"))}
     if rng.random() < 0.3:
         device = rng.choice(("cpu", "cpu", "nvme", "none", "disk"))
-        folder = {"nvme_path": "/local"} if device == "nvme" else {}  # the engine alone asks for it, once it is built
-        section["offload_optimizer"] = {"device": device, **folder}
+        section["offload_optimizer"] = {"device": device}
     for _ in range(rng.choice((0, 0, 1, 2))):
         key = rng.choice([name for name, kind in kinds.items() if kind not in ("table", "stage")])
         if not {key, f"stage3_{key}", key.removeprefix("stage3_")} & section.keys():

@@ -38,6 +38,7 @@ from planner.ingest.bridge import (
 from planner.ingest.launch_text import LaunchText
 from planner.ingest.mixed_precision import recipe_override
 from planner.ingest.plain_layout import same_launch
+from planner.ingest.software_flags import kernel_variables
 from planner.request import Framework
 from planner.rules.layout_string import parse_positions
 from planner.rules.table import CORE, resolve_version
@@ -59,6 +60,8 @@ _PROGRAM: Final = Program(
 
 
 _LORA: Final = replace(_PROGRAM, target=_PROGRAM.target.replace("--mode pretrain", "--mode lora"))
+_NO_BACKEND: Final = "model.attention_backend=null"
+"""Leaves the kernels of attention to Transformer Engine's variables: text in its place says nothing (``judge.py``)."""
 _NOTES: Final = ("data, learning rate, schedule and checkpoints are the recipe's unless you add yours",)
 _LORA_NOTES: Final = (
     "MODEL_RECIPE must be a recipe of LoRA (NAME_peft_..._config): in others the overrides of the adapters say nothing",
@@ -100,11 +103,12 @@ def export_bridge(plan: Planned) -> Export:
     words = override_words(plan, Framework.BRIDGE)
     check_rules(plan, Framework.BRIDGE, known)
     core = export_megatron(replace(plan, version=CORE[Framework.BRIDGE], recipe=True))
+    kernels = kernel_variables(plan.job.software)
     return Export(
         framework=Framework.BRIDGE,
         version=known,
-        arguments=(*words, *frozen_words(plan.job), *adapters),
-        environment=core.environment,
+        arguments=(*words, *frozen_words(plan.job), *adapters, *([_NO_BACKEND] if kernels else [])),
+        environment=(*core.environment, *kernels),
         nodes=plan.nodes,
         ranks=plan.ranks,
         notes=(RECIPE_NOTE, *notes),

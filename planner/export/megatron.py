@@ -48,6 +48,7 @@ from planner.ingest.software_flags import (
     offload_words,
     switch_words,
 )
+from planner.losses import NO_FUSED_LOSS_SINCE
 from planner.plan_report import RankPlace
 from planner.request import Framework
 from planner.rules.layout_string import layout_string
@@ -58,7 +59,6 @@ __all__ = ["export_megatron", "layout_string", "recompute_arguments", "run_argum
 
 FULL_LAYOUT_SINCE: Final = (0, 14)  # multi-token prediction inside a layout, FSDP under its later name
 _DELTA_SINCE: Final = (0, 16)
-_NO_FUSED_LOSS_SINCE: Final = (0, 19)
 _BACKENDS_SINCE: Final = (0, 16)  # the flex dispatcher has several
 _SHARDING: Final = MappingProxyType({2: "optim_grads", 3: "optim_grads_params"})
 _OPTIMIZER_DTYPES: Final = MappingProxyType({8.0: "", 4.0: "bf16", 2.0: "fp8"})
@@ -287,14 +287,14 @@ def _loss_arguments(plan: Planned, version: str) -> tuple[str, ...]:
 
     References
     ----------
-    Megatron-core 0.19 ``training/arguments.py``: the parser refuses Transformer Engine's loss, recipes take it.
+    Megatron-core 0.18.2 ``training/arguments.py``: the parser refuses Transformer Engine's loss, recipes take it.
     """
     if not plan.job.software.fused_loss:
         return ()
-    if not plan.recipe and version_key(version) >= _NO_FUSED_LOSS_SINCE:
+    if not plan.recipe and version_key(version) >= version_key(NO_FUSED_LOSS_SINCE):
         raise InputError(
             f"the fused loss of Transformer Engine, which the parser of Megatron-LM core {version} refuses",
-            allowed="a plan with --loss whole, or --framework-version 0.18",
+            allowed="a plan with --loss whole, or --framework-version 0.17",
         )
     return (FUSED_LOSS, LOSS_IMPL, "te")
 

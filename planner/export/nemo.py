@@ -15,9 +15,11 @@ from planner.export.bridge import RECIPE_NOTE, override_words
 from planner.export.launch import Export, Planned, Program
 from planner.export.megatron import export_megatron
 from planner.export.plan_checks import check_rules, refuse_adapters
+from planner.ingest.software_flags import attention_words
 from planner.request import Framework
 from planner.rules.table import CORE, resolve_version
 
+_BACKEND: Final = "the recipe's code must set model.config.attention_backend = AttnBackend.{name}: no override can"
 _PROGRAM: Final = Program(
     target=(
         '"$(command -v nemo)" llm pretrain '
@@ -27,6 +29,12 @@ _PROGRAM: Final = Program(
     user_words="trainer.max_steps=20",
     user_says="further overrides, such as data, log and optim settings",
 )
+
+
+def _kernel_notes(plan: Planned) -> tuple[str, ...]:
+    """The kernels of attention, where they are others than Transformer Engine's usual choice."""
+    words = attention_words(plan.job.software)
+    return (_BACKEND.format(name=words[-1]),) if words else ()
 
 
 def export_nemo(plan: Planned) -> Export:
@@ -63,6 +71,7 @@ def export_nemo(plan: Planned) -> Export:
         notes=(
             RECIPE_NOTE,
             "NeMo accepts misspelt keys of trainer.strategy silently: change keys with care",
+            *_kernel_notes(plan),
         ),
         program=_PROGRAM,
     )

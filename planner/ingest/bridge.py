@@ -118,6 +118,9 @@ def layout_of_overrides(
     return layout_built(launch, verdict.layers_per_stage)
 
 
+_NEMO_KERNEL: Final = "model.config.attention_backend"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Overrides:
     """Overrides sorted by what they mean.
@@ -175,6 +178,9 @@ def read_overrides(overrides: Sequence[str], framework: Framework) -> Overrides:
         text = value.strip().strip("'\"")
         if not sign:
             faults.append(_fault(framework, "value", override, f"override {override!r}; allowed: key=value"))
+        elif name == _NEMO_KERNEL and framework is Framework.NEMO:
+            message = f"override {override}: nemo_run reads no enumeration; allowed: the value in the recipe's code"
+            faults.append(_fault(framework, "value", name, message))
         elif name in known:
             found[name] = _plain_list(text)
         elif (read := _overwritten_by(name, framework, known) or overwritten(name, text, formats)) is not None:

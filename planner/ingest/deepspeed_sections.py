@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from planner.ingest.options import Fault, near_key
+from planner.rules.table import Found
 
 ZERO: Final = "zero_optimization"
 MOST_STAGE: Final = 3
@@ -165,8 +166,8 @@ def _release(version: str) -> tuple[float, ...]:
     return (*numbers, math.inf) if len(numbers) < 3 else numbers
 
 
-def _fault(argument: str, message: str, kind: str = "value") -> Fault:
-    return Fault(rule=f"deepspeed-{kind}", argument=argument, message=message)
+def _fault(argument: str, message: str, kind: str = "value", found: Found = Found.PARSE) -> Fault:
+    return Fault(rule=f"deepspeed-{kind}", argument=argument, message=message, found=found)
 
 
 def _section_faults(config: Mapping[str, Any], name: str) -> Iterator[Fault]:
@@ -268,12 +269,12 @@ def _conflicts(config: Mapping[str, Any]) -> Iterator[Fault]:
 
 
 def _disks(zero: Mapping[str, Any], stage: int) -> Iterator[Fault]:
-    """Parts on disks without a folder there, which ZeRO-3 joins to others when it partitions (``stage3.py``)."""
+    """Parts on disks without a folder there, which ZeRO-3 joins to others when the engine is built (``stage3.py``)."""
     for name in ("offload_param", "offload_optimizer") if stage == MOST_STAGE else ():
         part = zero.get(name)
         if isinstance(part, dict) and part.get("device") == "nvme" and not part.get("nvme_path"):
             told = f"{name}: device nvme without nvme_path; allowed: the path of a folder on the disk"
-            yield _fault(f"{name}.nvme_path", told)
+            yield _fault(f"{name}.nvme_path", told, found=Found.BUILD)
 
 
 def overlaps(config: Mapping[str, Any]) -> bool | None:

@@ -54,9 +54,11 @@ class HybridPattern:
 
     @property
     def counts(self) -> Mapping[str, tuple[str, ...]]:
-        """Options of the numbers of layers that the pattern stands for."""
-        ahead = {"--mtp-num-layers": (str(len(self.ahead)),)} if self.ahead else {}
-        return {"--num-layers": (str(len(self.letters)),), **ahead}
+        """Options that the pattern stands for: numbers of layers, and the kind of attention of sparse ones."""
+        found = {"--num-layers": (str(len(self.letters)),)}
+        found |= {"--mtp-num-layers": (str(len(self.ahead)),)} if self.ahead else {}
+        sparse = "D" in self.letters or any("D" in part for part in self.ahead)
+        return found | ({"--experimental-attention-variant": ("dsa",)} if sparse else {})
 
 
 def hybrid_pattern(read: Arguments, version: str) -> HybridPattern | None:

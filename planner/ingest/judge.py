@@ -34,7 +34,16 @@ from planner.ingest.override_words import in_overrides, violation_in_overrides
 from planner.ingest.policies import adapters_of_policy, gpus_of_policy, of_policy, program_of
 from planner.ingest.recipe_defaults import with_recipe_defaults
 from planner.ingest.slime import gpus_of_actor, is_slime, of_slime
-from planner.ingest.software_flags import DROPOUTS, FUSED_LOSS, LOSS_IMPL, StatedSoftware, stated_software
+from planner.ingest.software_flags import (
+    BACKEND,
+    DROPOUTS,
+    FUSED_LOSS,
+    KERNEL_VARIABLES,
+    LOSS_IMPL,
+    StatedSoftware,
+    kernel_of_variables,
+    stated_software,
+)
 from planner.ingest.swift import is_swift, of_swift, refuse_unnamed
 from planner.ingest.trainers import trainer_remarks
 from planner.request import Framework
@@ -282,6 +291,28 @@ def precision_of(read: Arguments) -> str:
     return "bf16" if read.has("--bf16") else "fp16" if read.has("--fp16") else "fp32"
 
 
+def _kernels(words: list[str], text: LaunchText, framework: Framework) -> tuple[list[str], tuple[str, ...]]:
+    """Flags with the kernels of attention that Transformer Engine's variables choose, and not those of an override.
+
+    References
+    ----------
+    Megatron-Bridge 0.6.2: an override of ``model.attention_backend`` stays the text that it is, found by its own
+    ``process_config_with_overrides``; Megatron-core's ``language_module.py`` compares it with an enumeration and then
+    sets no variable.
+    """
+    if framework is not Framework.BRIDGE:
+        return words, ()
+    said = words[words.index(BACKEND) + 1] if BACKEND in words else ""
+    kept = words if not said else [*words[: words.index(BACKEND)], *words[words.index(BACKEND) + 2 :]]
+    chosen = kernel_of_variables(text.environment or {})
+    kept = [*kept, BACKEND, chosen] if chosen else kept
+    if said in ("", "auto"):
+        return kept, ()
+    told = f"override model.attention_backend={said} says nothing: Megatron-Bridge keeps the text, the core knows none"
+    others = " ".join(f"{name}={int(kernel == said)}" for kernel, name in KERNEL_VARIABLES.items())
+    return kept, (f"{told}; the variables {others} do, with model.attention_backend=null",)
+
+
 def _overrides(given: LaunchInput) -> JudgedLaunch:
     """Megatron-Bridge and NeMo: overrides as the flags that they stand for, over a model that a recipe names."""
     framework = given.framework
@@ -294,6 +325,7 @@ def _overrides(given: LaunchInput) -> JudgedLaunch:
     facts = replace(facts_of(model), max_positions=0) if model else None  # positions follow the sequence here
     words, assumed = with_recipe_defaults(read.flags, read.answered, model, given)
     words, ignored = _without_layout(words, model, framework)
+    words, kernels = _kernels(words, text, framework)
     unsure = _unsure(read.faults, framework)
     launch = parse_megatron(words, world=given.world, version=CORE[framework], model=facts, unsure=unsure)
     launch = replace(launch, faults=(*read.faults, *_missing_words(launch.faults)))
@@ -314,7 +346,7 @@ def _overrides(given: LaunchInput) -> JudgedLaunch:
         notes += [why] if why else []
     notes += [in_overrides(one, text.arguments, framework) for one in schedule_notes(launch.arguments, launch.version)]
     notes += [in_overrides(one, text.arguments, framework) for one in unlike_notes(launch, given.model)]
-    judged = _judged(given, launch, verdict, model, (*text.notes, *notes, *assumed, *ignored))
+    judged = _judged(given, launch, verdict, model, (*text.notes, *notes, *assumed, *ignored, *kernels))
     name = "Megatron-Bridge" if framework is Framework.BRIDGE else "NeMo"
     adapters = of_overrides(text, framework)
     known = (*(_WORLD if framework is Framework.NEMO else ()), *said_overrides(text, framework))

@@ -174,7 +174,7 @@ def fault_violations(faults: Sequence[Fault], source: str) -> tuple[Violation, .
             rule=fault.rule,
             message=fault.message,
             values={"argument": fault.argument},
-            found=Found.NEVER if "without a word" in fault.message else Found.PARSE,
+            found=Found.NEVER if "without a word" in fault.message else fault.found,
             source=source,
         )
         for fault in faults

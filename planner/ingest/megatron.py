@@ -38,7 +38,7 @@ from planner.rules.proposal import (
     shard_group_of,
 )
 from planner.rules.split import Layers, layers_built, virtual_degree
-from planner.rules.table import SPLIT_CHECK, Found, all_rules, resolve_version, version_key
+from planner.rules.table import SPLIT_CHECK, all_rules, resolve_version, version_key
 from planner.rules.verdict import Violation, accepted_at_launch, check, in_all
 
 _REQUIRED: Final = (
@@ -206,7 +206,7 @@ def judge(launch: Launch) -> LaunchVerdict:
             rule=fault.rule,
             message=fault.message,
             values={"argument": fault.argument},
-            found=Found.PARSE,
+            found=fault.found,
             source="Megatron-LM arguments.py, parse_args and validate_args",
         )
         for fault in launch.faults
@@ -285,7 +285,7 @@ def _model(read: Arguments, hybrid: HybridPattern | None) -> ModelFacts:
         expert_ffn=read.number("--moe-ffn-hidden-size", ffn) if experts else 0,
         shared_ffn=read.number("--moe-shared-expert-intermediate-size", 0) if experts else 0,
         vocab=read.number("--vocab-size", 0),
-        mtp=read.number("--mtp-num-layers", 0),
+        mtp=abs(read.number("--mtp-num-layers", 0)),  # Megatron-LM asks whether it is 0
         max_positions=read.number("--max-position-embeddings", 0),
         delta_key_heads=read.number("--linear-num-key-heads", DELTA_KEY_HEADS) if delta else 0,
         delta_value_heads=read.number("--linear-num-value-heads", DELTA_VALUE_HEADS) if delta else 0,

@@ -31,6 +31,8 @@ _RECOMPUTED: Final = frozenset(
 _WHOLE: Final = frozenset({"full", "full_iteration", "full_iteration_inference"})
 RAMPS_BEFORE: Final = (0, 18)
 """Core version from which ``--rampup-batch-size`` is taken and ignored."""
+_UNTRAINED_SINCE: Final = (0, 17)
+"""Core version from which ``--skip-train`` leaves options of the learning rate unasked."""
 _RAMP: Final = 3  # start, increment, samples
 _DIGITS: Final = 12  # of samples, which may be many
 _MOST_SAMPLES: Final = 1e17
@@ -63,6 +65,7 @@ def option_facts(read: Arguments, layers: int, single: int, version: str) -> Giv
     facts |= {"--graphed": modules} if modules else {}
     facts |= {**_evaluation(read, single), **file_facts(read), **_unknown_modules(read, version_key(version))}
     facts |= {**_unfit_freq(read, layers), **learning_rate_facts(read), **_between(read, version_key(version))}
+    facts |= {} if read.has("--skip-train") and version_key(version) >= _UNTRAINED_SINCE else {"--trains": ()}
     held = {**_graph_facts(read, kind, modules), **_expert_facts(read), **_layer_facts(read, layers)}
     held |= {**_ramp(read), **_data_facts(read)}
     return facts | {name: () for name, holds in held.items() if holds}

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Final
 
 from hardware.errors import InputError
-from planner.rules.table import version_key
+from planner.rules.table import Found, version_key
 
 MOST_INTEGER: Final = 10**12  # products of a few such numbers still fit into the columns of the rules
 MOST_LAYERS: Final = 10_000
@@ -65,11 +65,12 @@ class Option:
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """An argument that the parser itself refuses."""
+    """An argument that is refused, by the parser itself unless ``found`` says what refuses it."""
 
     rule: str
     argument: str
     message: str
+    found: Found = Found.PARSE
 
     @property
     def unknown(self) -> bool:

@@ -43,6 +43,10 @@ BACKEND: Final = "--attention-backend"
 KERNELS: Final = MappingProxyType({"fa2": "flash"})
 """Fused kernels with a name in Megatron-LM; without one, Transformer Engine takes cuDNN's."""
 UNFUSED: Final = "unfused"
+KERNEL_VARIABLES: Final = MappingProxyType(
+    {"flash": "NVTE_FLASH_ATTN", "fused": "NVTE_FUSED_ATTN", UNFUSED: "NVTE_UNFUSED_ATTN"}
+)
+"""Transformer Engine's variables by the backend that each allows; all are 1 unless set."""
 _NO_KERNEL: Final = (UNFUSED, "local")
 FUSED_LOSS: Final = "--cross-entropy-loss-fusion"
 LOSS_IMPL: Final = "--cross-entropy-fusion-impl"
@@ -92,6 +96,18 @@ def attention_words(tools: Software) -> list[str]:
     """The kernels of attention, where they are others than Transformer Engine's usual choice."""
     name = KERNELS.get(tools.attention_kernel, "") if tools.flash_attention else UNFUSED
     return [BACKEND, name] if name else []
+
+
+def kernel_variables(tools: Software) -> tuple[tuple[str, str], ...]:
+    """Variables of Transformer Engine that choose kernels of attention, where they are not its usual choice."""
+    words = attention_words(tools)
+    return tuple((name, str(int(kernel == words[-1]))) for kernel, name in KERNEL_VARIABLES.items()) if words else ()
+
+
+def kernel_of_variables(environment: Mapping[str, str]) -> str:
+    """The backend of attention that variables leave, such as ``flash``; empty where they leave the choice."""
+    left = [kernel for kernel, name in KERNEL_VARIABLES.items() if environment.get(name, "1") != "0"]
+    return "" if "fused" in left or not left else left[0]
 
 
 def offload_words(tools: Software) -> list[str]:

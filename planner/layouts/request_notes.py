@@ -9,7 +9,7 @@ from planner.images import images_note, said_images
 from planner.layouts.grids import expert_count
 from planner.layouts.platform_notes import expert_notes, memory_share_notes, platform_notes
 from planner.layouts.shape_notes import position_notes, shape_notes
-from planner.losses import loss_words, said_loss, usual_software
+from planner.losses import loss_words, refused_loss, said_loss, usual_software
 from planner.request import Framework, PlanRequest
 
 OF_EXPERTS: Final = ("expert_overlap", "grouped_gemm", "dispatcher", "capacity_factor", "routing_imbalance")
@@ -44,7 +44,8 @@ def request_notes(request: PlanRequest) -> tuple[str, ...]:
 
 def stated_notes(request: PlanRequest) -> tuple[str, ...]:
     """Say what a request states of its software, and what it trains beside a frozen model; a remark each."""
-    return (*_stated(request), *_loss(request), *_adapters(request))
+    refused = "" if request.sayable.program else refused_loss(request.job.software, request.framework)
+    return (*_stated(request), *_loss(request), *([refused] if refused else []), *_adapters(request))
 
 
 def _images(request: PlanRequest) -> tuple[str, ...]:

@@ -188,9 +188,14 @@ def _not_launched(report: PlanReport) -> tuple[str, int]:
     except InputError as error:
         others = launchable(report, target)
         if not others:
-            return f"no launch can be written: {error.what}", 0
+            return f"no launch can be written: {error.what}{_instead(error)}", 0
         return f"no launch can be written of the first: {error.what}; {launchable_words(report, others)} can", others[0]
     return "", 1
+
+
+def _instead(error: InputError) -> str:
+    """What an exporter takes in place of what it refuses."""
+    return f"; allowed: {error.allowed}" if error.allowed else ""
 
 
 def _next(report: PlanReport, saved: str, *, rank: int) -> Sequence[RenderableType]:

@@ -114,7 +114,7 @@ def split_problems(proposal: Proposal) -> Problems:
     if split.explicit:
         return _explicit_problems(proposal)
     if split.segments:
-        return _segment_problems(proposal)
+        return {**(_layout_problems(proposal) if split.layout else {}), **_segment_problems(proposal)}
     problems = {
         **_conflicts(split),
         **_virtual_problems(proposal),
