@@ -241,11 +241,27 @@ def _realised_offsets(keys: Ints, gpus: int) -> Bools:
     offset = np.arange(gpus)[None, :]
     realised: Bools = offset % step < stride
     few = np.flatnonzero((blocks < gpus // step)[:, 0])
-    realised[few] = False
-    for number in range(int(blocks[few].max(initial=0))):
-        rows = few[blocks[few, 0] > number]
-        realised[rows] |= (offset - number * block[rows]) % gpus < stride[rows]
+    realised[few] = _walked_offsets(blocks[few, 0], block[few, 0], stride[few, 0], gpus)
     return realised
+
+
+def _walked_offsets(blocks: Ints, block: Ints, stride: Ints, gpus: int) -> Bools:
+    """Offsets that the first ``stride`` ranks of so many blocks have in their domains, shape (U, gpus).
+
+    Every block covers a range of offsets, which may go on at 0: beginnings less ends, added up along the offsets.
+    """
+    row = np.repeat(np.arange(len(blocks)), blocks)
+    number = np.arange(len(row)) - np.repeat(np.cumsum(blocks) - blocks, blocks)
+    start = number * block[row] % gpus
+    end = start + stride[row]
+    width = gpus + 1
+    begins = np.bincount(row * width + start, minlength=len(blocks) * width)
+    ends = np.bincount(row * width + np.minimum(end, gpus), minlength=len(blocks) * width)
+    round_again = np.flatnonzero(end > gpus)
+    begins += np.bincount(row[round_again] * width, minlength=len(blocks) * width)
+    ends += np.bincount(row[round_again] * width + end[round_again] - gpus, minlength=len(blocks) * width)
+    covered: Bools = (begins - ends).reshape(-1, width).cumsum(axis=1)[:, :gpus] > 0
+    return covered
 
 
 def _listed_placement(group: Group, tier: Tier) -> tuple[Ints, Ints]:
