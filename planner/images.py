@@ -125,6 +125,14 @@ def usual_images(tower: Tower, seq: int) -> tuple[int, int]:
     return max(1, share // tokens), tokens
 
 
+def of_its_length(job: TrainingJob, model: ModelSpec, seq: int) -> TrainingJob:
+    """Return a job whose images, if they were assumed of sequences of ``seq`` tokens, are those of its own length."""
+    if job.images is None or model.tower is None or said_images(replace(job, seq=seq), model):
+        return job
+    count, tokens = usual_images(model.tower, job.seq)
+    return replace(job, images=replace(job.images, count=count, tokens=tokens))
+
+
 def said_images(job: TrainingJob, model: ModelSpec) -> str:
     """Return the images of a job in a user's words; empty where they are those that are assumed, or there are none."""
     images, tower = job.images, model.tower

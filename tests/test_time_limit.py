@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from small_requests import asked
+from small_requests import asked, pricing_of, small
 
 from costmodels.price import price_layout, price_layout_with_heat
 from hardware.cluster import Cluster, DeviceState, FabricTier
@@ -26,7 +26,7 @@ from planner.search.every_island import ISLANDS_CUT
 from planner.search.islands import IslandSearch
 from planner.search.refine import best_of_grid
 from planner.search.spans import RANKS_CUT, SPLITS_CUT, cut_in_words, spans
-from planner.search.uniform import UniformSearch
+from planner.search.uniform import Aim, UniformSearch
 
 SLOW = (DeviceState(node=1, gpu=0, speed=0.6), DeviceState(node=0, gpu=5, speed=0.9))
 
@@ -86,6 +86,8 @@ def test_an_end_comes_with_the_work_and_with_the_clock_as_a_last_resort() -> Non
     assert until.late()
     assert not until.meter.by_clock
     hurried = from_now(100.0, clock_s=-1.0)
+    assert hurried.near(0.0)
+    assert not hurried.meter.by_clock  # nothing was left out for it
     assert hurried.late()
     assert hurried.meter.by_clock
     assert UNENDING.part(0.5) == UNENDING
@@ -108,6 +110,22 @@ def test_a_search_that_its_work_ends_finds_the_same_however_slow_the_machine(
     assert not slow.search.by_clock
     assert any("time limit" in reason for reason, _ in slow.search.pruned) or slow.search.cut
     assert slow.search.work_s >= limit_s
+
+
+def test_a_clock_that_ends_when_all_is_done_cuts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end comes with the last block: nothing that is left is within the limit."""
+    request = small("llama32_1b", layers=(4,), gpus=2, framework="deepspeed", recompute="none")
+    search = UniformSearch(request, pricing_of(request), Aim(wanted=1), from_now(60.0))
+    priced = UniformSearch._evaluate
+
+    def late_then(self: UniformSearch, *block: object) -> None:
+        priced(self, *block)
+        search.until = replace(search.until, clock_s=-1.0)
+
+    monkeypatch.setattr(UniformSearch, "_evaluate", late_then)
+    assert search.run().best
+    assert search.until.near(0.0)
+    assert not search.until.meter.by_clock
 
 
 def test_a_search_that_the_clock_ends_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

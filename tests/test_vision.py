@@ -27,7 +27,7 @@ from planner.cli import app
 from planner.evidence.measured import parse_run
 from planner.evidence.validate import predict
 from planner.export.bridge import frozen_words
-from planner.images import asked_images, said_freeze, said_images, usual_images
+from planner.images import asked_images, of_its_length, said_freeze, said_images, usual_images
 from planner.launches.check import job_of_launch, read_launch
 from planner.launches.porting import port
 from planner.layouts.explicit import ExplicitLayout, layout_of
@@ -301,6 +301,16 @@ def test_a_report_that_is_carried_keeps_what_no_option_says_of_its_images(seen, 
     assert (said_images(job, VL), said_freeze(job)) == (images, freeze)
     assert job.images.divided == (asked.get("framework") != "deepspeed")
     assert job.images.trains_projector == (not asked.get("lora_rank"))
+
+
+def test_images_that_were_assumed_are_those_of_the_new_length():
+    base = request_of(ask()).job
+    longer = replace(base, seq=4 * base.seq)
+    grown = of_its_length(longer, VL, base.seq)
+    assert (grown.images.count, grown.images.tokens) == usual_images(VL.tower, longer.seq)
+    assert grown.images.all_tokens > base.images.all_tokens
+    stated = replace(longer, images=replace(base.images, count=3, tokens=128))
+    assert of_its_length(stated, VL, base.seq) == stated
 
 
 def test_images_of_one_size_are_counted_whole():

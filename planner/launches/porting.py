@@ -17,6 +17,7 @@ from hardware.errors import InputError
 from hardware.nouns import count
 from planner.adapters import with_adapters_of
 from planner.advice.remedies import Remedy, remedies
+from planner.images import of_its_length
 from planner.ingest.judged import JudgedLaunch
 from planner.launches.check import cluster_of, is_preset_alone, job_of_launch, layout_of_proposal
 from planner.launches.own_gpus import launch_on_its_gpus
@@ -250,7 +251,8 @@ def _request(recipe: Recipe, asked: Question, machine: Cluster) -> PlanRequest:
         trainer=recipe.sayable.key,
         software=(*carried, *asked.software),
     )
-    return request_for(asked, recipe.model, machine, replace(job, global_batch=batch, seq=seq))
+    job = of_its_length(replace(job, global_batch=batch, seq=seq), recipe.model, recipe.seq)
+    return request_for(asked, recipe.model, machine, job)
 
 
 def _with_carried(report: PlanReport, carried: RankedLayout | None) -> PlanReport:

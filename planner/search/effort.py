@@ -62,14 +62,19 @@ class Until:
             self.meter.work_s += work_s
 
     def late(self, ahead_s: float = 0.0) -> bool:
-        """Whether the end has come, or comes within so many seconds; the meter notes when only the clock says so."""
-        if self._done_s >= self.work_s - ahead_s:
-            return True
-        if time.monotonic() <= self.clock_s - ahead_s:
+        """Whether the end has come, or comes within so many seconds, so that work is left out.
+
+        The meter notes when only the clock says so.
+        """
+        if not self.near(ahead_s):
             return False
-        if self.meter is not None:
+        if self.meter is not None and self._done_s < self.work_s - ahead_s:
             self.meter.by_clock = True
         return True
+
+    def near(self, ahead_s: float) -> bool:
+        """Whether the end comes within so many seconds; nothing is left out for it, so nothing is noted."""
+        return self._done_s >= self.work_s - ahead_s or time.monotonic() > self.clock_s - ahead_s
 
     @property
     def left_s(self) -> float:

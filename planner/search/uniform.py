@@ -173,20 +173,22 @@ class UniformSearch:
         """Price blocks of grids in the order of their bounds, until the least bound left is too slow."""
         taken = 0
         while True:
-            size = LATE_BLOCK if self.until.late(HURRY_S) else BLOCK if taken else FIRST_BLOCK
+            size = LATE_BLOCK if self.until.near(HURRY_S) else BLOCK if taken else FIRST_BLOCK
             grids, known = frontier.take(size, self._limit_s(), grouped=bool(self.tally.best))
             if not len(grids):
                 break
             self._evaluate(grids, known)
             taken += len(grids)
             enough = bool(self.tally.best) or taken >= FIRST_BLOCK
-            if (self.until.late() and enough) or (self.aim.any_will_do and self.tally.best):
+            if self.aim.any_will_do and self.tally.best:
+                break
+            if enough and frontier.least_s <= self._limit_s() and self.until.late():
                 break
         if not self.tally.best:
             frontier.drop_groups()
-        ended = self.until.late()
         self.tally.pruned["memory lower bound"] += frontier.without_memory
         if frontier.left:
+            ended = frontier.least_s <= self._limit_s() and self.until.late()
             self.tally.pruned["time limit" if ended else "time lower bound"] += frontier.left
             self.tally.open_bound_s = min(self.tally.open_bound_s, frontier.least_s)
 
@@ -243,7 +245,8 @@ class UniformSearch:
     def _leave_open(self, bounds: PricedBounds, bound: Floats, rows: Ints) -> None:
         """Note the least bound of rows whose layers may be split in ways that are not tried one by one."""
         best_s = self.tally.best_s()
-        near = rows[bound[rows] < best_s] if not self.until.late() else rows[:0]
+        near = rows[bound[rows] < best_s]
+        near = rows[:0] if len(near) and self.until.late() else near
         self.until.spend((OPEN_BLOCK_S if len(near) else 0.0) + OPEN_S * len(near))
         bound[near] = np.maximum(bound[near], np.minimum(bounds.whole_layers_s(near, best_s), best_s))
         self.tally.open_bound_s = min(self.tally.open_bound_s, float(bound[rows].min(initial=np.inf)))
