@@ -17,14 +17,14 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from planner.inter_op.costs import NO_ENDS, Ends, LayerRun, Position, stage_costs_s
-from planner.inter_op.grid import Floats
+from planner.inter_op.grid import Floats, Ints
 from planner.inter_op.objective import PipelineObjective, interleaved, one_f_one_b
 from planner.inter_op.stages import StageProblem, partition_stages
 
 NEAR: Final = 2  # splits beside the best of unlike layers that are told
+NUMBERS_AT_ONCE: Final = 1 << 20  # of splits that are priced together
 _NO_END: Final = (False, False)
 _WITH_LONE_ENDS: Final = ((True, True), (True, False), (False, True))  # the first chunk of the model, the last
 
@@ -165,29 +165,43 @@ class _Pricing:
 
     def stage_times_s(self, split: tuple[int, ...]) -> Floats | None:
         """Seconds per stage; None if a stage does not fit."""
-        return None if self.excess_bytes(split) > 0.0 else self._times_s(split)
+        return None if self.excess_bytes(split) > 0.0 else self._times_s(*_spans(np.array([split])))[0]
 
     def excess_bytes(self, split: tuple[int, ...]) -> float:
         """What the stages hold beyond their limits, added up."""
-        starts, ends = _spans(split)
-        weights = self.weights[starts, ends].reshape(self.shape).sum(axis=0)
-        activations = self.activations[starts, ends].reshape(self.shape).sum(axis=0)
-        return float(np.maximum(weights + self.in_flight * activations - self.limit, 0.0).sum())
+        return float(self._excess_bytes(*_spans(np.array([split])))[0])
 
-    def _times_s(self, split: tuple[int, ...]) -> Floats:
-        times: Floats = self.cost[np.arange(len(split)), *_spans(split)].reshape(self.shape).sum(axis=0)
-        return times
+    def keys(self, splits: Ints) -> Floats:
+        """Objective of splits, shape (N, P), and what tells those of one bottleneck apart: shape (N, 2).
+
+        That is the sum of squares. Of a split that does not fit, infinity and by how much.
+        """
+        spans = _spans(splits)
+        excess, times = self._excess_bytes(*spans), self._times_s(*spans)
+        total, largest = times.cumsum(axis=1)[:, -1], times.max(axis=1)
+        weights = self.objective
+        step_s = (weights.sum_weight * total + weights.max_weight * largest) / weights.fill.denominator
+        fits = excess <= 0.0
+        return np.stack([np.where(fits, step_s, np.inf), np.where(fits, (times**2).sum(axis=1), excess)], axis=1)
 
     def key(self, split: tuple[int, ...]) -> tuple[float, float]:
-        """Objective of a split and, to tell apart splits with the same bottleneck, the sum of squares.
+        """The keys of one split."""
+        first, second = self.keys(np.array([split]))[0].tolist()
+        return first, second
 
-        Of a split that does not fit, infinity and by how much.
-        """
-        excess = self.excess_bytes(split)
-        if excess > 0.0:
-            return (math.inf, excess)
-        times = self._times_s(split)
-        return (self.objective.step_s([float(t) for t in times]), float((times**2).sum()))
+    def _excess_bytes(self, starts: Ints, ends: Ints) -> Floats:
+        """As :meth:`excess_bytes`, of N splits by their spans, shape (N, P) each."""
+        shape = (len(starts), *self.shape)
+        weights = self.weights[starts, ends].reshape(shape).sum(axis=1)
+        activations = self.activations[starts, ends].reshape(shape).sum(axis=1)
+        excess: Floats = np.maximum(weights + self.in_flight * activations - self.limit, 0.0).sum(axis=1)
+        return excess
+
+    def _times_s(self, starts: Ints, ends: Ints) -> Floats:
+        """Seconds of every stage of N splits by their spans, shape (N, stages)."""
+        places = np.arange(starts.shape[1])
+        times: Floats = self.cost[places, starts, ends].reshape(len(starts), *self.shape).sum(axis=1)
+        return times
 
     def by_stage(self, split: tuple[int, ...]) -> Chunks:
         """A split over the positions as chunks of every stage."""
@@ -200,10 +214,10 @@ class _Pricing:
         return np.tile(share, (self.shape[0], 1, 1))
 
 
-def _spans(split: tuple[int, ...]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """First layer of each position, and the one behind its last."""
-    ends = np.cumsum(split)
-    return ends - np.array(split), ends
+def _spans(splits: Ints) -> tuple[Ints, Ints]:
+    """First layer of each position of N splits, and the one behind its last, shape (N, P) each."""
+    ends = np.cumsum(splits, axis=1)
+    return ends - splits, ends
 
 
 def _unlike_layers(problem: ChunkProblem) -> ChunkPlan | None:
@@ -239,28 +253,32 @@ def _cheapest(pricing: _Pricing, cost: Floats, objective: PipelineObjective) -> 
     return None if best is None else best.split
 
 
-def _neighbours(split: tuple[int, ...], least: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """All splits with one layer less in one chunk and one more in another."""
-    for giver, count in enumerate(split):
-        for taker in range(len(split)):
-            if count > least[giver] and taker != giver:
-                moved = list(split)
-                moved[giver] -= 1
-                moved[taker] += 1
-                yield tuple(moved)
+def _neighbours(split: tuple[int, ...], least: tuple[int, ...]) -> Iterator[Ints]:
+    """All splits with one layer less in one chunk and one more in another, a few givers at once, shape (N, P)."""
+    places = np.arange(len(split))
+    givers = np.flatnonzero(np.array(split) > least)
+    at_once = max(1, NUMBERS_AT_ONCE // len(split) ** 2)
+    for first in range(0, len(givers), at_once):
+        giver, taker = (side.ravel() for side in np.meshgrid(givers[first : first + at_once], places, indexing="ij"))
+        giver, taker = giver[giver != taker], taker[giver != taker]
+        yield np.array(split) - (places == giver[:, None]) + (places == taker[:, None])
 
 
 def _improve(pricing: _Pricing, split: tuple[int, ...]) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
     """Move single layers as long as that helps, the best and earliest first; with the best moves left."""
     while True:
-        moved = ((pricing.key(other), other) for other in _neighbours(split, pricing.least))
+        moved = []
+        for others in _neighbours(split, pricing.least):
+            keys = pricing.keys(others)
+            nearest = np.lexsort((keys[:, 1], keys[:, 0]))[:NEAR]
+            moved += [(tuple(keys[one].tolist()), tuple(others[one].tolist())) for one in nearest]
         moves = heapq.nsmallest(NEAR, moved, _key)
         if not moves or not moves[0][0] < pricing.key(split):
             return split, [other for key, other in moves if math.isfinite(key[0])]
         split = moves[0][1]
 
 
-def _key(move: tuple[tuple[float, float], tuple[int, ...]]) -> tuple[float, float]:
+def _key(move: tuple[tuple[float, ...], tuple[int, ...]]) -> tuple[float, ...]:
     return move[0]
 
 
