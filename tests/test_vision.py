@@ -344,8 +344,8 @@ def test_frameworks_run_a_tower_as_their_modules_do():
 
 
 SWIFT = "megatron sft --model Qwen/Qwen3-VL-8B-Instruct --tensor_model_parallel_size 4 --sequence_parallel true"
-LLAMA_FACTORY = "llamafactory-cli train --model_name_or_path Qwen/Qwen3-VL-8B-Instruct --stage sft --do_train"
-QWEN = "deepspeed train_qwen.py --model_name_or_path Qwen/Qwen3-VL-8B-Instruct --per_device_train_batch_size 1"
+LLAMA_FACTORY = "llamafactory-cli train --bf16 true --model_name_or_path Qwen/Qwen3-VL-8B-Instruct --stage sft"
+QWEN = "deepspeed train_qwen.py --bf16 --model_name_or_path Qwen/Qwen3-VL-8B-Instruct --per_device_train_batch_size 1"
 
 
 @pytest.mark.parametrize(
