@@ -189,7 +189,7 @@ def test_a_chain_of_files_without_an_end_is_cut(tmp_path):
 )
 def test_generation_takes_gpus_of_its_own(words, gpus):
     text = LaunchText(arguments=("policy.megatron_cfg.enabled=true", "cluster.gpus_per_node=8", *words))
-    assert gpus_of_policy(text) == gpus
+    assert gpus_of_policy(text, "NeMo RL") == gpus
 
 
 def test_references_of_settings_are_followed():

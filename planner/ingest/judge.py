@@ -33,6 +33,7 @@ from planner.ingest.other_frameworks import refuse_foreign
 from planner.ingest.override_words import in_overrides, violation_in_overrides
 from planner.ingest.policies import adapters_of_policy, gpus_of_policy, of_policy, program_of
 from planner.ingest.recipe_defaults import with_recipe_defaults
+from planner.ingest.sharded_policies import sharded_program_of
 from planner.ingest.slime import gpus_of_actor, is_slime, of_slime
 from planner.ingest.software_flags import (
     BACKEND,
@@ -472,5 +473,7 @@ def stated_world(text: LaunchText, framework: Framework) -> int:
         nodes, devices = found.get(_WORLD[0], "1"), found.get(_WORLD[1], "")
         if nodes.isdecimal() and devices.isdecimal() and len(nodes + devices) <= 12:
             return int(nodes) * int(devices)
-    counted = gpus_of_actor(text) or gpus_of_policy(text) if framework is Framework.MEGATRON else 0
-    return counted or text.world
+    if framework is Framework.MEGATRON:
+        return gpus_of_actor(text) or gpus_of_policy(text, program_of(text)) or text.world
+    sharded = sharded_program_of(text) if framework is Framework.DEEPSPEED else ""
+    return gpus_of_policy(text, sharded) or text.world

@@ -33,6 +33,7 @@ from planner.ingest.open_ends import DECIDING_IN_TITAN, refuse_gaps
 from planner.ingest.openrlhf import of_openrlhf, openrlhf_faults
 from planner.ingest.options import Fault, rest_stands
 from planner.ingest.plain_layout import StatedLayout, UnpricedError
+from planner.ingest.sharded_policies import of_sharded_policy, policy_faults
 from planner.ingest.shell_values import BLANK
 from planner.ingest.software_flags import StatedSoftware
 from planner.ingest.torchtitan_models import entry_of, model_of_config
@@ -141,7 +142,8 @@ def _with_violations(judged: JudgedLaunch, found: Sequence[Violation]) -> Judged
 
 def deepspeed_text(given: LaunchInput) -> LaunchText:
     """A launch of DeepSpeed: its configuration apart from its options, and what its trainer fills in."""
-    given = replace(given, text=with_own_sharding(of_openrlhf(trainer_options(given.text).text), given.world))
+    text = of_sharded_policy(given.text, given.world)
+    given = replace(given, text=with_own_sharding(of_openrlhf(trainer_options(text).text), given.world))
     return _with_plugin(given, accelerated(given.text, given.world))
 
 
@@ -152,9 +154,9 @@ def _with_plugin(given: LaunchInput, plugin: Accelerated | None) -> LaunchText:
 
 def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
     """Read and judge a launch of DeepSpeed, or one by accelerate; see :func:`planner.ingest.judge.judge_launch`."""
-    options = trainer_options(given.text)
+    options = trainer_options(of_sharded_policy(given.text, given.world))
     sayable, unlisted = told_to(options.text), options.unlisted()
-    trainers = (*options.faults(), *_own_faults(options.text), *neox_faults(given.text))
+    trainers = (*policy_faults(given.text, given.world), *options.faults(), *_own_faults(options.text))
     given = replace(given, text=with_own_sharding(of_openrlhf(options.text), given.world))
     plugin = accelerated(given.text, given.world)
     given = replace(given, text=_with_plugin(given, plugin))
@@ -218,7 +220,7 @@ def _limits(given: LaunchInput, model: ModelSpec, *, sharded: bool) -> tuple[Fau
 
 
 def _own_faults(text: LaunchText) -> tuple[Fault, ...]:
-    return openrlhf_faults(text.program, text.arguments)
+    return (*openrlhf_faults(text.program, text.arguments), *neox_faults(text))
 
 
 def _taken(model: ModelSpec, given: LaunchInput, *, own: bool) -> list[str]:

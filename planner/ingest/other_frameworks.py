@@ -12,6 +12,7 @@ from planner.ingest.bridge_programs import is_bridge_program
 from planner.ingest.judged import LaunchInput
 from planner.ingest.options import Fault
 from planner.ingest.policies import program_of
+from planner.ingest.sharded_policies import sharded_program_of
 from planner.ingest.swift import is_swift
 from planner.ingest.trainer_words import told_options, trainer_sign, trainer_table
 from planner.request import Framework
@@ -71,7 +72,8 @@ def refuse_other_framework(given: LaunchInput) -> None:
     InputError
         Names the framework or program whose words they are.
     """
-    if given.framework is Framework.MEGATRON and program_of(given.text):
+    trains = {Framework.MEGATRON: program_of, Framework.DEEPSPEED: sharded_program_of}.get(given.framework)
+    if trains is not None and trains(given.text):
         return  # settings of a program that trains by it
     _refuse_trainer(given)
     _refuse_program(given)

@@ -54,8 +54,8 @@ class Batch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Program:
-    """Where a program has what a launch of Megatron-LM states.
+class Program:
+    """Where a program on Megatron-Bridge has what a launch of Megatron-LM states.
 
     Attributes
     ----------
@@ -88,7 +88,8 @@ class _Program:
     ahead: str = ""
 
 
-def _number(told: Mapping[str, str], name: str, default: int) -> int:
+def number_of(told: Mapping[str, str], name: str, default: int) -> int:
+    """A setting as a whole number from 1; ``default`` where it states none."""
     return whole(told.get(name, "")) or default
 
 
@@ -106,33 +107,33 @@ def _of_actor(told: Mapping[str, str], cp: int) -> Batch:
     """The actor of verl: an update has the samples of a mini-batch of prompts."""
     actor, data = "actor_rollout_ref.actor", "data"
     lengths = (f"{data}.max_prompt_length", f"{data}.max_response_length")
-    seq = sum(_number(told, name, 512) for name in lengths)
-    micro = _number(told, f"{actor}.ppo_micro_batch_size_per_gpu", 1)
+    seq = sum(number_of(told, name, 512) for name in lengths)
+    micro = number_of(told, f"{actor}.ppo_micro_batch_size_per_gpu", 1)
     notes: tuple[str, ...] = ()
     packed = f"{actor}.ppo_max_token_len_per_gpu"
     if _on(told, f"{actor}.use_dynamic_bsz"):
-        micro, notes = _packed(packed, _number(told, packed, 16_384) * cp, seq)
+        micro, notes = _packed(packed, number_of(told, packed, 16_384) * cp, seq)
     prompts, answers = f"{actor}.ppo_mini_batch_size", "actor_rollout_ref.rollout.n"
-    samples = _number(told, prompts, 256) * _number(told, answers, 1)
+    samples = number_of(told, prompts, 256) * number_of(told, answers, 1)
     return Batch(seq=seq, micro=micro, samples=samples, deciding=(*lengths, prompts, answers), notes=notes)
 
 
 def _of_tuning(told: Mapping[str, str], cp: int) -> Batch:
     """The supervised fine-tuning of verl."""
     length, packed, size = "data.max_length", "data.max_token_len_per_gpu", "data.train_batch_size"
-    seq = _number(told, length, 1024)
-    micro = _number(told, "data.micro_batch_size_per_gpu", 4)
+    seq = number_of(told, length, 1024)
+    micro = number_of(told, "data.micro_batch_size_per_gpu", 4)
     notes: tuple[str, ...] = ()
     if told.get("data.use_dynamic_bsz", "true").lower() == "true":
-        micro, notes = _packed(packed, _number(told, packed, 8192) * cp, seq)
-    return Batch(seq=seq, micro=micro, samples=_number(told, size, 256), deciding=(length, size), notes=notes)
+        micro, notes = _packed(packed, number_of(told, packed, 8192) * cp, seq)
+    return Batch(seq=seq, micro=micro, samples=number_of(told, size, 256), deciding=(length, size), notes=notes)
 
 
 def _of_nemo(told: Mapping[str, str], _: int) -> Batch:
     """A policy of NeMo RL; packed sequences hold as many tokens as micro-batches of whole ones."""
     names = ("max_total_sequence_length", "train_micro_batch_size", "train_global_batch_size")
     deciding = tuple(f"policy.{name}" for name in names)
-    seq, micro, samples = (_number(told, name, usual) for name, usual in zip(deciding, (4096, 1, 512), strict=True))
+    seq, micro, samples = (number_of(told, name, usual) for name, usual in zip(deciding, (4096, 1, 512), strict=True))
     return Batch(seq=seq, micro=micro, samples=samples, deciding=deciding)
 
 
@@ -143,9 +144,9 @@ _OF_VERL: Final = MappingProxyType(
         "model.moe_token_dispatcher_type": "alltoall",
     }
 )
-_PROGRAMS: Final = MappingProxyType(
+PROGRAMS: Final = MappingProxyType(
     {
-        "verl": _Program(
+        "verl": Program(
             section="actor_rollout_ref.actor.megatron",
             inner=MappingProxyType(
                 {
@@ -164,7 +165,7 @@ _PROGRAMS: Final = MappingProxyType(
             usual=_OF_VERL,
             ahead="actor_rollout_ref.model.mtp.enable",
         ),
-        "verl's fine-tuning": _Program(
+        "verl's fine-tuning": Program(
             section="engine",
             inner=MappingProxyType(
                 {
@@ -183,7 +184,7 @@ _PROGRAMS: Final = MappingProxyType(
             usual=_OF_VERL,
             ahead="model.mtp.enable",
         ),
-        "NeMo RL": _Program(
+        "NeMo RL": Program(
             section="policy.megatron_cfg",
             inner=MappingProxyType(
                 {
@@ -236,7 +237,7 @@ def _value(told: Mapping[str, str], value: str) -> str:
 def program_of(text: LaunchText) -> str:
     """Name of the program whose policy a launch trains by Megatron; empty where it is none of these."""
     told = settings_told(text.arguments)
-    for name, program in _PROGRAMS.items():
+    for name, program in PROGRAMS.items():
         pairs = (chosen.partition("=") for chosen in program.chosen)
         if any(told.get(key, "").lower() == value for key, _, value in pairs):
             return name
@@ -246,16 +247,15 @@ def program_of(text: LaunchText) -> str:
     return ""
 
 
-def gpus_of_policy(text: LaunchText) -> int:
-    """GPUs that train; 0 where a launch is none of these, or does not say."""
-    name = program_of(text)
+def gpus_of_policy(text: LaunchText, name: str) -> int:
+    """GPUs that train by the settings of a program of these; 0 for none (an empty name), or where they do not say."""
     if not name:
         return 0
-    program, told = _PROGRAMS[name], settings_told(text.arguments)
-    nodes, per_node = _number(told, program.nodes, 1), _number(told, program.per_node, 0)
+    program, told = PROGRAMS[name], settings_told(text.arguments)
+    nodes, per_node = number_of(told, program.nodes, 1), number_of(told, program.per_node, 0)
     if told.get(f"{_COLOCATED}.enabled", "true").lower() != "false":
         return nodes * per_node
-    taken = (_number(told, f"{_COLOCATED}.resources.{name}", 0) for name in ("num_nodes", "gpus_per_node"))
+    taken = (number_of(told, f"{_COLOCATED}.resources.{name}", 0) for name in ("num_nodes", "gpus_per_node"))
     others, gpus = taken  # of generation, which has machines of its own, or a part of the only one
     return (nodes - others) * per_node if others and nodes > 1 else nodes * (per_node - gpus)
 
@@ -278,8 +278,8 @@ def of_policy(text: LaunchText, model: ModelSpec | None, world: int) -> tuple[La
         A setting that decides on the layout has no value in the file, or is none that Megatron-Bridge takes.
     """
     name = program_of(text)
-    program, told = _PROGRAMS[name], settings_told(text.arguments)
-    batch = program.batch(told, _number(told, f"{program.section}.{_SPLIT[2]}", 1))
+    program, told = PROGRAMS[name], settings_told(text.arguments)
+    batch = program.batch(told, number_of(told, f"{program.section}.{_SPLIT[2]}", 1))
     refuse_gaps(text, {*batch.deciding, *(f"{program.section}.{degree}" for degree in _DEGREES)})
     found = model or preset_of_path(told.get(program.model, ""))
     notes = [*batch.notes]
@@ -290,8 +290,8 @@ def of_policy(text: LaunchText, model: ModelSpec | None, world: int) -> tuple[La
     settings = _as_bridge(program, told)
     read = read_overrides([f"{key}={value}" for key, value in settings.items()], Framework.BRIDGE)
     refuse_faults(read.faults, f"settings of {name}")
-    grid = [_number(settings, f"model.{degree}", 1) for degree in _SPLIT]
-    micro = _fitting(batch.micro, batch.samples, replicas_of(world, grid[1], grid[2], grid[0])) if batch.notes else 0
+    grid = [number_of(settings, f"model.{degree}", 1) for degree in _SPLIT]
+    micro = fitting(batch.micro, batch.samples, replicas_of(world, grid[1], grid[2], grid[0])) if batch.notes else 0
     words = [*read.flags, "--seq-length", str(batch.seq), "--max-position-embeddings", str(batch.seq)]
     words += ["--micro-batch-size", str(micro or batch.micro), "--global-batch-size", str(batch.samples)]
     words += [] if "--fp16" in words or "--bf16" in words else ["--bf16"]
@@ -306,13 +306,13 @@ def adapters_of_policy(text: LaunchText) -> Adapters | None:
     name = program_of(text)
     if not name:
         return None
-    program, told = _PROGRAMS[name], settings_told(text.arguments)
-    rank = _number(told, program.rank, 0) if _on(told, _PEFT) or name != "NeMo RL" else 0
+    program, told = PROGRAMS[name], settings_told(text.arguments)
+    rank = number_of(told, program.rank, 0) if _on(told, _PEFT) or name != "NeMo RL" else 0
     names = told.get(program.targets, "").strip("[]").replace("'", "").replace('"', "").split(",")
     return Adapters(rank=rank, targets=targets_named(names)) if rank else None
 
 
-def _as_bridge(program: _Program, told: Mapping[str, str]) -> Mapping[str, str]:
+def _as_bridge(program: Program, told: Mapping[str, str]) -> Mapping[str, str]:
     """Settings as overrides of Megatron-Bridge that decide on a layout or its price."""
     known = {name for key in override_keys(Framework.BRIDGE) for name in key.keys}
     settings = dict(program.usual)
@@ -342,7 +342,7 @@ def _of_another_name(key: str, value: str) -> Mapping[str, str]:
     return {}
 
 
-def _fitting(most: int, samples: int, dp: int) -> int:
+def fitting(most: int, samples: int, dp: int) -> int:
     """The largest micro-batch up to ``most`` that divides the samples of a replica; 0 where replicas do not divide."""
     if dp < 1 or samples % dp:
         return 0
