@@ -26,6 +26,7 @@ from planner.ingest.megatron_model import model_of
 from planner.ingest.megatron_switches import CONNECTIONS
 from planner.ingest.mixed_precision import KEY as PRECISION
 from planner.ingest.named_sizes import other_model_notes, unlike_notes, with_positions
+from planner.ingest.nanotron import gpus_of_nanotron, is_nanotron, judge_nanotron
 from planner.ingest.open_ends import deciding_keys, foreign_notes, own_options, refuse_gaps, refuse_missing
 from planner.ingest.option_facts import schedule_notes
 from planner.ingest.options import Arguments, Fault, megatron_options, rest_stands
@@ -95,6 +96,8 @@ def judge_launch(given: LaunchInput) -> JudgedLaunch:
             allowed="a launch script, YAML, TOML or KEY=VALUE words; JSON with --framework deepspeed or galvatron",
         )
     refuse_unread(given)
+    if is_nanotron(given.text):
+        return judge_nanotron(given)
     return _READERS[given.framework](given)
 
 
@@ -473,6 +476,8 @@ def stated_world(text: LaunchText, framework: Framework) -> int:
         nodes, devices = found.get(_WORLD[0], "1"), found.get(_WORLD[1], "")
         if nodes.isdecimal() and devices.isdecimal() and len(nodes + devices) <= 12:
             return int(nodes) * int(devices)
+    if is_nanotron(text):
+        return text.world or gpus_of_nanotron(text)
     if framework is Framework.MEGATRON:
         return gpus_of_actor(text) or gpus_of_policy(text, program_of(text)) or text.world
     sharded = sharded_program_of(text) if framework is Framework.DEEPSPEED else ""

@@ -61,6 +61,8 @@ _RECIPES: Final = ("--recipe", "--factory")
 _HERE: Final = "arguments"
 """A name in the current folder, for words that no file holds."""
 _TRL_CONFIG: Final = ("--config",)
+_NANOTRON_CONFIG: Final = ("--config-file",)
+_OF_NANOTRON: Final = "parallelism.tp="
 _DEEPY: Final = "deepy.py"
 _CONFIG_FOLDER: Final = ("-d", "--conf_dir")
 _CONFIG_KEYS: Final = ("galvatron_config_path", "deepspeed_config")
@@ -373,9 +375,11 @@ def _with_settings(
     With ``any_trainer`` the file need not name a configuration of DeepSpeed.
     """
     first = arguments[0] if arguments and arguments[0].endswith(_YAML) and not arguments[0].startswith("-") else ""
-    named = first or _option(arguments, _TRL_CONFIG)
+    named = first or _option(arguments, (*_TRL_CONFIG, *_NANOTRON_CONFIG))
     file = _beside(named, path) if named.endswith(_YAML) else None
     overrides = tuple(yaml_overrides(_text(file), str(file))) if file else ()
+    if any(word.startswith(_OF_NANOTRON) for word in overrides):
+        return overrides, path
     if file is None or not (any_trainer or is_settings(overrides)):
         return arguments, path
     others = arguments[1:] if first else tuple(_without(arguments, _TRL_CONFIG))

@@ -10,6 +10,7 @@ from typing import Any, Final
 from hardware.errors import InputError
 from planner.ingest.bridge_programs import is_bridge_program
 from planner.ingest.judged import LaunchInput
+from planner.ingest.nanotron import is_nanotron
 from planner.ingest.options import Fault
 from planner.ingest.policies import program_of
 from planner.ingest.sharded_policies import sharded_program_of
@@ -73,7 +74,7 @@ def refuse_other_framework(given: LaunchInput) -> None:
         Names the framework or program whose words they are.
     """
     trains = {Framework.MEGATRON: program_of, Framework.DEEPSPEED: sharded_program_of}.get(given.framework)
-    if trains is not None and trains(given.text):
+    if is_nanotron(given.text) or (trains is not None and trains(given.text)):
         return  # settings of a program that trains by it
     _refuse_trainer(given)
     _refuse_program(given)
