@@ -24,6 +24,7 @@ from planner.ingest.launch_text import LaunchText, without_unresolved
 from planner.ingest.megatron import Launch, LaunchVerdict, broken_rules, judge, layout_built, parse_megatron
 from planner.ingest.megatron_model import model_of
 from planner.ingest.megatron_switches import CONNECTIONS
+from planner.ingest.mindspeed import adapters_of_mindspeed, is_mindspeed, of_mindspeed
 from planner.ingest.mixed_precision import KEY as PRECISION
 from planner.ingest.named_sizes import other_model_notes, unlike_notes, with_positions
 from planner.ingest.nanotron import gpus_of_nanotron, is_nanotron, judge_nanotron
@@ -159,6 +160,9 @@ def _in_own_flags(given: LaunchInput) -> tuple[LaunchInput, Adapters | None, tup
         text, named = of_policy(own, named, given.world)
     elif by_plugin(own):
         text, named = of_plugin(own, given.world, named)
+    elif is_mindspeed(own):
+        text = of_mindspeed(own, megatron_options(given.version))
+        return replace(given, text=text), adapters_of_mindspeed(own), remarks
     else:
         return given, adapters, remarks
     refuse_unnamed(text, named)
