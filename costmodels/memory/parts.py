@@ -58,6 +58,8 @@ class ModelMemory:
         One micro-batch between two stages [B], shape (S,); 0 with one stage.
     buckets : ndarray
         Resident buckets of the sharded optimizer's exchanges [B], shape (S,); 0 without ZeRO.
+    reduces : ndarray
+        1.0 where gradients are reduced over ranks, else 0.0, shape (S,).
     groups : ndarray
         Communicators of a rank that have more than one rank, shape (S,).
     step_most : ndarray
@@ -71,6 +73,7 @@ class ModelMemory:
     token_table: LayerMemory
     boundary: Floats
     buckets: Floats
+    reduces: Floats
     groups: Floats
     step_most: Floats
     layers_ahead: float
@@ -132,6 +135,7 @@ def model_memory(
         token_table=table_memory(model, job, table, constants),
         boundary=np.where(table.pp > 1, hidden_input, 0.0),
         buckets=np.where(table.zero >= 1, job.software.bucket_bytes, 0.0),
+        reduces=(table.dp * table.cp > 1).astype(np.float64),
         groups=communicators(table),
         step_most=most_step_bytes(job, table),
         layers_ahead=constants.layers_ahead,

@@ -50,6 +50,8 @@ class StageSums:
         [B]; None where the software reduces with every micro-batch.
     fresh : ndarray
         What of ``gradients`` there is only from the step's backward pass on [B].
+    fresh_apart : ndarray
+        Of those, what a stream of its own makes, whose blocks no other may use [B].
     one_layer : ndarray
         Kept by one micro-batch of the largest layer [B].
     left_whole : ndarray
@@ -78,6 +80,7 @@ class StageSums:
     passing: Floats
     unreduced: Floats | None
     fresh: Floats
+    fresh_apart: Floats
     one_layer: Floats
     left_whole: Floats
     late: Floats
@@ -166,7 +169,7 @@ def _apart(sums: StageSums, moments: tuple[tuple[Floats, ...], ...], sizes: Floa
     The allocator keeps a pool for each stream: what it holds is the largest of all else, and the gradients.
     """
     others = np.max([size - moment[_GRADIENTS] for size, moment in zip(sizes, moments, strict=True)], axis=0)
-    return np.where(sums.fresh > 0.0, others + sums.gradients - sizes.max(axis=0), 0.0)
+    return np.where(sums.fresh_apart > 0.0, others + sums.gradients - sizes.max(axis=0), 0.0)
 
 
 def usable_memory(accelerator: Accelerator) -> float:

@@ -58,6 +58,7 @@ def stage_sums(model: ModelSpec, job: TrainingJob, memory: ModelMemory, contents
         passing=added["passing"],
         unreduced=added["unreduced"] if job.software.gradients_wait(contents.spec.pp) else None,
         fresh=added["fresh"],
+        fresh_apart=added["fresh"] * held.of_stage(memory.reduces),
         one_layer=of_layer,
         left_whole=added["left_whole"],
         late=added["late"] * held.share_ahead(memory.layers_ahead),

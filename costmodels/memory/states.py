@@ -155,7 +155,8 @@ def _unreduced_bytes(whole: Floats, held: Floats, job: TrainingJob, table: Strat
 def _fresh_bytes(held: Floats, job: TrainingJob, table: StrategyTable) -> Floats:
     """What of the gradients that are held there is no tensor of when a step's only backward pass begins, shape (S,).
 
-    Steps of several micro-batches reach their peak beside the gradients of the first one.
+    Steps of several micro-batches reach their peak beside the gradients of the first one; buckets of plain replicas
+    (DistributedDataParallel) stay.
 
     References
     ----------
@@ -163,9 +164,9 @@ def _fresh_bytes(held: Floats, job: TrainingJob, table: StrategyTable) -> Floats
     put out, on a stream of their own: torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py, ``foreach_reduce``;
     FSDP1's _runtime_utils.py, ``_post_backward_hook``.
     """
-    sharded = (table.zero >= 2) & (table.zero_group > 1)
+    own = (table.zero >= 2) & (table.zero_group > 1) | (table.dp * table.cp == 1)
     single = (table.pp == 1) & (job.global_batch <= table.dp * table.micro_batch)
-    return np.where(job.software.fresh_gradients & sharded & single, held, 0.0)
+    return np.where(job.software.fresh_gradients & own & single, held, 0.0)
 
 
 def _step_bytes(job: TrainingJob) -> float:

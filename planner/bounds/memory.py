@@ -140,8 +140,8 @@ def stage_room(
     first, last = np.zeros_like(working), np.zeros_like(working)
 
     def states(part: LayerMemory) -> Floats:
-        # a cache that is not short of memory keeps blocks for fresh gradients; else they may be absent at the peak
-        return part.states if accepted is Verdict.FITS else part.states - part.fresh
+        # a cache that is not short of memory keeps blocks of what another stream reduces; else they may be absent
+        return part.states - part.fresh * (1.0 - memory.reduces * (accepted is Verdict.FITS))
 
     for name, part in zip(names[memory.kinds :], memory.parts[memory.kinds :], strict=True):
         if name == EMBEDDING:
