@@ -84,9 +84,8 @@ def test_a_full_device_gives_their_blocks_back():
     assert use_of(FRESH, size_gib=size).verdict is Verdict.RISKY
 
 
-def test_few_tokens_move_the_peak_from_the_loss_to_the_backward_pass_of_the_first_layer():
+def test_with_few_tokens_the_peak_is_the_backward_pass_of_the_first_layer():
     fresh, staying = (dict(use_of(tools, recompute=FULL_RECOMPUTE, seq=64).components) for tools in (FRESH, STAYING))
-    assert staying["logits"] > 0.0
     assert fresh["logits"] == 0.0
     assert fresh["gathered"] > 0.0
     assert fresh["gradients"] == pytest.approx(SHARD_BYTES)
@@ -108,19 +107,37 @@ def test_the_peak_is_that_of_a_walk_through_the_layers(drawn, layers, waits):
     sums = StageSums(**{**arrays, "unreduced": arrays["unreduced"] if waits else None})
     named = components(sums, 1e9, replace(default_memory(), workspace_bytes=0.0, context_bytes=0.0))
     waiting = sizes["unreduced"] * waits
-    running = sizes["working"] + sizes["gathered"] + waiting
-    moments = [  # gradients, all else
-        (0.0, kept + sizes["loss"] + sizes["head_gathered"] + waiting),
-        *((gradients * done / layers, kept - kept * done / layers + running) for done in range(layers)),
-        (gradients, kept / layers + running),  # those of the first layer beside its activations
-        (gradients, sizes["embedding_gradient"] + sizes["passing"] + sizes["left_whole"] + waiting),
-        (gradients, sizes["step"]),
+    running = sizes["working"] + waiting
+    moments = [  # gradients, gathered weights, all else
+        (0.0, sizes["head_whole"], kept + sizes["loss"] + waiting),
+        (0.0, sizes["head_gathered"], kept + waiting),
+        *(
+            (gradients * done / layers, sizes["gathered"], kept - kept * done / layers + running)
+            for done in range(layers)
+        ),
+        (gradients, sizes["gathered"], kept / layers + running),  # those of the first layer beside its activations
+        (gradients, sizes["left_whole"], sizes["embedding_gradient"] + sizes["passing"] + waiting),
+        (gradients, 0.0, sizes["step"]),
     ]
     states = sizes["weights"] + sizes["optimizer"] + sizes["buffers"]
     live = sum(float(size[0]) for name, size in named.items() if name not in (*OUTSIDE, "reserve"))
     assert live == pytest.approx(states + max(map(sum, moments)))
-    held = states + apart + max(others for _, others in moments)  # a pool of the allocator for either stream
+    # a pool of the allocator for each stream: at the loss it holds what the head's backward pass gathers as well
+    moments.append((0.0, sizes["head_gathered"], kept + sizes["loss"] + waiting))
+    held = states + apart + max(weights + others + made * (not apart) for made, weights, others in moments)
     assert live + named["reserve"][0] >= held * (1.0 - 1e-9)
+
+
+def test_gathered_weights_of_the_head_meet_its_logits_and_its_gradient_later():
+    """At the loss its weights alone are gathered; what its backward pass gathers more is in the reserve then."""
+    use = use_of(replace(FRESH, fresh_gradients=False), recompute=FULL_RECOMPUTE)
+    named, head = dict(use.components), 2.0 * 32000 * 2048
+    assert named["logits"] > 0.0
+    assert named["gathered"] == pytest.approx(head, rel=1e-3)
+    later = 2.0 * head + 3.0 * head  # two such matrices, its gradient in 16 bits and in fp32
+    share = default_memory().reserve_share * (named["activations"] + named["logits"] + later)
+    table_gradient = head
+    assert named["reserve"] == pytest.approx(later - head + share + table_gradient, rel=1e-3)
 
 
 @pytest.mark.parametrize("gpus", [1, 4])

@@ -16,10 +16,10 @@ from hardware.cluster import Accelerator
 
 Strings = NDArray[np.str_]
 
-_END = 2  # of the moments of ``_moments_of``: the embedding's backward
+_LOSS, _END = 1, 2  # of the moments of ``_moments_of``: the loss, the embedding's backward
 _OF_MOMENTS: Final = ("activations", "working", "gathered", "logits", "step", "unreduced", "gradients")
 _COMES, _GOES = 0, 5  # of those, what comes and goes within a micro-batch or a step
-_GRADIENTS = _OF_MOMENTS.index("gradients")
+_GATHERED, _GRADIENTS = _OF_MOMENTS.index("gathered"), _OF_MOMENTS.index("gradients")
 OUTSIDE = ("communicators", "context")  # what the framework's own allocator does not see
 
 
@@ -38,7 +38,9 @@ class StageSums:
     working, gathered : ndarray
         Largest layer: what comes and goes, and what ZeRO-3 gathers [B].
     head_gathered : ndarray
-        Gathered weights of the head that stay until its backward pass [B]; 0 on stages without it.
+        Of the head, what ZeRO-3 gathers for its backward pass, with its whole gradient [B]; 0 on stages without it.
+    head_whole : ndarray
+        Its weights alone, gathered from its forward pass to its backward pass [B].
     step : ndarray
         What only the optimizer's step needs [B].
     loss : ndarray
@@ -75,6 +77,7 @@ class StageSums:
     working: Floats
     gathered: Floats
     head_gathered: Floats
+    head_whole: Floats
     step: Floats
     loss: Floats
     passing: Floats
@@ -129,22 +132,25 @@ def components(sums: StageSums, usable_bytes: float, constants: MemoryConstants)
         "context": np.full_like(sums.weights, constants.context_bytes),
     }
     live = sum(named.values(), nothing)
-    moving = np.max([sum(moment[_COMES:_GOES], nothing) for moment in each], axis=0)
+    cached = _cached(each, sums)
+    moving = np.max([sum(moment[_COMES:_GOES], nothing) for moment in cached], axis=0)
     # the allocator gives cached blocks back before it fails: the reserve shrinks when memory runs short
     least = constants.least_reserve_share * moving
     # no cached block is as large as the table's gradient: it gets memory of its own
     wanted = constants.reserve_share * moving + np.where(at == _END, 0.0, sums.embedding_gradient) + sums.late
-    reserve = np.maximum(least, np.minimum(wanted + _apart(sums, each, sizes), usable_bytes - live))
+    wanted = wanted + _held(sums, cached) - sizes.max(axis=0)
+    reserve = np.maximum(least, np.minimum(wanted, usable_bytes - live))
     return MappingProxyType({**named, "reserve": reserve})
 
 
 def _moments_of(sums: StageSums) -> tuple[tuple[Floats, ...], ...]:
     """What comes and goes at each moment that may be the peak, in the order of ``_OF_MOMENTS``.
 
-    Four moments: the backward of the widest layer, the loss (logits), the end of the backward (a micro-batch's
-    activations are gone, the embedding's dense gradient and weights that stay gathered are there), and the optimizer's
-    step (no activations, and no gradients that wait to be reduced). Gradients that are fresh are absent from the first
-    two; then a fifth counts: the backward of the first layer, beside the gradients of all behind it. In between
+    Five moments: the backward of the widest layer, the loss (logits, beside the head's weights), the end of the
+    backward (a micro-batch's activations are gone, the embedding's dense gradient and weights that stay gathered are
+    there), the optimizer's step (no activations, and no gradients that wait to be reduced), and the head's backward
+    behind the loss (what it gathers, and its whole gradient). Gradients that are fresh are there at the end and at the
+    step alone; then a sixth counts: the backward of the first layer, beside the gradients of all behind it. In between
     activations go and gradients come at even rates, so that no moment between exceeds both ends.
     """
     nothing = np.zeros_like(sums.weights)
@@ -153,9 +159,10 @@ def _moments_of(sums: StageSums) -> tuple[tuple[Floats, ...], ...]:
     early, whole = sums.gradients - sums.fresh, sums.gradients
     moments: tuple[tuple[Floats, ...], ...] = (
         (sums.activations, sums.working, sums.gathered, nothing, nothing, waiting, early),
-        (sums.activations, nothing, sums.head_gathered, sums.loss, nothing, waiting, early),
+        (sums.activations, nothing, sums.head_whole, sums.loss, nothing, waiting, early),
         (ending, sums.embedding_gradient + sums.passing, sums.left_whole, nothing, nothing, waiting, whole),
         (nothing, nothing, nothing, nothing, sums.step, nothing, whole),
+        (sums.activations, nothing, sums.head_gathered, nothing, nothing, waiting, early),
     )
     if not sums.fresh.any():
         return moments
@@ -163,13 +170,25 @@ def _moments_of(sums: StageSums) -> tuple[tuple[Floats, ...], ...]:
     return (*moments, (first, sums.working, sums.gathered, nothing, nothing, waiting, whole))
 
 
-def _apart(sums: StageSums, moments: tuple[tuple[Floats, ...], ...], sizes: Floats) -> Floats:
-    """Cached blocks of fresh gradients, which only the stream that reduces them may use again [B].
+def _cached(moments: tuple[tuple[Floats, ...], ...], sums: StageSums) -> tuple[tuple[Floats, ...], ...]:
+    """Moments as the caching allocator sees them: at the loss it holds what the head's backward pass gathers as well.
 
-    The allocator keeps a pool for each stream: what it holds is the largest of all else, and the gradients.
+    Gathers and reductions run on streams of their own, whose blocks the stream of the loss may not use.
     """
-    others = np.max([size - moment[_GRADIENTS] for size, moment in zip(sizes, moments, strict=True)], axis=0)
-    return np.where(sums.fresh_apart > 0.0, others + sums.gradients - sizes.max(axis=0), 0.0)
+    loss = list(moments[_LOSS])
+    loss[_GATHERED] = sums.head_gathered
+    return (*moments[:_LOSS], tuple(loss), *moments[_LOSS + 1 :])
+
+
+def _held(sums: StageSums, cached: tuple[tuple[Floats, ...], ...]) -> Floats:
+    """What the allocator holds at its largest of the moments that it sees, with blocks of fresh gradients [B].
+
+    Only the stream that reduces gradients may use their blocks again: a pool beside the largest of all else.
+    """
+    nothing = np.zeros_like(sums.weights)
+    reduced = sums.fresh_apart > 0.0
+    others = [sum(moment, nothing) - np.where(reduced, moment[_GRADIENTS], 0.0) for moment in cached]
+    return np.asarray(np.max(others, axis=0) + np.where(reduced, sums.gradients, 0.0))
 
 
 def usable_memory(accelerator: Accelerator) -> float:

@@ -44,7 +44,8 @@ def stage_sums(model: ModelSpec, job: TrainingJob, memory: ModelMemory, contents
     moved = added["optimizer"] * np.array(contents.optimizer_on_host or 0.0)
     widest = held.sizes[:, :, len(ADDED) :].transpose(2, 0, 1, 3)  # working, gathered, once, away, kept, whole
     working, gathered, once, away, of_layer, _ = held.widest(widest, memory.blocks)
-    stays = held.rows_of(memory.head) if job.software.head_stays_gathered else []
+    loss, head_gathered, _, _, _, head_whole = held.widest(widest, held.rows_of(memory.head))
+    stays = head_whole if job.software.head_stays_gathered else np.zeros_like(head_whole)
     return StageSums(
         weights=added["weights"],
         gradients=added["gradients"],
@@ -63,8 +64,9 @@ def stage_sums(model: ModelSpec, job: TrainingJob, memory: ModelMemory, contents
         left_whole=added["left_whole"],
         late=added["late"] * held.share_ahead(memory.layers_ahead),
         gathered=gathered,
-        head_gathered=held.widest(widest[-1:], stays)[0],
-        loss=held.widest(widest[:1] + widest[1:2], held.rows_of(memory.head))[0],
+        head_gathered=head_gathered + stays,
+        head_whole=head_whole,
+        loss=loss,
         embedding_gradient=held.widest(widest[:1], held.rows_of(memory.embedding))[0],
         buffers=_RECEIVE_BUFFERS * boundary + held.of_stage(memory.buckets) + once + away + added["copies"],
         groups=held.of_stage(memory.groups),
