@@ -132,6 +132,7 @@ class Software:
         False  # tensor-parallel ranks gather inputs, and gradients of outputs, as 8-bit products read them
     )
     row_scales: bool = False  # 8-bit operands have a scale per row, where the recipe has none per block
+    wide_weight_gradients: bool = False  # products of gradients of weights stay in 16 bits, whatever the others do
     joined_products: bool = True  # of one input: queries, keys and values are one product, as are gate and up
     buffered_sends: bool = False  # stages send from buffers while they compute, under every schedule
     scatter_gather: bool = False  # tp ranks that hold the same activations send a part each over stage boundaries

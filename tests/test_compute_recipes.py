@@ -73,6 +73,16 @@ def test_frozen_weights_need_no_casts_for_their_gradients():
     assert added[1] < 0.5 * added[0]
 
 
+def test_gradients_of_weights_in_16_bits_are_products_of_16_bits_without_casts():
+    by_row, wide = (priced(LARGE, job("fp8-cs", row_scales=True, wide_weight_gradients=on)) for on in (False, True))
+    assert wide.forward_s[0] == by_row.forward_s[0]
+    low, half = (priced(LARGE, job(recipe)).backward_s[0] for recipe in ("fp8-cs", "bf16"))
+    frozen = replace(job("fp8-cs", row_scales=True), trained_share=0.01)
+    product = wide.backward_s[0] - priced(LARGE, frozen).backward_s[0]
+    assert 0.4 * half < product < 0.6 * half  # one of the two products of a backward pass in bf16
+    assert product > 0.6 * low
+
+
 @pytest.mark.parametrize("recipe", ["bf16", "mxfp8"])
 def test_scales_per_row_are_of_recipes_without_other_scales(recipe):
     plain, rows = (priced(LARGE, job(recipe, row_scales=flag)) for flag in (False, True))

@@ -98,6 +98,13 @@ def test_scales_of_old_releases_are_read(words, by_row, gathers_8_bits):
     assert (software.row_scales, software.low_precision_gathers) == (by_row, gathers_8_bits)
 
 
+def test_gradients_of_weights_may_stay_in_16_bits():
+    words = (*FLOAT8, "--quantize.linear.float8.recipe_name", "rowwise_with_gw_hp")
+    wide, narrow = priced(*words), priced(*FLOAT8, *ROWWISE)
+    assert wide.request.job.software.wide_weight_gradients
+    assert wide.ranked.cost.step.total_s != narrow.ranked.cost.step.total_s
+
+
 def test_a_scale_per_row_costs_more_than_one_per_tensor():
     by_tensor, by_row = (priced(*FLOAT8, *words).ranked.cost.step.total_s for words in ((), ROWWISE))
     assert 1.05 * by_tensor < by_row < 1.5 * by_tensor
@@ -181,7 +188,6 @@ def test_what_0_2_refuses_of_converters(words, message):
     ("words", "remark"),
     [
         ((*FLOAT8, GATHER), "gathers in float8"),
-        ((*FLOAT8, "--quantize.linear.float8.recipe_name", "rowwise_with_gw_hp"), "gradients of weights"),
         ((*FLOAT8, "--quantize.linear.float8.filter_fqns", "output,attention.wk"), "attention.wk stays in 16 bits"),
         ((*FLOAT8, "--quantize.linear.float8.emulate"), "emulated float8"),
         (("--model.converters", "quantize.grouped_mm.float8"), "experts alone"),

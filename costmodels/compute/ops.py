@@ -155,7 +155,8 @@ def _gemm(op: Op, grid: Grid, job: TrainingJob, machine: Machine) -> _Priced:
         backward_s = backward_s + calls * gemm_s(replace(one, n=one.k, k=one.n), machine, number_format)
         if job.trained_share == 1.0:
             weight_gradient = replace(one, m=one.k, k=one.m, output_bytes=accumulate_bytes)
-            backward_s = backward_s + calls * gemm_s(weight_gradient, machine, number_format)
+            width = job.precision.attention if job.software.wide_weight_gradients else number_format
+            backward_s = backward_s + calls * gemm_s(weight_gradient, machine, width)
     casts_s = _casts(products, calls, job, machine, number_format)
     beside = _adapter(op, shape, job, machine)
     casts = 1.0 if number_format in LOW_PRECISION else 0.0
@@ -176,7 +177,8 @@ def _casts(
 ) -> tuple[Floats, Floats]:
     """Seconds of the casts to the format of products that read one input, forward and backward."""
     if number_format in LOW_PRECISION and job.software.row_scales and not job.precision.scale_block:
-        return row_scaling_s(products, calls, machine, trained=job.trained_share == 1.0)
+        trained = job.trained_share == 1.0 and not job.software.wide_weight_gradients
+        return row_scaling_s(products, calls, machine, trained=trained)
     first, rows = products[0], products[0].m * products[0].groups * calls
     columns = np.sum([one.n for one in products], axis=0)
     return quantise_s(rows * first.k, machine, number_format), quantise_s(rows * columns, machine, number_format)

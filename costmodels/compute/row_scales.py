@@ -34,7 +34,7 @@ def row_scaling_s(
     machine : Machine
         Accelerator and constants.
     trained : bool
-        Whether the gradients of weights are computed.
+        Whether the gradients of weights are computed, and so as well.
 
     Returns
     -------

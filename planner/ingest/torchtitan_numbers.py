@@ -19,7 +19,8 @@ from planner.nearest import nearest
 _CONVERTERS: Final = "model.converters"
 _SWITCHED: Final = "float8.enable_float8_linear"
 """What swapped linear layers before converters did (torchtitan of 2024, ``config_manager.py``)."""
-_RECIPES: Final = ("tensorwise", "rowwise", "rowwise_with_gw_hp")
+_WIDE_GRADIENTS: Final = "rowwise_with_gw_hp"
+_RECIPES: Final = ("tensorwise", "rowwise", _WIDE_GRADIENTS)
 _SECTIONS: Final = ("quantize.", "float8.", "mx.")
 _BUDGET: Final = "activation_checkpoint.memory_budget"
 _GATHER: Final = "enable_fsdp_float8_all_gather"
@@ -89,8 +90,15 @@ def numbers_of(launch: TitanLaunch, *, experts: bool) -> Numbers:
         precision=precision,
         faults=(*faults, *further),
         notes=(*notes, *told_notes),
-        software=_TENSOR_SCALED if _scaled_by_tensor(launch, precision) else {},
+        software=_software_of(launch, precision),
     )
+
+
+def _software_of(launch: TitanLaunch, precision: str) -> Mapping[str, bool]:
+    """Fields of the software that a recipe of float8 sets."""
+    if precision == "fp8-cs" and _setting(launch, *_RECIPE) == _WIDE_GRADIENTS:
+        return {"wide_weight_gradients": True}
+    return _TENSOR_SCALED if _scaled_by_tensor(launch, precision) else {}
 
 
 def _scaled_by_tensor(launch: TitanLaunch, precision: str) -> bool:
@@ -140,8 +148,6 @@ def _of_recipe(launch: TitanLaunch, precision: str) -> tuple[list[Fault], list[s
             faults.append(_fault(name, f"float8 recipe {recipe!r} is unknown; allowed: {', '.join(_RECIPES)}"))
         elif recipe and gathered:
             faults.append(_fault(name, f"float8 recipe {recipe} with {_GATHER}; allowed: one of both"))
-        if recipe == "rowwise_with_gw_hp":
-            notes.append("gradients of weights stay in 16 bits with rowwise_with_gw_hp: priced as all products in fp8")
         if gathered:
             notes.append("weights that FSDP gathers in float8 have no price here: priced as gathered in 16 bits")
         ways = ("quantize.linear.float8.filter_fqns", "float8.filter_fqns")
