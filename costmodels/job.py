@@ -123,6 +123,7 @@ class Software:
     attention_kernel: str = "cudnn"  # the fused kernel: cudnn (and FlashAttention 3), fa2, fa1, triton
     early_release: bool = False  # of Blackwell's first year: low-precision kernels were tuned in later releases
     scripted: bool = False  # layers are PyTorch calls op by op from Python, without fused modules
+    host_share: float = 1.0  # of the host's time per kernel, in layers without experts that no hooks stand around
     blocking_launches: bool = False  # every launch waits for its kernel (CUDA_LAUNCH_BLOCKING): no host runs ahead
     late_validation: bool = False  # no all-reduce of norms ends the step of schedules that split the backward pass
     tp_backward_overlap: bool = True  # exchanges of column-parallel inputs run beside weight-gradient GEMMs

@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from costmodels.compute import accumulation_s, dispatch_s, host_link_bytes_per_s, input_gradients_s, op_times
+from costmodels.compute.local import ROUTED
 from costmodels.compute.machine import machine_of
 from costmodels.compute.traffic import traffic_s
 from costmodels.exchange import LayerExchange, PlacedTable, layer_exchange, tensor_calls
@@ -28,6 +29,7 @@ from hardware.cluster import FabricShape
 CAST_KERNELS: Final = 2.0
 """Kernels that add the gradients of one tensor to their fp32 sum: the cast and the addition (DeepSpeed,
 ``bf16_optimizer.py``, ``update_hp_grads``)."""
+_HOOKED_ZERO: Final = 2  # the least stage whose hooks gather and reduce around modules
 
 
 class Part:
@@ -54,8 +56,17 @@ class Part:
         self.op_backward_s = np.stack([t.backward_s for t in times])
         self.work = np.array([WORK_OF[op.kind] for op in ops])
         each_s = np.array([[dispatch_s(pricing.job, pricing.constants.efficiency, op)] for op in ops])
+        each_s = each_s * self._host_share()
         self._forward_start_s = np.stack([t.forward_kernels for t in times]) * each_s
         self._backward_start_s = np.stack([t.backward_kernels for t in times]) * each_s
+
+    def _host_share(self) -> Floats:
+        """What of the host's time per kernel the calls of the part's ops take, shape (ops, S).
+
+        Where FSDP's or ZeRO's hooks stand around the modules, and of experts, nothing else is known than the whole.
+        """
+        share = np.where(self.table.zero >= _HOOKED_ZERO, 1.0, self.pricing.job.software.host_share)
+        return np.stack([np.ones_like(share) if op.split in ROUTED else share for op in self.ops])
 
     @cached_property
     def host_exponent(self) -> Floats:

@@ -31,7 +31,9 @@ from planner.ingest.adapters import of_overrides
 from planner.ingest.launch_text import LaunchText
 from planner.launches.check import job_of_launch, read_launch
 from planner.layouts.build import uniform_layout
+from planner.layouts.explicit import ExplicitLayout, layout_of
 from planner.layouts.request_notes import request_notes
+from planner.planning import estimate
 from planner.question import LaunchQuestion, Question, job_of, question_of, request_of
 from planner.report.launch import EXPORTERS
 from planner.request import Framework
@@ -309,3 +311,25 @@ def test_megatron_bridge_is_told_the_adapters():
 def test_others_refuse_adapters(framework):
     with pytest.raises(InputError, match="adapters of rank 16 cannot be said to"):
         words_of(framework, "llama3-8b", ("attn",))
+
+
+@pytest.mark.parametrize(
+    ("name", "seq", "step_s"),
+    [("qwen15_1_8b", 1024, 1.1), ("qwen_7b", 512, 1.5), ("qwen_7b", 2048, 5.2), ("qwen_14b", 256, 1.6)],
+)
+def test_adapters_on_plain_modules_wait_for_the_host_as_long_as_they_ran(name, seq, step_s):
+    """Eight micro-batches on one A100 with recompute: QwenLM/Qwen README.md, rows that nothing is fitted on."""
+    request = request_of(
+        Question(
+            model=name,
+            cluster="dgx-a100:1",
+            global_batch=8,
+            seq=seq,
+            precision="bf16-pure",
+            framework="none",
+            lora_rank=64,
+            software=("fsdp-modules",),
+        )
+    )
+    ranked = estimate(request, layout_of(request, ExplicitLayout(pp=1, dp=1, zero=0, recompute="full")))
+    assert ranked.cost.step.total_s == pytest.approx(step_s, rel=0.1)
