@@ -192,6 +192,20 @@ def test_generation_takes_gpus_of_its_own(words, gpus):
     assert gpus_of_policy(text, "NeMo RL") == gpus
 
 
+@pytest.mark.parametrize(
+    ("words", "gpus"),
+    [
+        ((), 8),
+        (("trainer.n_gpus_per_node=4",), 4),
+        (("trainer.nnodes=2",), 16),
+        (("trainer.nnodes=$N",), 0),
+        (("trainer.n_gpus_per_node=$N",), 0),
+    ],
+)
+def test_machines_of_verl_have_8_gpus_unless_it_says_otherwise(words, gpus):
+    assert gpus_of_policy(LaunchText(arguments=("model_engine=megatron", *words)), "verl") == gpus
+
+
 def test_references_of_settings_are_followed():
     told = settings_told(("a.b=${c}", "++c=${d.e}", "d.e='4'", "f=${f}", "g=${mul:${c},2}"))
     assert (told["a.b"], told["f"], told["g"]) == ("4", "${f}", "${mul:${c},2}")

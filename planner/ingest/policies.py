@@ -67,6 +67,8 @@ class Program:
         ``name=value`` of which one says that Megatron trains.
     model, nodes, per_node, rank, targets : str
         Settings of the model's path, the machines, and of adapters.
+    usual_gpus : int
+        GPUs of a machine where nothing is said; 0: nothing is known.
     ahead : str
         The switch without which layers of multi-token prediction are not built; empty: they are.
     batch : callable
@@ -86,6 +88,7 @@ class Program:
     batch: Callable[[Mapping[str, str], int], Batch]
     usual: Mapping[str, str] = field(default_factory=dict)
     ahead: str = ""
+    usual_gpus: int = 0
 
 
 def number_of(told: Mapping[str, str], name: str, default: int) -> int:
@@ -164,6 +167,7 @@ PROGRAMS: Final = MappingProxyType(
             batch=_of_actor,
             usual=_OF_VERL,
             ahead="actor_rollout_ref.model.mtp.enable",
+            usual_gpus=8,
         ),
         "verl's fine-tuning": Program(
             section="engine",
@@ -247,12 +251,17 @@ def program_of(text: LaunchText) -> str:
     return ""
 
 
+def _stated(told: Mapping[str, str], name: str, usual: int) -> int:
+    """A setting as a whole number, ``usual`` where it is not told; 0 where its value is not in the file."""
+    return number_of(told, name, 0) if name in told else usual
+
+
 def gpus_of_policy(text: LaunchText, name: str) -> int:
     """GPUs that train by the settings of a program of these; 0 for none (an empty name), or where they do not say."""
     if not name:
         return 0
     program, told = PROGRAMS[name], settings_told(text.arguments)
-    nodes, per_node = number_of(told, program.nodes, 1), number_of(told, program.per_node, 0)
+    nodes, per_node = _stated(told, program.nodes, 1), _stated(told, program.per_node, program.usual_gpus)
     if told.get(f"{_COLOCATED}.enabled", "true").lower() != "false":
         return nodes * per_node
     taken = (number_of(told, f"{_COLOCATED}.resources.{name}", 0) for name in ("num_nodes", "gpus_per_node"))
