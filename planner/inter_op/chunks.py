@@ -24,6 +24,7 @@ from planner.inter_op.objective import PipelineObjective, interleaved, one_f_one
 from planner.inter_op.stages import StageProblem, partition_stages
 
 NEAR: Final = 2  # splits beside the best of unlike layers that are told
+FEW_A_CHUNK: Final = 2  # layers a chunk up to which ends are left alone beside what the objective says
 NUMBERS_AT_ONCE: Final = 1 << 20  # of splits that are priced together
 _NO_END: Final = (False, False)
 _WITH_LONE_ENDS: Final = ((True, True), (True, False), (False, True))  # the first chunk of the model, the last
@@ -75,7 +76,7 @@ class ChunkPlan:
     """Layers by stage and chunk; no plan is faster than ``bound_s``.
 
     ``near`` are splits that the exact schedule may prefer: with unlike layers the best with one layer elsewhere, with
-    equal ones the same totals with the ends of the model alone, if they may be.
+    equal ones, if they are few, the same totals with the ends of the model alone, where they may be.
     """
 
     layers: Chunks
@@ -117,9 +118,10 @@ def _equal_layers(problem: ChunkProblem) -> ChunkPlan | None:
     best = partition_stages(StageProblem(cost_s=costs, objective=objective, min_layers=least)).best
     if best is None:
         return None
+    few = problem.layers <= FEW_A_CHUNK * problem.chunks * len(problem.positions)
     dealt = [
         tuple(_deal(problem, p, total, alone) for p, total in enumerate(best.split))
-        for alone in (_NO_END, *(_WITH_LONE_ENDS if problem.lone_ends else ()))
+        for alone in (_NO_END, *(_WITH_LONE_ENDS if problem.lone_ends and few else ()))
     ]
     first, *near = dict.fromkeys(dealt)
     return ChunkPlan(

@@ -23,6 +23,7 @@ WITHOUT_VIRTUAL_STAGES: Final = (Framework.DEEPSPEED, Framework.GALVATRON)
 WITHOUT_FREE_SPLITS: Final = (Framework.DEEPSPEED,)
 WITH_ONE_RECOMPUTE: Final = (Framework.DEEPSPEED, Framework.TORCHTITAN)  # the same for every layer
 MEGATRON_CORE: Final = (Framework.MEGATRON, Framework.BRIDGE, Framework.NEMO)
+FEW_A_PLACE: Final = 2  # layers a position up to which its ends are left alone
 FEW_CHUNKS: Final = 4  # virtual degrees tried even where they do not divide
 
 
@@ -185,10 +186,11 @@ def even_contents(request: PlanRequest, group: Group, islands: tuple[int, ...]) 
 def lone_contents(request: PlanRequest, group: Group, islands: tuple[int, ...]) -> Contents | None:
     """Contents of a group with both ends of the model alone on their positions: its pipeline fills and drains sooner.
 
-    None where ends may not be alone, or where an even split leaves them alone too.
+    None where ends may not be alone, where an even split leaves them alone too, and where positions have many layers.
     """
     model, pp, places = request.model, group.spec.pp, group.spec.pp * group.spec.vpp
-    if group.spec.vpp == 1 or request.schedule or not lone_ends(request) or not 2 < places <= model.layers + 2:
+    few = 2 < places <= model.layers + 2 <= FEW_A_PLACE * places + 2
+    if group.spec.vpp == 1 or request.schedule or not lone_ends(request) or not few:
         return None
     split = between_lone_ends(model.layers, pp, places)
     if (split == even_positions(model.layers, places)).all():

@@ -142,6 +142,12 @@ def _splits(
 
 
 def every_chunk_split(problem: ChunkProblem, *, alone: bool) -> tuple[Chunks, ...]:
-    """Return the splits that the partitioner finds: with a layer in every chunk, and where ends may be ``alone``."""
-    plans = [partition_chunks(problem), *([partition_chunks(replace(problem, lone_ends=True))] if alone else [])]
+    """Return the splits that the partitioner finds: where ends may be ``alone``, and with a layer in every chunk.
+
+    What leaves no end alone where it may is the best of those too.
+    """
+    free = partition_chunks(replace(problem, lone_ends=True)) if alone else None
+    plans = [free]
+    if free is None or not (free.layers[0][0] and free.layers[-1][-1]):
+        plans.insert(0, partition_chunks(problem))
     return tuple(dict.fromkeys(split for plan in plans if plan is not None for split in (plan.layers, *plan.near)))
