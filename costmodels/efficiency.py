@@ -7,7 +7,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib import resources
 from types import MappingProxyType
 from typing import Any
@@ -128,7 +128,11 @@ class Efficiency:
 
         The generic one when none does.
         """
-        return _generation_of(self, accelerator.known_as)
+        return self.generations[_generation_of(self._matches, accelerator.known_as)]
+
+    @cached_property
+    def _matches(self) -> tuple[tuple[str, ...], ...]:
+        return tuple(each.match for each in self.generations)
 
 
 @lru_cache(maxsize=1)
@@ -252,8 +256,7 @@ def names_part(words: tuple[str, ...], name: str) -> bool:
     return any(_pattern(word).search(lowered) for word in words)
 
 
-def _generation_of(efficiency: Efficiency, name: str) -> Generation:
-    for generation in efficiency.generations:
-        if names_part(generation.match, name):
-            return generation
-    return efficiency.generations[-1]
+@lru_cache(maxsize=256)
+def _generation_of(matches: tuple[tuple[str, ...], ...], name: str) -> int:
+    """Which generation a part is of, by the words of each; the last one where none names it."""
+    return next((number for number, words in enumerate(matches) if names_part(words, name)), len(matches) - 1)

@@ -4,12 +4,10 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Final
 
-import numpy as np
-
 from costmodels.layer_costs import PartCosts, price_parts
 from costmodels.layout import Strategy
 from costmodels.pricing import Pricing
-from costmodels.table import StrategyTable, table_of
+from costmodels.table import StrategyTable, read_only, table_of
 
 KEPT: Final = 512  # tables of a few strategies, some 50 KiB each
 
@@ -58,8 +56,5 @@ def _priced(
     known: _Known, strategies: tuple[Strategy, ...], pp: tuple[int, ...], micro_batch: tuple[int, ...]
 ) -> PartCosts:
     costs = price_parts(known.pricing, table_of(list(strategies), pp=list(pp), micro_batch=list(micro_batch)))
-    for field in fields(costs):
-        value = getattr(costs, field.name)
-        if isinstance(value, np.ndarray):
-            value.flags.writeable = False
+    read_only(costs)
     return costs

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.compute import accumulation_s, dispatch_s, host_link_bytes_per_s, input_gradients_s, op_times
+from costmodels.compute import accumulation_s, dispatch_s, host_link_bytes_per_s, input_gradients_s, times_of_ops
 from costmodels.compute.local import ROUTED
 from costmodels.compute.machine import machine_of
 from costmodels.compute.traffic import traffic_s
@@ -42,23 +42,12 @@ class Part:
         self.ops = ops
         self.parameters: LocalParameters = local_parameters(ops, table)
         self.name = name
-        times = [
-            op_times(
-                op,
-                pricing.job,
-                table,
-                pricing.accelerator,
-                efficiency=pricing.constants.efficiency,
-            )
-            for op in ops
-        ]
-        self.op_forward_s = np.stack([t.forward_s for t in times])
-        self.op_backward_s = np.stack([t.backward_s for t in times])
+        times = times_of_ops(ops, pricing.job, table, pricing.accelerator, efficiency=pricing.constants.efficiency)
+        self.op_forward_s, self.op_backward_s = times.forward_s, times.backward_s
         self.work = np.array([WORK_OF[op.kind] for op in ops])
         each_s = np.array([[dispatch_s(pricing.job, pricing.constants.efficiency, op)] for op in ops])
         each_s = each_s * self._host_share()
-        self._forward_start_s = np.stack([t.forward_kernels for t in times]) * each_s
-        self._backward_start_s = np.stack([t.backward_kernels for t in times]) * each_s
+        self._forward_start_s, self._backward_start_s = times.forward_kernels * each_s, times.backward_kernels * each_s
 
     def _host_share(self) -> Floats:
         """What of the host's time per kernel the calls of the part's ops take, shape (ops, S).

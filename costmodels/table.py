@@ -87,6 +87,14 @@ class StrategyTable:
 _ARRAYS: Final = (*_INT_FIELDS, "pp", "sequence_parallel", "recompute", "micro_batch")
 
 
+def read_only(*nouns: object) -> None:
+    """Let nobody write to the arrays that some nouns hold, because several prices share them."""
+    for noun in nouns:
+        for value in vars(noun).values():
+            if isinstance(value, np.ndarray):
+                value.flags.writeable = False
+
+
 def joined_tables(first: StrategyTable, second: StrategyTable) -> StrategyTable:
     """Return the rows of two tables with the same recompute choices, one behind the other."""
     arrays = {name: np.concatenate([getattr(first, name), getattr(second, name)]) for name in _ARRAYS}

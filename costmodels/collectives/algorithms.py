@@ -131,6 +131,8 @@ def _over_active(
     """Price the groups of more than one; the others cost nothing."""
     total = np.zeros(group.size.shape)
     active = np.flatnonzero(group.size > 1)
+    if len(active) == len(total):
+        return seconds(np.broadcast_to(message_bytes, total.shape), route_of(group, tiers, constants), constants)
     if len(active):
         sizes = np.broadcast_to(message_bytes, group.size.shape)[active]
         total[active] = seconds(sizes, route_of(group.take(active), tiers, constants), constants)

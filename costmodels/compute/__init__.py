@@ -1,12 +1,12 @@
 """What computing costs: ops of a layer, optimizer steps, and the kernels below them, priced by shape.
 
-``op_times`` prices an op for a whole table of strategies; the modules below hold one kind of kernel each:
+``times_of_ops`` prices ops for a whole table of strategies; the modules below hold one kind of kernel each:
 ``gemm`` (dense and grouped products), ``attention``, ``traffic`` (memory-bound work), ``local`` (what one rank holds).
 Equations, sources and errors: ``docs/compute.md``.
 """
 
 from costmodels.compute.joined import input_gradients_s
-from costmodels.compute.ops import OpTimes, dispatch_s, op_times
+from costmodels.compute.ops import OpTimes, dispatch_s, op_times, times_of_ops
 from costmodels.compute.traffic import accumulation_s, host_link_bytes_per_s, optimizer_step_s
 from costmodels.efficiency import Efficiency, default_efficiency
 
@@ -20,4 +20,5 @@ __all__ = [
     "input_gradients_s",
     "op_times",
     "optimizer_step_s",
+    "times_of_ops",
 ]

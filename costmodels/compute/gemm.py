@@ -15,6 +15,8 @@ SPLITS: Final = (1, 2, 4, 8, 16)
 # Axes of candidates: tiles, splits, shapes.
 _TILE_ROWS: Final = np.array([rows for rows, _ in TILES], dtype=np.float64)[:, None, None]
 _TILE_COLUMNS: Final = np.array([columns for _, columns in TILES], dtype=np.float64)[:, None, None]
+_TILE_FLOPS: Final = 2.0 * _TILE_ROWS * _TILE_COLUMNS
+_TILE_EDGES: Final = 1.0 / _TILE_ROWS + 1.0 / _TILE_COLUMNS
 _SPLITS: Final = np.array(SPLITS, dtype=np.float64)[:, None]
 _PARTIAL_BYTES: Final = 4.0  # a partial sum of a split reduction, written in fp32; it is read back from cache
 
@@ -80,9 +82,9 @@ def _math_s(shape: GemmShape, machine: Machine, rate: Floats | float) -> Floats:
     tiles = shape.groups * np.ceil(shape.m / _TILE_ROWS) * np.ceil(shape.n / _TILE_COLUMNS) * _SPLITS
     mean = tiles / processors
     waves = np.maximum((1.0 - gemm.wave) * mean + gemm.wave * np.ceil(mean), 1.0)
-    tile_flops = 2.0 * _TILE_ROWS * _TILE_COLUMNS * (shape.k / _SPLITS + gemm.k_overhead)
+    tile_flops = _TILE_FLOPS * (shape.k / _SPLITS + gemm.k_overhead)
     # A small tile feeds its multiprocessor from fewer operands per load; relative to the largest tile.
-    tile_rate = (1.0 + edge * (1.0 / 128.0 + 1.0 / 256.0)) / (1.0 + edge * (1.0 / _TILE_ROWS + 1.0 / _TILE_COLUMNS))
+    tile_rate = (1.0 + edge * (1.0 / 128.0 + 1.0 / 256.0)) / (1.0 + edge * _TILE_EDGES)
     partial_bytes = _PARTIAL_BYTES * shape.groups * shape.m * shape.n * _SPLITS
     split_s = np.where(_SPLITS > 1.0, gemm.split_s + partial_bytes / machine.accelerator.memory_bytes_per_s, 0.0)
     candidates = waves * processors * tile_flops / (rate * tile_rate) + split_s

@@ -1,7 +1,7 @@
 """Forward and backward time of an op of a layer, for a whole table of strategies."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -52,15 +52,19 @@ _OPAQUE_BACKWARD: Final = 2.0  # gradients of inputs and of weights
 
 @dataclass(frozen=True, kw_only=True)
 class OpTimes:
-    """Device seconds of one op per micro-batch on one rank, and the kernels that the host starts; arrays of shape (S,).
+    """Device seconds of ops per micro-batch on one rank, and the kernels that the host starts.
 
-    ``forward_kernels`` and ``backward_kernels`` count what a kernel-by-kernel framework launches for the op.
+    Arrays of shape (S,) of one op, or (ops, S) of several. ``forward_kernels`` and ``backward_kernels`` count what a
+    kernel-by-kernel framework launches for an op.
     """
 
     forward_s: Floats
     backward_s: Floats
     forward_kernels: Floats
     backward_kernels: Floats
+
+
+_TIMES: Final = tuple(item.name for item in fields(OpTimes))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,12 +86,26 @@ def op_times(
     clock: Floats | float = 1.0,
     efficiency: Efficiency,
 ) -> OpTimes:
-    """Time of an op per micro-batch on one rank, without communication.
+    """Time of one op; see :func:`times_of_ops`. Its arrays are of shape (S,)."""
+    every = times_of_ops((op,), job, table, accelerator, clock=clock, efficiency=efficiency)
+    return OpTimes(**{name: getattr(every, name)[0] for name in _TIMES})
+
+
+def times_of_ops(
+    ops: Sequence[Op],
+    job: TrainingJob,
+    table: StrategyTable,
+    accelerator: Accelerator,
+    *,
+    clock: Floats | float = 1.0,
+    efficiency: Efficiency,
+) -> OpTimes:
+    """Times of ops per micro-batch on one rank, without communication.
 
     Parameters
     ----------
-    op : Op
-        The op; quantities per token before any division over the mesh.
+    ops : sequence of Op
+        The ops; quantities per token before any division over the mesh.
     job : TrainingJob
         Sequence length, number formats, software.
     table : StrategyTable
@@ -103,7 +121,7 @@ def op_times(
     Returns
     -------
     OpTimes
-        Forward and backward seconds, each of shape (S,). Recomputed work is not in the backward time.
+        Of shape (ops, S). Recomputed work is not in the backward time.
 
     Raises
     ------
@@ -118,13 +136,12 @@ def op_times(
         block_scaled=job.precision.scale_block > 0,
         early_release=job.software.early_release,
     )
-    priced = _PRICES[op.kind](op, grid, job, machine)
-    return OpTimes(
-        forward_s=priced.forward_s[grid.inverse],
-        backward_s=priced.backward_s[grid.inverse],
-        forward_kernels=np.broadcast_to(priced.forward_kernels, grid.first.shape)[grid.inverse],
-        backward_kernels=np.broadcast_to(priced.backward_kernels, grid.first.shape)[grid.inverse],
-    )
+    priced = [_PRICES[op.kind](op, grid, job, machine) for op in ops]
+    found = np.empty((len(_TIMES), len(ops), len(grid.first)))
+    for number, name in enumerate(_TIMES):
+        for row, one in enumerate(priced):
+            found[number, row] = getattr(one, name)
+    return OpTimes(**dict(zip(_TIMES, found.take(grid.inverse, axis=2), strict=True)))
 
 
 def dispatch_s(job: TrainingJob, efficiency: Efficiency, op: Op | None = None) -> float:

@@ -109,7 +109,8 @@ class PlacedTable:
         leaving = np.zeros((len(self.tiers) - 1, len(seconds)))
         chosen = np.flatnonzero(message > 0.0)
         if len(chosen):
-            some, among = message[chosen], group.take(chosen)
+            every = len(chosen) == len(seconds)
+            some, among = (message, group) if every else (message[chosen], group.take(chosen))
             seconds[chosen] = COLLECTIVE_S[collective](some, among, self.tiers, self.constants)
             if (among.domains[:, 0] > 1).any():
                 leaving[:, chosen] = leaving_bytes(collective, some, among, self.tiers, self.constants)
@@ -137,6 +138,8 @@ class PlacedTable:
         leaving = np.zeros((len(self.tiers) - 1, len(zero)))
         links = np.zeros((max((len(pace.loads) for pace in self.tiers[-1].speeds), default=0), len(zero)))
         for call in calls:
+            if not call.message_bytes.any():
+                continue
             both = call.forward + call.backward
             forward = forward + call.forward * call.seconds
             backward = backward + call.backward * call.seconds

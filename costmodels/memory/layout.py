@@ -1,15 +1,21 @@
 """Memory of one layout in full: uneven layers, virtual chunks, a strategy for every layer."""
 
+from functools import lru_cache
+from typing import Final
+
 from costmodels.job import TrainingJob
-from costmodels.layout import Layout
+from costmodels.layout import Layout, Strategy
 from costmodels.memory.constants import MemoryConstants, default_memory
-from costmodels.memory.parts import model_memory
+from costmodels.memory.parts import ModelMemory, model_memory
 from costmodels.memory.peak import components, moments, usable_memory, verdicts
 from costmodels.memory.stages import stage_sums
 from costmodels.positions import contents_of
 from costmodels.results import MemoryUse, Moment, Verdict
+from costmodels.table import StrategyTable, read_only, table_of
 from costmodels.workload.model import ModelSpec
 from hardware.cluster import Accelerator
+
+KEPT: Final = 512  # sizes of all parts under a few strategies, some 10 KiB each
 
 
 def stage_memory(
@@ -46,7 +52,7 @@ def stage_memory(
     """
     constants = constants or default_memory()
     contents, table = contents_of(layout, model)
-    sums = stage_sums(model, job, model_memory(model, job, table, constants), contents)
+    sums = stage_sums(model, job, known_memory(model, job, table, constants), contents)
     usable = usable_memory(accelerator)
     named = components(sums, usable, constants)
     verdict, moment = verdicts(named, usable, constants), moments(named, job, usable)
@@ -61,3 +67,26 @@ def stage_memory(
         )
         for stage in range(layout.pp)
     )
+
+
+def known_memory(model: ModelSpec, job: TrainingJob, table: StrategyTable, constants: MemoryConstants) -> ModelMemory:
+    """Return what :func:`costmodels.memory.parts.model_memory` gives for a few strategies, once for all layouts.
+
+    Parameters are as there. Its arrays cannot be written to.
+    """
+    strategies = tuple(map(table.strategy, range(len(table))))
+    return _known(model, job, constants, strategies, tuple(table.pp.tolist()), tuple(table.micro_batch.tolist()))
+
+
+@lru_cache(maxsize=KEPT)
+def _known(
+    model: ModelSpec,
+    job: TrainingJob,
+    constants: MemoryConstants,
+    strategies: tuple[Strategy, ...],
+    pp: tuple[int, ...],
+    micro_batch: tuple[int, ...],
+) -> ModelMemory:
+    memory = model_memory(model, job, table_of(list(strategies), pp=list(pp), micro_batch=list(micro_batch)), constants)
+    read_only(memory, memory.token_table, *memory.parts)
+    return memory

@@ -1,6 +1,7 @@
 """Ops outside the layers: embedding, final norm, head and loss, and multi-token prediction."""
 
 from dataclasses import replace
+from functools import lru_cache
 
 from costmodels.workload.block import norm_op, whole_product
 from costmodels.workload.kernels import FP32_BYTES, MASK_ELEMENTS, Kernels
@@ -43,6 +44,7 @@ def padded_vocab(model: ModelSpec, tp: int) -> int:
     return -(-model.vocab // multiple) * multiple
 
 
+@lru_cache(maxsize=64)
 def embedding_ops(
     model: ModelSpec, *, vocab: int = 0, flash_attention: bool = True, dropout: bool = False, fused_kernels: bool = True
 ) -> tuple[Op, ...]:
@@ -150,6 +152,7 @@ def side_ops(kind: LayerKind, hidden: int, norm: int, kernels: Kernels) -> tuple
     )
 
 
+@lru_cache(maxsize=64)
 def head_ops(
     model: ModelSpec,
     *,

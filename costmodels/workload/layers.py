@@ -5,6 +5,8 @@ The kept tensors are documented op by op in ``docs/models.md``.
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
+from typing import Final
 
 from costmodels.workload.alternating import added_ops, correct_ops, low_rank_ops, predict_ops
 from costmodels.workload.attention import attention_ops, cross_ops
@@ -32,7 +34,10 @@ from costmodels.workload.streams import read_ops, write_op
 
 __all__ = ["embedding_ops", "head_ops", "layer_ops", "mtp_ops", "padded_vocab"]
 
+_KEPT: Final = 256  # lists of ops that are remembered: several prices of every layout ask for the same ones
 
+
+@lru_cache(maxsize=_KEPT)
 def layer_ops(
     kind: LayerKind | OpaqueLayer,
     model: ModelSpec,
@@ -75,6 +80,7 @@ def layer_ops(
     return _block_ops(kind, model, kernels)
 
 
+@lru_cache(maxsize=_KEPT)
 def mtp_ops(
     model: ModelSpec,
     *,

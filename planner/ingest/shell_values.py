@@ -34,6 +34,8 @@ _ARITHMETIC: Final = re.compile(
 _CALCULATED: Final = re.compile(r"""\s*(?:expr ([^"'`|()]+)|echo "?([^"'`|()]+?)"? *\| *bc)\s*""")
 """Commands that calculate: ``expr 2 * 4``, ``echo 2*4 | bc``."""
 _ELEMENT: Final = re.compile(r"(?P<count>#)?(?P<name>[A-Za-z_]\w*)\[(?P<index>\w+|[@*])\]")
+_SPECIAL: Final = re.compile(r"[\\$`]")
+"""What may not stand for itself inside a part of a word."""
 _QUOTED: Final = re.compile(r"'(?P<single>[^']*)'|\"(?P<double>(?:[^\"\\]|\\.)*)\"", re.DOTALL)
 
 
@@ -123,8 +125,10 @@ def substituted(text: str, state: Known, kind: str) -> list[str]:
                     f"a word grows beyond {MOST_VALUE} characters", allowed="shorter values", where="script"
                 )
         else:
-            fields[-1] += char
-            index += 1
+            found = _SPECIAL.search(text, index + 1)
+            end = found.start() if found else len(text)
+            fields[-1] += text[index:end]
+            index = end
     return fields
 
 
