@@ -4,6 +4,7 @@ Every cost function takes such a table; a single layout is a table with one row.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -43,28 +44,28 @@ class StrategyTable:
         """Return the number of strategies."""
         return len(self.tp)
 
-    @property
+    @cached_property
     def gpus(self) -> Ints:
         """GPUs of one pipeline stage, shape (S,)."""
         return self.tp * self.cp * self.dp
 
-    @property
+    @cached_property
     def edp(self) -> Ints:
         """Data-parallel degree of the experts, shape (S,)."""
         return self.gpus // (self.ep * self.etp)
 
-    @property
+    @cached_property
     def zero_group(self) -> Ints:
         """Ranks that ZeRO shards dense states over, shape (S,)."""
         return np.where(self.shard_group > 0, self.shard_group, self.dp * self.cp)
 
-    @property
+    @cached_property
     def expert_zero_group(self) -> Ints:
         """Ranks that ZeRO shards expert states over: those of the dense group with the same experts, shape (S,)."""
         within = np.maximum(1, self.zero_group * self.tp // (self.etp * self.ep))
         return np.gcd(within, self.edp)
 
-    @property
+    @cached_property
     def sequence_split(self) -> Ints:
         """Divisor of tokens outside the tensor-parallel region: tp under sequence parallelism, else 1."""
         return np.where(self.sequence_parallel, self.tp, 1)

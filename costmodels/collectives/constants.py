@@ -2,8 +2,9 @@
 
 import math
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib import resources
 from types import MappingProxyType
 from typing import Any
@@ -90,9 +91,14 @@ class NetworkConstants:
         LinkConstants
             Every kind has at least one class.
         """
-        classes = [link for link in self.links if tier.kind in link.kinds]
+        classes = self._classes[tier.kind]
         rate = max(tier.bytes_per_s, 1.0)
-        return min(classes, key=lambda link: abs(math.log(rate / link.bytes_per_s)))
+        return min(classes, key=lambda link: abs(math.log(rate / link.bytes_per_s))) if classes[1:] else classes[0]
+
+    @cached_property
+    def _classes(self) -> Mapping[LinkKind, tuple[LinkConstants, ...]]:
+        """Classes of every kind of link."""
+        return MappingProxyType({kind: tuple(link for link in self.links if kind in link.kinds) for kind in LinkKind})
 
     def hop_s(self, tier: Tier) -> float:
         """Return the time of one step over a tier: as measured, more where the tier's latency exceeds the usual one."""

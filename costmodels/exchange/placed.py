@@ -108,7 +108,9 @@ class PlacedTable:
         seconds = np.zeros(len(self.table))
         leaving = np.zeros((len(self.tiers) - 1, len(seconds)))
         chosen = np.flatnonzero(message > 0.0)
+        sent = message  # nothing is sent of no message
         if len(chosen):
+            sent = message * sent_share(collective, group)
             every = len(chosen) == len(seconds)
             some, among = (message, group) if every else (message[chosen], group.take(chosen))
             seconds[chosen] = COLLECTIVE_S[collective](some, among, self.tiers, self.constants)
@@ -119,7 +121,7 @@ class PlacedTable:
             axis=axis,
             message_bytes=message,
             seconds=seconds,
-            sent_bytes=message * sent_share(collective, group),
+            sent_bytes=sent,
             leaving_bytes=leaving,
             forward=often.forward,
             backward=often.backward,

@@ -123,6 +123,7 @@ class StepLoad:
         return StepLoad(**{entry.name: np.broadcast_to(getattr(self, entry.name), shape) for entry in fields(self)})
 
 
+@lru_cache(maxsize=64)
 def power_model(accelerator: Accelerator) -> PowerModel:
     """Return the power constants of an accelerator: its own where measured, else scaled to its limit and idle draw.
 
