@@ -2,6 +2,7 @@
 
 import string
 import tomllib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -178,9 +179,9 @@ def all_rules() -> tuple[Rule, ...]:
     rules = []
     for name in _FILES:
         rules += [_rule(entry, name) for entry in _content(name)["rule"]]
-    doubled = {rule.id for rule in rules if sum(other.id == rule.id for other in rules) > 1}
+    doubled = sorted(name for name, times in Counter(rule.id for rule in rules).items() if times > 1)
     if doubled:
-        raise ValueError(f"rule ids used twice: {sorted(doubled)}")
+        raise ValueError(f"rule ids used twice: {doubled}")
     return tuple(rules)
 
 

@@ -74,12 +74,16 @@ def accepted_at_launch(violations: tuple[Violation, ...]) -> bool:
 
 
 def rows_that_hold(rule: Rule, columns: Columns) -> Bools:
-    """Rows on which a rule holds or does not apply, shape (S,)."""
-    holds = CHECKS[rule.check](columns, rule.arguments)
+    """Rows on which a rule holds or does not apply, shape (S,); one that applies nowhere is not evaluated."""
+    apart: Bools | None = None
     for condition in rule.when:
         on = columns[condition.removeprefix("!")] > 0
-        holds = holds | (on if condition.startswith("!") else ~on)
-    return holds
+        other = on if condition.startswith("!") else ~on
+        apart = other if apart is None else apart | other
+        if apart.all():
+            return apart
+    holds = CHECKS[rule.check](columns, rule.arguments)
+    return holds if apart is None else holds | apart
 
 
 def violation_of(rule: Rule, values: Values) -> Violation:
