@@ -40,7 +40,6 @@ class NodePreset:
 
 
 FindAccelerator = Callable[[str, str], Accelerator]
-FindNode = Callable[[str, str], NodePreset]
 
 
 def build_accelerator(table: Mapping[str, object], where: str, find: FindAccelerator) -> Accelerator:

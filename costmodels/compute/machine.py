@@ -97,7 +97,6 @@ _OF_BLOCKS = MappingProxyType(
     {("fp8", 32): "mxfp8", ("fp8", 128): "fp8-blockwise", ("fp4", 16): "nvfp4", ("fp4", 32): "mxfp4"}
 )
 LOW_PRECISION = ("fp8", "fp4")
-PEAK_FORMATS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
 ELEMENT_BYTES = MappingProxyType({"fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "fp4": 0.5})
 
 

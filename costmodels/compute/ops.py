@@ -86,7 +86,20 @@ def op_times(
     clock: Floats | float = 1.0,
     efficiency: Efficiency,
 ) -> OpTimes:
-    """Time of one op; see :func:`times_of_ops`. Its arrays are of shape (S,)."""
+    """Time of one op per micro-batch on one rank, without communication.
+
+    Parameters
+    ----------
+    op : Op
+        The op.
+    job, table, accelerator, clock, efficiency
+        As of :func:`times_of_ops`.
+
+    Returns
+    -------
+    OpTimes
+        Of shape (S,).
+    """
     every = times_of_ops((op,), job, table, accelerator, clock=clock, efficiency=efficiency)
     return OpTimes(**{name: getattr(every, name)[0] for name in _TIMES})
 

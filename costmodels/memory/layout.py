@@ -72,7 +72,15 @@ def stage_memory(
 def known_memory(model: ModelSpec, job: TrainingJob, table: StrategyTable, constants: MemoryConstants) -> ModelMemory:
     """Return what :func:`costmodels.memory.parts.model_memory` gives for a few strategies, once for all layouts.
 
-    Parameters are as there. Its arrays cannot be written to.
+    Parameters
+    ----------
+    model, job, table, constants
+        As there; the table has the strategies of one layout.
+
+    Returns
+    -------
+    ModelMemory
+        Shared: its arrays cannot be written to.
     """
     strategies = tuple(map(table.strategy, range(len(table))))
     return _known(model, job, constants, strategies, tuple(table.pp.tolist()), tuple(table.micro_batch.tolist()))
