@@ -39,7 +39,7 @@ speed 4 of 5, illegal combinations 10 of 14, uneven pipelines 8 of 8, networks 2
 of h201 to h257 (without h221 to h224) 36 of 52: memory 9 of 14, speed 4 of 6, illegal combinations and launches as
 they are 6 of 14, uneven pipelines 4 of 4, networks 4 of 4, power 3 of 3, planning 6 of 7; of h301 to h337 16 of 37:
 illegal combinations and launches as they are 8 of 28, uneven pipelines 3 of 4, planning 5 of 5. Of the 25 launches of
-Megatron-Bridge's verification cards (h221 to h224) it could read none, and none of the 265 that verl and NeMo RL ship
+Megatron-Bridge's verification cards (h221 to h224) it could read none, and none of 99 that verl and NeMo RL ship
 (h307, h313). Of h401 to h431 (without h429), tables with steps and peaks to be met within 10 to 25 %, 13 of 30: memory
 10 of 20, speed 2 of 8, networks 1 of 2. What was wrong for a reason that holds for more than its report was mended.
 """
