@@ -66,17 +66,12 @@ def asked_images(job: TrainingJob, model: ModelSpec, framework: Framework, words
     """
     tower = model.tower
     if tower is None:
-        for option, told in (("--images", words), ("--freeze", freeze)):
-            if told:
-                raise InputError(
-                    f"{option} {told}: {model.name} has no vision tower, or none that is counted",
-                    allowed="a model with one, see docs/models.md",
-                )
+        refuse_images(model, words, freeze)
         return job
     own, adapted = job.images, job.trained_share < 1.0
     frozen = _frozen(freeze, adapted=adapted) if freeze or own is None or adapted else _frozen_of(own)
     if words:
-        count, tokens = _stated(words, tower, job.seq)
+        count, tokens = stated_images(words, tower, job.seq)
     elif own is not None and own.all_tokens <= job.seq:
         count, tokens = own.count, own.tokens
     else:
@@ -85,6 +80,22 @@ def asked_images(job: TrainingJob, model: ModelSpec, framework: Framework, words
     if own is not None:
         asked = replace(asked, divided=own.divided, recompute=own.recompute, asks_gradients=own.asks_gradients)
     return replace(job, images=asked)
+
+
+def refuse_images(model: ModelSpec, words: str, freeze: str = "") -> None:
+    """Refuse what is said of images where a model sees none.
+
+    Raises
+    ------
+    InputError
+        Some word says something.
+    """
+    for option, told in (("--images", words), ("--freeze", freeze)):
+        if told:
+            raise InputError(
+                f"{option} {told}: {model.name} has no vision tower, or none that is counted",
+                allowed="a model with one, see docs/models.md",
+            )
 
 
 def images_of(tower: Tower, framework: Framework, count: int, tokens: int, frozen: tuple[str, ...]) -> Images:
@@ -222,7 +233,7 @@ def _frozen(words: str, *, adapted: bool) -> tuple[str, ...]:
     return found
 
 
-def _stated(words: str, tower: Tower, seq: int) -> tuple[int, int]:
+def stated_images(words: str, tower: Tower, seq: int) -> tuple[int, int]:
     """Images of a sequence and tokens of each, from a user's words."""
     left, times, right = words.lower().partition("x")
     if not left.isdecimal() or (times and not right.isdecimal()):

@@ -131,6 +131,8 @@ class LaunchQuestion:
         Arguments, script, YAML, TOML or JSON.
     model, cluster : str
         Names or files; empty: the model that the launch builds; no price.
+    images : str
+        Of a sequence, see :func:`planner.images.asked_images`.
     """
 
     framework: str
@@ -140,6 +142,7 @@ class LaunchQuestion:
     file: Path | None = None
     model: str = ""
     cluster: str = ""
+    images: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

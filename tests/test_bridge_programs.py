@@ -191,3 +191,27 @@ def test_a_recipe_is_priced_as_its_own_overrides_are():
     assert named.judged.legal
     assert named.ranked.cost == stated.ranked.cost
     assert presets.find("llama3_8b") is not None
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--recipe llama3_8b_pretrain_confg", "did you mean llama3_8b_pretrain_config?"),
+        ("--recipe llama3_8b_pretrain", "did you mean llama3_8b_pretrain_config?"),
+        ("--recipe llama3_8b_pretrain_config --mode lorra", "did you mean lora?"),
+        ("--model_recipe_name llama3_8b --task pretrian --num_gpus 8", "did you mean pretrain?"),
+        ("--recipe llama3_8b_pretrain_config --mode pretrain", ""),
+        ("--recipe qwen3_vl_8b_sft_config", ""),  # of a model with a tower, whose recipes no table has
+        ("--recipe llama3_9b_pretrain_config", ""),  # another number is no slip of the pen
+    ],
+)
+def test_a_misspelt_recipe_or_task_is_told_with_the_one_meant(words, told):
+    notes = [note for note in judged(words.split(), model="llama3_8b", world=8).notes if "did you mean" in note]
+    assert len(notes) == bool(told)
+    assert all(told in note for note in notes)
+
+
+def test_a_recipe_of_bridge_is_none_of_nemo():
+    words = ("--recipe", "llama3_8b_pretrain_config", "trainer.strategy.tensor_model_parallel_size=2")
+    with pytest.raises(InputError, match="is a recipe of Megatron-Bridge; allowed: --framework bridge"):
+        judged(words, framework="nemo", world=8)

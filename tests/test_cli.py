@@ -52,7 +52,10 @@ OPTIONS = {
     "explain": {"--rank", "--measured-s", "--measured", "--row"},
     "traffic": {"--rank", "--scaling", "--json"},
     "export": {"--rank", "--to", "--framework-version", "--hosts", "--launcher", "--output"},
-    "check": {"--framework", "--framework-version", "--world-size", "--args-file", "--model", "--cluster", "--json"},
+    "check": {
+        *("--framework", "--framework-version", "--world-size", "--args-file", "--model", "--cluster"),
+        *("--images", "--json"),
+    },
     "sweep": {"--output", "--workers", "--scheduler", "--resume"},
     "validate": {"--profile", "--json"},
     "calibrate": {"--output", "--nccl-tests", "--gemm", "--accelerator", "--cluster"},

@@ -258,3 +258,17 @@ def test_a_program_of_two_stacks_has_no_price(tmp_path):
     judged = asked(tmp_path, f"torchrun --nproc_per_node 8 pretrain_t5.py {SIZES} {BATCH}\n")
     assert judged.model is None
     assert any(note.startswith("no price: the program builds more") for note in judged.notes)
+
+
+@pytest.mark.parametrize(
+    "command", ["torchrun --nproc_per_node 8 pretrain_gpt.py", "python pretrain_gpt.py", "pretrain_gpt.py"]
+)
+def test_a_whole_command_behind_two_dashes_is_read_as_a_script_of_one_line(command):
+    words = (
+        "--num-layers 8 --hidden-size 1024 --num-attention-heads 8 --seq-length 1024 --max-position-embeddings 1024 "
+        "--micro-batch-size 1 --bf16 --tensor-model-parallel-size 2"
+    )
+    given = f"CUDA_DEVICE_MAX_CONNECTIONS=2 {command} {words}"
+    judged = read_launch(LaunchQuestion(framework="megatron", arguments=tuple(given.split()), world=8))
+    assert [violation.rule for violation in judged.violations] == ["megatron-connections"]
+    assert judged.proposal.tp == 2

@@ -472,3 +472,12 @@ def test_a_run_with_images_holds_what_a_plan_of_it_holds(framework: str, recompu
     predicted = predict(run)
     assert predicted.cost is not None, predicted.skipped
     assert predicted.cost.heaviest.components == priced.cost.heaviest.components
+
+
+def test_a_checked_launch_has_the_images_that_its_user_states():
+    words = ("model.tensor_model_parallel_size=1", "dataset.seq_length=4096", "train.global_batch_size=8")
+    asked = LaunchQuestion(framework="bridge", arguments=words, world=8, model="qwen25_vl_7b", images="2x500")
+    images = read_launch(asked).images
+    assert (images.count, images.tokens) == (2, 500)
+    with pytest.raises(InputError, match="--images 2x500: llama3_8b has no vision tower"):
+        read_launch(replace(asked, model="llama3_8b"))

@@ -266,6 +266,7 @@ def check(  # noqa: PLR0913, PLR0917 - the flags are the command line's contract
     cluster: Annotated[
         str, typer.Option("--cluster", help="Price it on this machine: PRESET, PRESET:NODES or TOML file.")
     ] = "",
+    images: ImagesWords = "",
     json_out: JsonOut = None,
 ) -> int:
     """Judge a launch of your own: rules, layers of each stage, price, what is legal and faster near it."""
@@ -279,6 +280,7 @@ def check(  # noqa: PLR0913, PLR0917 - the flags are the command line's contract
         file=args_file,
         model=model,
         cluster=cluster,
+        images=images,
     )
     return commands.check(launch, json_out)
 

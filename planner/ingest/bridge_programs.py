@@ -8,6 +8,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import SequenceMatcher, get_close_matches
 from functools import lru_cache
 from importlib.resources import files
 from types import MappingProxyType
@@ -24,6 +25,9 @@ _CHOOSERS: Final = ("--model_recipe_name", "-mr", "--model_size", "--compute_dty
 """Options that choose a recipe, or belong to those that do."""
 _FORMATS: Final = MappingProxyType({"fp8_cs": "fp8cs", "fp8_mx": "fp8mx", "fp8_sc": "fp8sc", "fp8_ds": "fp8ds"})
 _TASKS: Final = MappingProxyType({"lora": "peft", "dora": "peft", "finetune": "sft"})
+_KNOWN_TASKS: Final = ("pretrain", "finetune", "sft", "peft", "lora", "dora")
+_ALIKE: Final = 0.7
+"""Likeness from which on a word of a recipe's name is another one misspelt: ``confg``, ``pretrian``."""
 _STAGES: Final = "model.pipeline_model_parallel_size"
 _VIRTUAL: Final = "model.virtual_pipeline_model_parallel_size"
 _LAYOUT: Final = "model.pipeline_model_parallel_layout"
@@ -90,7 +94,36 @@ def with_recipe_chosen(text: LaunchText) -> LaunchText:
         overrides += [f"{_VIRTUAL}=null", f"{_LAYOUT}=null"]
     world = _world(told.choice) or text.world
     notes = (*text.notes, *(_not_shipped(told.choice, recipe) if performance and not text.recipe else ()))
+    notes += (*_misspelt_recipe(text.recipe), *_misspelt_task(told.choice.get("task", "")))
     return replace(text, arguments=(*overrides, *told.left), recipe=recipe, world=world, notes=notes)
+
+
+def _misspelt_recipe(recipe: str) -> Iterator[str]:
+    """Say which shipped recipe a name is taken for that is none of them and differs from it in the spelling alone."""
+    name, names = recipe.rpartition(".")[2], recipe_names()
+    if not name or name in names:
+        return
+    words = name.split("_")
+    meant = [one for one in names if one == f"{name}_config" or _spelt_alike(words, one.split("_"))]
+    if meant:
+        told = f"Megatron-Bridge {RELEASE} ships no recipe {name}, and its program takes no other"
+        yield f"{told}: did you mean {meant[0]}? What {name} sets is not known"
+
+
+def _spelt_alike(words: Sequence[str], others: Sequence[str]) -> bool:
+    """Whether two names have the same numbers, and words that are near each other."""
+    if len(words) != len(others):
+        return False
+    differing = [(word, other) for word, other in zip(words, others, strict=True) if word != other]
+    plain = all(word.isalpha() and other.isalpha() for word, other in differing)
+    return plain and all(SequenceMatcher(None, word, other).ratio() >= _ALIKE for word, other in differing)
+
+
+def _misspelt_task(task: str) -> Iterator[str]:
+    if task and "$" not in task and task not in _KNOWN_TASKS:
+        near = next(iter(get_close_matches(task, _KNOWN_TASKS, n=1)), "")
+        hint = f"; did you mean {near}?" if near else ""
+        yield f"task or mode {task} is none of {', '.join(_KNOWN_TASKS)}, which Megatron-Bridge's programs know{hint}"
 
 
 def gpus_in_name(recipe: str) -> int:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from hardware.errors import InputError
 from planner.ingest.bridge_programs import is_bridge_program
+from planner.ingest.bridge_recipes import recipe_names
 from planner.ingest.judged import LaunchInput
 from planner.ingest.nanotron import is_nanotron
 from planner.ingest.options import Fault
@@ -81,6 +82,9 @@ def refuse_other_framework(given: LaunchInput) -> None:
     if given.framework is not Framework.BRIDGE and is_bridge_program(given.text):
         name = given.text.program.rpartition("/")[2]
         told = f"this is a launch of Megatron-Bridge{', by its ' + name if name else ''}"
+        raise InputError(told, allowed=f"--framework {Framework.BRIDGE}")
+    if given.framework is not Framework.BRIDGE and given.text.recipe.rpartition(".")[2] in recipe_names():
+        told = f"{given.text.recipe} is a recipe of Megatron-Bridge"
         raise InputError(told, allowed=f"--framework {Framework.BRIDGE}")
     for framework, signs in _SIGNS.items():
         if given.framework is framework or given.framework in _SHARED[framework]:

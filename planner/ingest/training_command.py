@@ -19,7 +19,7 @@ _SILENT: Final = (
 )
 _SHELLS: Final = ("bash", "sh", "sbatch")
 _LAUNCHERS: Final = ("torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic")
-_STARTERS: Final = ("torchrun", "python", "python3", "deepspeed", "srun", "mpirun", "accelerate", "exec")
+STARTERS: Final = ("torchrun", "python", "python3", "deepspeed", "srun", "mpirun", "accelerate", "exec")
 _MODULE: Final = ("-m", "--module")
 _CHOOSES: Final = ("--recipe", "--model_recipe_name")
 SWIFT: Final = "megatron swift"
@@ -210,7 +210,7 @@ def _behind_program(command: ShellCommand, *, later: bool = True) -> tuple[str, 
         return "nemo", tuple(words[words.index("pretrain", words.index("llm")) + 1 :])
     for index, word in enumerate(words):
         module = word in _MODULE and index + 1 < len(words) and not words[index + 1].startswith(_LAUNCHERS)
-        started = index and command.program in _STARTERS and not words[index - 1].startswith("-")
+        started = index and command.program in STARTERS and not words[index - 1].startswith("-")
         named_later = later and word.startswith("$") and bool(started) and not word.endswith("]")
         named_later = named_later and not (index + 1 < len(words) and words[index + 1].endswith(".py"))
         if word.endswith(".py") or module or named_later:

@@ -138,7 +138,7 @@ def _judged(question: LaunchQuestion, given: LaunchInput) -> JudgedLaunch:
         judged = judge_launch(given)
     except InputError as error:
         raise (error.within(str(question.file)) if question.file else error) from None
-    judged = with_images(judged, given.text)
+    judged = with_images(judged, given.text, question.images)
     judged = replace(judged, notes=(*judged.notes, *newer_notes(given.framework, given.version)))
     return judged if _stated_world(question, given.text, given.framework) else _on_assumed_world(judged)
 
@@ -149,7 +149,8 @@ def _launch_input(question: LaunchQuestion) -> LaunchInput:
     if not question.arguments and question.file is None:
         raise InputError("no launch is given", allowed="--args-file FILE, or -- ARGS...")
     first = question.arguments[0] if question.arguments else ""
-    if question.file is None and not first.startswith("-") and is_file(Path(first)):
+    program = first.endswith(".py")  # of a whole command
+    if question.file is None and not first.startswith("-") and not program and is_file(Path(first)):
         raise InputError(f"{first} is a file, no argument of a launch", allowed=f"--args-file {first}")
     if question.file is None and len(question.arguments) == 1 and Path(first).suffix in _FILES and "=" not in first:
         raise InputError(f"there is no file {first}", allowed="--args-file FILE, or -- ARGS...")

@@ -18,7 +18,7 @@ from typing import Final
 from costmodels.job import Images
 from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE
 from costmodels.workload.model import Tower
-from planner.images import images_note, images_of, uncounted_notes, usual_images
+from planner.images import images_note, images_of, refuse_images, stated_images, uncounted_notes, usual_images
 from planner.ingest.judged import ASSUMED_SEQ, JudgedLaunch
 from planner.ingest.launch_text import LaunchText
 from planner.ingest.swift import is_swift
@@ -62,7 +62,7 @@ TRAINED_BESIDE: Final = "a tower or projector trained beside adapters has no pri
 LANGUAGE_FROZEN: Final = "the language model is frozen, which has no price here: it is priced as trained"
 
 
-def with_images(judged: JudgedLaunch, text: LaunchText) -> JudgedLaunch:
+def with_images(judged: JudgedLaunch, text: LaunchText, words: str = "") -> JudgedLaunch:
     """Return a judged launch with the images that its sequences are taken to have, and what of the tower it trains.
 
     Parameters
@@ -71,11 +71,19 @@ def with_images(judged: JudgedLaunch, text: LaunchText) -> JudgedLaunch:
         The launch; one whose model has no tower that is counted says so where it should have one.
     text : LaunchText
         What it says.
+    words : str
+        What the user says of a sequence's images beside it, as :func:`planner.images.asked_images` reads it.
+
+    Raises
+    ------
+    InputError
+        The user's words say no images of this model.
     """
     if judged.model is None:
         return judged
     tower = judged.model.tower
     if tower is None:
+        refuse_images(judged.model, words)
         left = [note for note in uncounted_notes(judged.model) if note not in judged.notes]
         return replace(judged, notes=(*judged.notes, *left))
     told, adapted = _told(text), judged.adapters is not None
@@ -83,13 +91,14 @@ def with_images(judged: JudgedLaunch, text: LaunchText) -> JudgedLaunch:
     seq = (judged.proposal.seq if judged.proposal else 0) or ASSUMED_SEQ
     most = _most_tokens(told, tower)
     own = replace(tower, image_patches=most * tower.merge) if most and not tower.fixed else tower
-    count, tokens = usual_images(own, seq)
+    count, tokens = stated_images(words, own, seq) if words else usual_images(own, seq)
     parts = tuple(part for part in frozen if part != "language")
     notes = (*_unread(told), *((LANGUAGE_FROZEN,) if "language" in frozen else ()))
     if adapted and parts != BOTH:
         parts, notes = BOTH, (*notes, TRAINED_BESIDE)
     images = _of_trainer(images_of(tower, judged.framework, count, tokens, parts), text, told)
-    notes = (*judged.notes, *images_note(images, judged.model, "assumed"), *notes)
+    assumed = "" if words else "assumed, --images says otherwise"
+    notes = (*judged.notes, *images_note(images, judged.model, assumed), *notes)
     unjudged = tuple(name for name in judged.unjudged if _as_told(name) not in (*_SWITCHES, *_SIZES))
     return replace(judged, images=images, notes=notes, unjudged=unjudged)
 
