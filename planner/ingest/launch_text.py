@@ -30,7 +30,13 @@ from planner.ingest.settings_files import load_yaml, plain_value, toml_options, 
 from planner.ingest.shell_script import MOST_SCRIPT_BYTES, ShellCommand, ShellScript, read_script
 from planner.ingest.shell_values import BLANK
 from planner.ingest.trainer_words import as_options, is_settings
-from planner.ingest.training_command import STARTERS, TITAN_FILE, TITAN_SCRIPT, TrainingCommand, training_command
+from planner.ingest.training_command import (
+    TITAN_FILE,
+    TITAN_SCRIPT,
+    TrainingCommand,
+    one_command,
+    training_command,
+)
 from planner.ingest.yaml_defaults import with_defaults
 
 MOST_TESTS_TOLD: Final = 4
@@ -59,7 +65,6 @@ _JSON: Final = re.compile(r"\s*\{\s*(?:[\"}#]|//|/\*)")
 """How an object begins, with or without a comment; a script may begin with a bracket too."""
 _RECIPES: Final = ("--recipe", "--factory")
 _HERE: Final = "arguments"
-_VARIABLE: Final = re.compile(r"[A-Z_][A-Z0-9_]*=")
 """A name in the current folder, for words that no file holds."""
 _TRL_CONFIG: Final = ("--config",)
 _NANOTRON_CONFIG: Final = ("--config-file",)
@@ -125,7 +130,7 @@ def read_launch_text(path: Path | None, words: Sequence[str]) -> LaunchText:
     InputError
         The file is missing, too long, or not what its name says.
     """
-    if path is None and (command := _command(words)):
+    if path is None and (command := one_command(words)):
         return _with_recipe(_shell(command, Path(_HERE)))
     if path is None:
         return _with_recipe(LaunchText(arguments=_with_layers(tuple(words), Path(_HERE))))
@@ -146,16 +151,6 @@ def read_launch_text(path: Path | None, words: Sequence[str]) -> LaunchText:
         found = _shell(text, path)
         found = replace(found, notes=(*found.notes, _WINDOWS)) if windows and found.program else found
     return _with_recipe(replace(found, arguments=_with_layers((*found.arguments, *words), path)))
-
-
-def _command(words: Sequence[str]) -> str:
-    """Words that are a whole command, as a line of a script: variables, a launcher, a program; empty for arguments."""
-    start = next((index for index, word in enumerate(words) if not _VARIABLE.match(word)), len(words))
-    first = words[start].rpartition("/")[2] if start < len(words) else ""
-    if first not in STARTERS and not first.endswith(".py"):
-        return ""
-    starter = ("python",) if first.endswith(".py") else ()
-    return shlex.join((*words[:start], *starter, *words[start:]))
 
 
 def _with_layers(words: tuple[str, ...], path: Path) -> tuple[str, ...]:

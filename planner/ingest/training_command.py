@@ -1,5 +1,7 @@
 """Which command of a script starts the training, also in scripts that it calls, and what else it starts."""
 
+import re
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -19,7 +21,8 @@ _SILENT: Final = (
 )
 _SHELLS: Final = ("bash", "sh", "sbatch")
 _LAUNCHERS: Final = ("torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic")
-STARTERS: Final = ("torchrun", "python", "python3", "deepspeed", "srun", "mpirun", "accelerate", "exec")
+_STARTERS: Final = ("torchrun", "python", "python3", "deepspeed", "srun", "mpirun", "accelerate", "exec")
+_VARIABLE: Final = re.compile(r"[A-Z_][A-Z0-9_]*=")
 _MODULE: Final = ("-m", "--module")
 _CHOOSES: Final = ("--recipe", "--model_recipe_name")
 SWIFT: Final = "megatron swift"
@@ -61,6 +64,22 @@ class TrainingCommand:
         """Whether another command starts the same program, or one that trains too, on other arguments."""
         trains = all("train" in name for name in (self.name, other.name))
         return (trains or self.name == other.name) and self.arguments != other.arguments
+
+
+def one_command(words: Sequence[str]) -> str:
+    """Return words that are a whole command as a line of a script; empty for arguments alone.
+
+    Parameters
+    ----------
+    words : sequence of str
+        Variables, a launcher and a program may stand before the arguments.
+    """
+    start = next((index for index, word in enumerate(words) if not _VARIABLE.match(word)), len(words))
+    first = words[start].rpartition("/")[2] if start < len(words) else ""
+    if first not in _STARTERS and not first.endswith(".py"):
+        return ""
+    starter = ("python",) if first.endswith(".py") else ()
+    return shlex.join((*words[:start], *starter, *words[start:]))
 
 
 def training_command(script: ShellScript, path: Path) -> tuple[TrainingCommand, list[str]]:
@@ -210,7 +229,7 @@ def _behind_program(command: ShellCommand, *, later: bool = True) -> tuple[str, 
         return "nemo", tuple(words[words.index("pretrain", words.index("llm")) + 1 :])
     for index, word in enumerate(words):
         module = word in _MODULE and index + 1 < len(words) and not words[index + 1].startswith(_LAUNCHERS)
-        started = index and command.program in STARTERS and not words[index - 1].startswith("-")
+        started = index and command.program in _STARTERS and not words[index - 1].startswith("-")
         named_later = later and word.startswith("$") and bool(started) and not word.endswith("]")
         named_later = named_later and not (index + 1 < len(words) and words[index + 1].endswith(".py"))
         if word.endswith(".py") or module or named_later:
