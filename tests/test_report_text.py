@@ -23,7 +23,7 @@ from planner.report.layout_text import memory_words
 from planner.report.search_text import print_search, proof_words
 from planner.report.tables import Pieces, ruled_table
 from planner.report.words import choices_text, digits, layout_text
-from planner.request import Objective, Variant
+from planner.request import Framework, Objective, Variant
 from planner.rules import broken_rules, verdict
 from planner.traffic.sensitivity import Sensitivity
 
@@ -461,3 +461,17 @@ def test_a_layout_that_is_nearly_as_fast_with_far_more_room_is_named(slower, fre
         assert found == {"rank": 2, "slower": pytest.approx(slower), "freed_gib": pytest.approx(freed_gib)}
     by_energy = replace(report, request=replace(report.request, objective=Objective.ENERGY))
     assert by_energy.roomier is None
+
+
+def test_a_search_with_experts_names_the_search_over_dispatchers():
+    said = "exchanged by alltoall alone; --try dispatcher=alltoall,deepep ranks layouts of both"
+    assert said not in " ".join(search_text(160).split())
+    asked = Question(model="mixtral_8x7b", cluster="dgx-h100:8", global_batch=256, seq=4096)
+    mixture = replace(samples.report(), request=request_of(asked))
+    assert said in " ".join(search_text(160, mixture).split())
+    job, choices = mixture.request.job, (("dispatcher", "deepep"),)
+    deepep = Variant(choices=choices, software=job.software, optimizer_bytes=12.0, schedule=None, recompute="auto")
+    tried = replace(mixture.request, variants=(deepep,))
+    assert said not in " ".join(search_text(160, replace(mixture, request=tried)).split())
+    elsewhere = replace(mixture.request, framework=Framework.GALVATRON)
+    assert said not in " ".join(search_text(160, replace(mixture, request=elsewhere)).split())

@@ -7,7 +7,9 @@ from typing import Final
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
+from costmodels.job import Dispatcher
 from costmodels.results import Evidence
+from costmodels.workload.model import LayerKind, MoeFfn
 from hardware.errors import InputError
 from hardware.nouns import count
 from planner.plan_report import PlanReport, SearchProof
@@ -24,6 +26,7 @@ from planner.rules import broken_rules
 from planner.search.spans import BY_CLOCK, cut_in_words
 
 MOST_REASONS: Final = 3
+_FLEXIBLE: Final = (Framework.MEGATRON, Framework.BRIDGE, Framework.NEMO, Framework.NONE)  # the flex dispatcher of the core
 _LEGEND: Final = "mb: micro-batch; vpp: virtual chunks a stage; GiB: memory of the fullest GPU"
 
 
@@ -94,12 +97,24 @@ def _proof(report: PlanReport, not_launched: str = "") -> Sequence[RenderableTyp
         rows.append(("time limit", BY_CLOCK))
     if report.unconstrained_s and report.layouts:
         rows.append(("constraint", _constraint_words(report)))
+    rows += [("experts", words) for words in _dispatcher_words(report)]
     rows += [("launch", not_launched)] if not_launched else []
     rows += [("refused", f"{number:,}: {reason}") for reason, number in report.rejected[:MOST_REASONS]]
     rest = len(report.rejected) - MOST_REASONS
     rows += [("", f"and {count(rest, 'further reason')}; --json lists all")] if rest > 0 else []
     rows += [("note", note) for note in report.notes]
     return (section("How sure", labelled(rows)),)
+
+
+def _dispatcher_words(report: PlanReport) -> Sequence[str]:
+    """Name the search over dispatchers, where experts could be spread and the plain one was all that was looked at."""
+    request = report.request
+    spreadable = any(isinstance(kind, LayerKind) and isinstance(kind.ffn, MoeFfn) for kind in request.model.kinds())
+    tried = any(name == "dispatcher" for variant in request.variants for name, _ in variant.choices)
+    plain = request.job.software.dispatcher is Dispatcher.ALLTOALL
+    if not report.layouts or not spreadable or tried or not plain or request.framework not in _FLEXIBLE:
+        return ()
+    return ("exchanged by alltoall alone; --try dispatcher=alltoall,deepep ranks layouts of both",)
 
 
 def counts_words(search: SearchProof) -> str:
