@@ -47,12 +47,14 @@ def test_two_flows_share_as_max_min_rates_say(
     assert (float(first[0]), float(second[0])) == pytest.approx(tuple(general), rel=1e-6)
 
 
+SLICES = 400
+
+
 def fluid(transfer_s: float, share: float, quiet_s: float, active_s: float, other: float) -> tuple[float, float]:
-    """End of the transfer and of the span when both run on one link, in 400 slices of compute and exchange by turns."""
-    slices = 400
+    """End of the transfer and of the span when both run on one link, in slices of compute and exchange by turns."""
     now, left, ended = 0.0, transfer_s, 0.0
-    for part in (quiet_s / slices, active_s / slices) * slices:
-        todo, exchanging = part, part == active_s / slices
+    for part in (quiet_s / SLICES, active_s / SLICES) * SLICES:
+        todo, exchanging = part, part == active_s / SLICES
         while todo > 1e-15:
             both = exchanging and left > 0.0
             flows = tuple(Flow(volume_bytes=1.0, links=(0,), limit_bytes_per_s=limit) for limit in (share, other))
@@ -81,7 +83,8 @@ def test_a_transfer_beside_passes_matches_a_fluid_simulation(
     span = Exchanging(span_s=np.array([quiet_s + active_s]), active_s=np.array([active_s]), loads=array(other))
     found = beside(np.array([transfer_s]), array(share), span)
     ended, passed = fluid(transfer_s, share, quiet_s, active_s, other)
-    assert found.finish_s[0] == pytest.approx(ended, rel=0.01)
+    slice_s = (quiet_s + active_s) / SLICES  # a short transfer ends within one, as far as the simulation tells
+    assert found.finish_s[0] == pytest.approx(ended, rel=0.01, abs=slice_s)
     assert quiet_s + active_s + found.delay_s[0] == pytest.approx(passed, rel=0.01)
 
 

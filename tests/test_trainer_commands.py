@@ -185,7 +185,7 @@ def test_what_is_trained_in_place_of_all_parameters_is_said(tmp_path, words, ran
 
 
 LORA = {
-    "llamafactory-cli train": "--finetuning_type lora --cutoff_len 2048",
+    "llamafactory-cli train": "--finetuning_type lora --cutoff_len 2048 --bf16 true",
     "swift sft": "--tuner_type lora --max_length 2048",
     "axolotl train": "--adapter lora --sequence_len 2048",
     "trl sft": "--use_peft --max_length 2048",

@@ -11,6 +11,7 @@ from planner.ingest.bridge import LAYOUT, STAGES, VIRTUAL, override_keys
 from planner.ingest.deepspeed_text import read_config
 from planner.ingest.judge_stated import deepspeed_text
 from planner.ingest.judged import LaunchInput
+from planner.ingest.trainer_words import told_options, trains
 from planner.request import Framework
 from planner.rules.layout_string import layout_string
 from planner.rules.nearest import Neighbour
@@ -133,9 +134,13 @@ def _deepspeed(wanted: Proposal, given: LaunchInput) -> LaunchInput | None:
         config = read_config(text.config)
     except InputError:
         return None
-    config.pop("gradient_accumulation_steps", None)
-    config |= {"train_batch_size": wanted.global_batch, "train_micro_batch_size_per_gpu": wanted.micro_batch}
+    config.pop("train_batch_size", None)  # a trainer holds it against all ranks, DeepSpeed against the replicas
+    micro = wanted.micro_batch
+    steps = wanted.global_batch // (micro * replicas_of(wanted.world, wanted.tp, wanted.cp, wanted.pp))
+    config |= {"gradient_accumulation_steps": steps, "train_micro_batch_size_per_gpu": micro}
     settings: list[Setting] = [(flag, str(getattr(wanted, name))) for name, flag in _DEEPSPEED.items()]
+    if trains(text.program, told_options(text.arguments)):
+        settings += [("--per-device-train-batch-size", str(micro)), ("--gradient-accumulation-steps", str(steps))]
     settings += [("--micro-batch-size", None), ("--global-batch-size", None)]
     settings.append((_SEQUENCE, wanted.sequence_parallel and wanted.tp > 1))
     settings.append((_EXPERTS_TP, wanted.model.experts > 0 and wanted.etp > 1))
