@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from quick_and_deep import quick_and_deep
 from small_requests import GIB, compositions, fits, layouts_of, legal, pricing_of, small
 
 from costmodels.layer_costs import price_parts
@@ -190,7 +191,7 @@ def case(name: str) -> Case:
     return Case(name)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", quick_and_deep(("dense", "dense, short of memory", "under a power limit"), CASES))
 def test_no_layout_is_faster_than_the_bound_of_its_grid(name):
     found = case(name)
 

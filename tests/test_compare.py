@@ -123,6 +123,7 @@ def test_lengths_are_padded_for_context_parallelism():
     assert [padded_seq(of_heads, cp) for cp in (1, 4)] == [1001, 1004]
 
 
+@pytest.mark.deep
 def test_a_zero_stage_is_shown_where_it_shards():
     request = asked("qwen3_14b", "l40s-8:2", global_batch=64, seq=4096, fixed=("tp=2", "cp=1", "micro_batch=1"))
     assert plan(replace(request, top=1, fixed=(*request.fixed, ("zero", 3)))).layouts[0].layout.first.zero_group == 1

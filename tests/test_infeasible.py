@@ -14,6 +14,7 @@ def ask(**more):
     return request_of(Question(**({"seq": 2048, "top": 1, "time_limit_s": 20.0} | more)))
 
 
+@pytest.mark.deep
 def test_more_nodes_that_are_named_hold_the_model():
     request = ask(model="gpt3_175b", cluster="mi250-thermal-study", global_batch=128)
     report = plan(request)
@@ -80,6 +81,7 @@ def test_sequences_of_odd_length_are_shortened_too():
     assert not any(shorter(replace(base, job=replace(base.job, seq=512))))
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("asked", "change"),
     [

@@ -36,6 +36,7 @@ def every_path(chain: Chain) -> list[tuple[int, int]]:
     return [chain.price(path) for path in itertools.product(*choices)]
 
 
+@pytest.mark.deep
 @settings(max_examples=300, deadline=None)
 @given(chains(), st.sampled_from([0.0, 0.01, 0.3, 1.0, 7.5, 1e3]))
 def test_the_fastest_path_that_fits_is_that_of_enumeration_at_any_price(chain: Chain, price: float) -> None:

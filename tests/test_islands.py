@@ -11,6 +11,7 @@ import pytest
 from every_layout import least_over_islands
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from quick_and_deep import quick_and_deep
 from small_requests import asked, compositions, cut, fits, legal, sized
 
 from costmodels.layout import Layout, Strategy
@@ -83,7 +84,7 @@ def layout_of(rows: IslandRows, row: int, order: tuple[int, ...], chunks: tuple[
     )
 
 
-@pytest.mark.parametrize("model", ["llama3_8b", "deepseek_v2_lite"])
+@pytest.mark.parametrize("model", quick_and_deep(["llama3_8b"], ["deepseek_v2_lite"]))
 @pytest.mark.parametrize("stage_gpus", [1, 2, 4])
 def test_no_layout_over_the_islands_is_faster_than_its_bound(stage_gpus, model):
     request, pricings, rows = rows_on(stage_gpus, model)
@@ -119,6 +120,7 @@ def frontier_on(model: str, every_nth: int) -> IslandFrontier:
     return IslandFrontier(pricings, options, tuple(permutations(range(2))), shapes)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("model", "every_nth"), [("llama3_8b", 1), ("deepseek_v2_lite", 40)])
 def test_the_frontier_hands_out_every_strategy_that_may_fit_and_none_before_its_cheap_bound(model, every_nth):
     """All of them with the bounds of all rows at once; what is left is never below the bound of what is left."""
@@ -277,6 +279,7 @@ def test_known_layouts_end_the_search_over_islands():
     assert search.pruned > 0
 
 
+@pytest.mark.deep
 def test_virtual_stages_help_over_islands_too():
     request = replace(request_on(), job=replace(request_on().job, global_batch=16), fixed=(("pp", 2),))
     free = IslandSearch(request, pricings_of(request), [], UNENDING).run()
@@ -352,7 +355,11 @@ def more_positions_than_layers() -> PlanRequest:
 
 
 @pytest.mark.parametrize(
-    "request_of", [*(partial(random_islands, seed) for seed in (1, 3, 4, 16, 19, 24, 26)), more_positions_than_layers]
+    "request_of",
+    quick_and_deep(
+        [partial(random_islands, 1), more_positions_than_layers],
+        [partial(random_islands, seed) for seed in (3, 4, 16, 19, 24, 26)],
+    ),
 )
 def test_the_best_over_unlike_islands_is_the_best_there_is(request_of: Callable[[], PlanRequest]) -> None:
     """Chunks without layers at the ends of the model included."""

@@ -80,6 +80,7 @@ def test_caps_trade_time_for_energy_and_money(by_time):
     assert (np.diff(valley) >= 0.0).all()
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("cap_w", [150.0, 280.0, 400.0])
 def test_at_every_cap_the_ranking_by_energy_takes_no_more_than_that_by_time(cap_w):
     asked = replace(request(power_cap_w=cap_w), fixed=FEW)
@@ -91,6 +92,7 @@ def test_at_every_cap_the_ranking_by_energy_takes_no_more_than_that_by_time(cap_
     assert max(fast.cost.power.gpu_w, lean.cost.power.gpu_w) <= cap_w
 
 
+@pytest.mark.deep
 def test_least_energy_is_looked_for_beyond_the_fastest_grids():
     """Llama-3 70B on 64 H100: the thriftiest layout leaves nodes idle and is not among the ten fastest grids."""
     asked = request_of(Question(model="llama3_70b", cluster="dgx-h100:8", global_batch=128, seq=8192, top=4))

@@ -96,6 +96,7 @@ def test_nodes_of_odd_numbers_of_gpus_are_planned(gpus):
         assert fits(ranked.cost)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("nodes", "batch"), [(3, 48), (7, 112), (20, 320), (20, 333)])
 def test_odd_numbers_of_nodes_are_planned(nodes, batch):
     report = plan(replace(asked("llama3_8b", f"dgx-a100:{nodes}", global_batch=batch, seq=4096), top=2))
@@ -127,6 +128,7 @@ def test_every_framework_gets_what_it_can_launch(framework):
         assert 0.0 < report.unconstrained_s <= best(report).cost.step.total_s
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("framework", ["megatron", "bridge", "nemo"])
 def test_sharded_gradients_beside_whole_weights_are_searched(framework):
     """One micro-batch a step: ZeRO-2 scatters gradients once as ZeRO-1 does, and gathers no weights as ZeRO-3 does."""

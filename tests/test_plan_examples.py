@@ -11,6 +11,7 @@ from planner.sweeps.sweep_file import read_sweep
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("path", sorted((EXAMPLES / "clusters").glob("*.toml")), ids=lambda path: path.stem)
 def test_example_clusters_are_planned(path):
     asked = Question(model="llama32_1b", cluster=str(path), global_batch=64, seq=2048, top=3, recompute="none")
@@ -19,6 +20,7 @@ def test_example_clusters_are_planned(path):
     assert all(fits(ranked.cost) for ranked in report.layouts)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("path", sorted((EXAMPLES / "models").glob("*.toml")), ids=lambda path: path.stem)
 def test_example_models_are_planned(path):
     asked = Question(model=str(path), cluster="dgx-a100:1", global_batch=64, seq=2048, top=3)

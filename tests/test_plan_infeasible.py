@@ -36,6 +36,7 @@ CASES = {
 }
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("words", "change"), CASES.values(), ids=CASES)
 def test_the_change_makes_it_feasible(words, change):
     why = infeasible(**words).infeasible
@@ -45,6 +46,7 @@ def test_the_change_makes_it_feasible(words, change):
     assert plan(replace(why.remedy, top=1)).layouts
 
 
+@pytest.mark.deep
 def test_shorter_sequences_are_named_beside_more_nodes():
     request = small("llama3_8b", layers=(6,), gpus=2, memory_gib=24.0, seq=8192)
     why = plan(request).infeasible

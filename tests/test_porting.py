@@ -233,6 +233,7 @@ def test_number_formats_of_a_launch_are_carried(more, size):
     assert ("--exp-avg-dtype bf16" in words) == (size == 4.0)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("cluster", "precision"), [("dgx-a100:2", "bf16"), ("dgx-h100:2", "fp8-cs"), ("dgx-1-v100:2", "fp16")]
 )
@@ -286,6 +287,7 @@ OPEN = {  # name of a file, its text, framework, model
 }
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("launch", "machine", "assumed", "used"),
     [

@@ -11,6 +11,7 @@ import pytest
 from every_layout import least_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from quick_and_deep import quick_and_deep
 from small_requests import asked, fits, legal, pricing_of, small, with_one_adapter
 
 from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE
@@ -114,7 +115,7 @@ def random_request(seed: int) -> PlanRequest:
 OF_TORCHTITAN = (Schedule.GPIPE, Schedule.LOOPED_BFS, Schedule.INTERLEAVED_ZB, Schedule.ZBV, Schedule.DUALPIPEV)
 
 
-@pytest.mark.parametrize("seed", [*range(2, 14), 2149])  # the last fits as 1,3,1 alone
+@pytest.mark.parametrize("seed", quick_and_deep((2, 5, 2149), range(2, 14)))  # 2149 fits as 1,3,1 alone
 def test_the_best_of_random_requests_is_the_best_there_is(seed):
     request = random_request(seed)
     best_s, _ = least_of(request)
@@ -145,7 +146,7 @@ def request_on_more(seed: int) -> PlanRequest:
     )
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2, 3, 4, 5, 8, 9, 10, 21])
+@pytest.mark.parametrize("seed", quick_and_deep((0, 21), (1, 2, 3, 4, 5, 8, 9, 10)))
 def test_the_best_of_random_requests_on_more_gpus_is_the_best_there_is(seed):
     request = request_on_more(seed)
     best_s, _ = least_of(request)

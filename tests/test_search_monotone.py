@@ -11,6 +11,7 @@ from hardware.cluster import Cluster
 from planner import plan
 from planner.request import PlanRequest
 
+pytestmark = pytest.mark.deep
 EXACT = 1.0 + 1e-9
 CUTS = {"llama32_1b": (4,), "llama3_8b": (5,), "deepseek_v2_lite": (1, 2), "nemotron_h_8b": (1, 1, 1)}
 

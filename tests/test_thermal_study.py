@@ -414,6 +414,7 @@ def test_a_node_with_a_supply_fault_slows_the_job_by_its_factor() -> None:
     assert 3.0 < hurt / whole < 4.2
 
 
+@pytest.mark.deep
 def test_heat_costs_the_search_at_most_twice_the_calls() -> None:
     """Counted, not timed: calls of the planner's and the cost models' functions by whole searches with and without."""
     pins = (("cp", 1), ("micro_batch", 1), ("zero", 1))

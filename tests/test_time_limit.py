@@ -141,6 +141,7 @@ def test_a_search_that_the_clock_ends_says_so(monkeypatch: pytest.MonkeyPatch) -
     assert (again.search.by_clock, again.search.work_s) == (True, report.search.work_s)
 
 
+@pytest.mark.deep
 def test_a_limit_that_does_not_bind_changes_nothing() -> None:
     reports = [planned_without_haste(), plan(with_slow_devices(time_limit_s=6000.0))]
     assert reports[0].layouts == reports[1].layouts

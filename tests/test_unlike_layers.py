@@ -162,6 +162,7 @@ def test_virtual_stages_of_unlike_layers_are_refused(export):
     assert export(planned(spec, [(3,), (5,)])).arguments
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("framework", ["megatron", "bridge", "nemo"])
 def test_a_search_keeps_to_one_chunk_a_stage(framework, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config([block(), block(0)] * 8)))

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from quick_and_deep import quick_and_deep
 from small_requests import asked, fits, grids, layouts_of, legal, pricing_of, small
 from typer.testing import CliRunner
 
@@ -157,7 +158,7 @@ def exhaustive(name: str) -> dict[tuple[tuple[str, str], ...], float]:
     }
 
 
-@pytest.mark.parametrize("name", SPACES)
+@pytest.mark.parametrize("name", quick_and_deep(["exchanges of context parallelism"], SPACES))
 def test_the_best_of_all_variants_is_the_best_there_is_and_the_bound_is_below_all_of_them(name):
     report, best_s = answered(name), exhaustive(name)
     assert sum(value < float("inf") for value in best_s.values()) > 2
@@ -166,6 +167,7 @@ def test_the_best_of_all_variants_is_the_best_there_is_and_the_bound_is_below_al
     assert report.search.lower_bound_s <= min(best_s.values()) * SAME
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("name", SPACES)
 def test_the_ranking_is_that_of_searches_one_by_one(name):
     """What one variant has found must not hide what another has: each is searched alone, without a limit."""
@@ -207,6 +209,7 @@ def test_a_layout_that_a_choice_changes_nothing_of_is_named_once_with_the_first(
     assert len({dict(ranked.choices)["cp_comm"] for ranked in split}) > 1
 
 
+@pytest.mark.deep
 def test_a_limit_that_others_set_leaves_grids_out_by_their_bound_alone():
     """With few layouts wanted later variants price less than alone, and the ranking is the same."""
     request = SPACES["schedules and a switch"]()
@@ -227,6 +230,7 @@ def test_a_layout_that_fits_with_risk_is_left_out_where_any_fits_safely(values):
     assert {dict(ranked.choices)["gradient_bytes"] for ranked in report.layouts} == {"2"}
 
 
+@pytest.mark.deep
 def test_where_nothing_is_feasible_the_first_variant_says_why_and_none_is_searched_twice(monkeypatch):
     request = small("llama3_8b", layers=(8,), gpus=1, memory_gib=4.0, tries=("schedule=all",), framework="none")
     each = [plan(request.of(variant)) for variant in request.variants]
@@ -243,6 +247,7 @@ def test_where_nothing_is_feasible_the_first_variant_says_why_and_none_is_search
     assert sum(dict(report.rejected).values()) == sum(sum(dict(one.rejected).values()) for one in each)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("words", "framework"), [("schedule=all", "none"), ("cp_comm=all", "megatron")])
 def test_a_saved_report_comes_back_with_its_choices(words, framework):
     request = asked(tries=(words,), framework=framework, global_batch=8, seq=8192)

@@ -26,7 +26,12 @@ from planner.rules import broken_rules
 from planner.search.spans import BY_CLOCK, cut_in_words
 
 MOST_REASONS: Final = 3
-_FLEXIBLE: Final = (Framework.MEGATRON, Framework.BRIDGE, Framework.NEMO, Framework.NONE)  # the flex dispatcher of the core
+_FLEXIBLE: Final = (
+    Framework.MEGATRON,
+    Framework.BRIDGE,
+    Framework.NEMO,
+    Framework.NONE,
+)  # the flex dispatcher of the core
 _LEGEND: Final = "mb: micro-batch; vpp: virtual chunks a stage; GiB: memory of the fullest GPU"
 
 
