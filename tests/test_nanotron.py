@@ -72,3 +72,18 @@ def test_the_script_that_starts_it_says_how_many_processes(tmp_path):
 def test_sizes_that_are_not_there_are_named(tmp_path):
     with pytest.raises(InputError, match=r"model\.model_config does not say hidden_size"):
         read_launch(asked(tmp_path, TINY.replace("    hidden_size: 2048\n", "")))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "unknown", "words"),
+    [
+        ("zero_stage: 1", "zero_stge: 1", "optimizer.zero_stge", "did you mean optimizer.zero_stage?"),
+        ("recompute_layer", "zero_stage", "parallelism.zero_stage", "did you mean optimizer.zero_stage?"),
+        ("batch_accumulation_per", "batch_acumulation_per", "tokens.batch_acumulation_per_replica", "has no default"),
+    ],
+)
+def test_keys_that_it_has_not_are_named(tmp_path, old, new, unknown, words):
+    found = read_launch(asked(tmp_path, TINY.replace(old, new)))
+    assert not found.legal
+    assert found.unknown == (unknown,)
+    assert words in " ".join(violation.message for violation in found.violations)

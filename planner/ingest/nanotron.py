@@ -8,8 +8,11 @@ nanotron ``src/nanotron/config/config.py`` and ``parallelism_config.py`` (sectio
 the one stage), ``models/base.py`` (stages by shares of the compute).
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Any, Final
 
 from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Layout, Strategy
 from costmodels.pipeline.schedules import Schedule
@@ -17,9 +20,9 @@ from costmodels.workload.architecture import Architecture
 from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
 from planner.evidence.stage_layers import nanotron_layers
-from planner.ingest.judged import JudgedLaunch, LaunchInput, fault_violations
+from planner.ingest.judged import JudgedLaunch, LaunchInput, fault_violations, unknown_names
 from planner.ingest.launch_text import LaunchText
-from planner.ingest.options import Fault, whole
+from planner.ingest.options import Fault, close_name, whole
 from planner.ingest.plain_layout import StatedLayout, uniform_stages
 from planner.ingest.policies import number_of, settings_told
 from planner.request import Framework
@@ -85,7 +88,8 @@ def judge_nanotron(given: LaunchInput) -> JudgedLaunch:
         layout=layout, global_batch=micro * steps * dp, seq=number_of(told, "tokens.sequence_length", 4096)
     )
     proposal = stated.proposals(facts_of(model), given.world)[0]
-    own = fault_violations(_faults(schedule, pp, steps), _SOURCE)
+    faults = (*_unread(told), *_faults(schedule, pp, steps))
+    own = fault_violations(faults, _SOURCE)
     found = (*own, *check(proposal, Framework.NONE, ""))
     accepted = accepted_at_launch(found)
     return JudgedLaunch(
@@ -101,8 +105,31 @@ def judge_nanotron(given: LaunchInput) -> JudgedLaunch:
         model=model,
         precision="bf16",
         software="nanotron",
+        unknown=unknown_names(faults),
         notes=given.text.notes,
     )
+
+
+@cache
+def _table() -> Mapping[str, Any]:
+    return tomllib.loads(files("planner.ingest").joinpath("nanotron_keys.toml").read_text(encoding="utf-8"))
+
+
+def _unread(told: Mapping[str, str]) -> Iterator[Fault]:
+    """Keys that its dataclasses do not have (read strictly), and those without a default that are not told."""
+    keys, needed = _table()["known"], _table()["needed"]
+    known = tuple(f"{section}.{name}" for section, names in keys.items() for name in names)
+    for name in told:
+        section, _, rest = name.partition(".")
+        if section in keys and (field := rest.partition(".")[0]) not in keys[section]:
+            elsewhere = [key for key in known if key.endswith(f".{field}")]
+            near = next(iter(elsewhere), "") or close_name(f"{section}.{field}", known)
+            hint = f"; did you mean {near}?" if near else ""
+            yield Fault(rule="nanotron-unknown-key", argument=name, message=f"{name} is unknown to nanotron{hint}")
+    for name in needed:
+        if name not in told:
+            message = f"{name} is not told, and nanotron has no default; allowed: a whole number above 0"
+            yield Fault(rule="nanotron-missing-key", argument=name, message=message)
 
 
 def _faults(schedule: str, pp: int, steps: int) -> tuple[Fault, ...]:
