@@ -103,3 +103,11 @@ def test_layers_of_another_kind_are_no_transformer(tmp_path):
     text = LLAMA.replace("flash", "mamba").replace('"seq_length"', '"train_micro_batch_size_per_gpu": 1, "seq_length"')
     with pytest.raises(InputError, match="the model is not known"):
         judged(written(tmp_path, text), 8)
+
+
+def test_keys_that_it_has_not_are_named(tmp_path):
+    found = judged(written(tmp_path, TWENTY.replace('"seq_length"', '"seq_lenght"')), 96)
+    assert not found.legal
+    assert found.unknown == ("seq_lenght",)
+    told = [violation.message for violation in found.violations]
+    assert told == ["seq_lenght is unknown to GPT-NeoX (did you mean seq_length?)"]

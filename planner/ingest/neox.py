@@ -10,15 +10,18 @@ brings its own DeepSpeed, which takes keys of 16 bits that others refuse.
 """
 
 import json
+import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
+from importlib.resources import files
 from typing import Any, Final
 
 from hardware.errors import InputError
 from planner.ingest.deepspeed_sections import key_table
 from planner.ingest.deepspeed_text import read_config
 from planner.ingest.launch_text import LaunchText
-from planner.ingest.options import Fault
+from planner.ingest.options import Fault, near_key
 
 _PIPE: Final = "pipe_parallel_size"
 _TENSOR: Final = "model_parallel_size"
@@ -55,8 +58,8 @@ def of_neox(text: LaunchText) -> LaunchText:
             config[name] = value
         elif name == "precision" and value in _NEOX_HALF:
             config["fp16" if value == "fp16" else "bf16"] = {"enabled": True}
-        elif name in ("activation", "norm", "pos_emb") or name in _SIZED:
-            continue  # with the sizes of the model
+        elif name in ("activation", "norm", "pos_emb") or name in _SIZED or name not in _keys():
+            continue  # with the sizes of the model, or told by neox_faults
         elif isinstance(value, bool):
             words += [f"--{name}"] if value else []
         elif isinstance(value, int | float | str):
@@ -95,11 +98,13 @@ def neox_faults(text: LaunchText) -> tuple[Fault, ...]:
         As the user wrote it.
     """
     told = _settings(text)
+    if not _is_neox(told):
+        return ()
     zero = told.get("zero_optimization")
     stage = zero.get("stage", 0) if isinstance(zero, dict) else 0
-    if not _is_neox(told) or not isinstance(stage, int):
-        return ()
-    found = []
+    found = [_unknown(name) for name in told if name not in _keys()]
+    if not isinstance(stage, int):
+        return tuple(found)
     if stage >= _SHARDED_GRADIENTS:
         if told.get(_PIPE, 0) == 1:
             found.append(
@@ -111,6 +116,17 @@ def neox_faults(text: LaunchText) -> tuple[Fault, ...]:
         if _above_one(told.get(_EXPERTS)):
             found.append(_fault(_EXPERTS, f"ZeRO stage {stage} with a mixture of experts; allowed: ZeRO 0 or 1"))
     return tuple(found)
+
+
+def _unknown(name: str) -> Fault:
+    near = near_key(name, _keys())
+    return Fault(rule="neox-unknown-key", argument=name, message=f"{name} is unknown to GPT-NeoX{near}")
+
+
+@cache
+def _keys() -> frozenset[str]:
+    text = files("planner.ingest").joinpath("neox_keys.toml").read_text(encoding="utf-8")
+    return frozenset(tomllib.loads(text)["known"])
 
 
 def _fault(argument: str, message: str) -> Fault:
