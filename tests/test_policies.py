@@ -209,3 +209,11 @@ def test_machines_of_verl_have_8_gpus_unless_it_says_otherwise(words, gpus):
 def test_references_of_settings_are_followed():
     told = settings_told(("a.b=${c}", "++c=${d.e}", "d.e='4'", "f=${f}", "g=${mul:${c},2}"))
     assert (told["a.b"], told["f"], told["g"]) == ("4", "${f}", "${mul:${c},2}")
+
+
+def test_settings_of_the_model_that_are_not_read_are_named(tmp_path):
+    section = "actor_rollout_ref.actor.megatron"
+    found = verl(tmp_path, words=(f"{section}.tensor_model_parallel_sizee=4", f"{section}.param_offload=True"))
+    unread = next(note for note in found.notes if note.startswith(f"of {section} not read: "))
+    assert "tensor_model_parallel_sizee (did you mean tensor_model_parallel_size?)" in unread
+    assert "param_offload" in unread

@@ -12,7 +12,7 @@ NeMo RL ``nemo_rl/models/megatron/setup.py`` and ``examples/configs/grpo_math_1B
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
@@ -22,7 +22,7 @@ from planner.ingest.adapters import Adapters, targets_named
 from planner.ingest.bridge import override_keys, read_overrides
 from planner.ingest.launch_text import LaunchText
 from planner.ingest.open_ends import refuse_gaps
-from planner.ingest.options import refuse_faults, whole
+from planner.ingest.options import near_key, refuse_faults, whole
 from planner.ingest.trainers import preset_of_path
 from planner.request import Framework
 from planner.rules.proposal import facts_of, replicas_of
@@ -297,6 +297,7 @@ def of_policy(text: LaunchText, model: ModelSpec | None, world: int) -> tuple[La
     if found is not None and program.ahead and not _on(told, program.ahead):
         found = replace(found, mtp_layers=0, mtp_kind=None)
     settings = _as_bridge(program, told)
+    notes += _unread(program, told)
     read = read_overrides([f"{key}={value}" for key, value in settings.items()], Framework.BRIDGE)
     refuse_faults(read.faults, f"settings of {name}")
     grid = [number_of(settings, f"model.{degree}", 1) for degree in _SPLIT]
@@ -323,14 +324,11 @@ def adapters_of_policy(text: LaunchText) -> Adapters | None:
 
 def _as_bridge(program: Program, told: Mapping[str, str]) -> Mapping[str, str]:
     """Settings as overrides of Megatron-Bridge that decide on a layout or its price."""
-    known = {name for key in override_keys(Framework.BRIDGE) for name in key.keys}
+    known = _fields()
     settings = dict(program.usual)
-    sections = sorted({**program.inner, program.section: "model"}.items(), key=lambda pair: len(pair[0]))
-    for prefix, section in sections:
-        for name, value in told.items():
-            key = f"{section}.{name.removeprefix(f'{prefix}.')}"
-            if name.startswith(f"{prefix}.") and value.lower() not in _NOTHING:
-                settings |= {key: value} if key in known else _of_another_name(key, value)
+    for name, key in _keys(program, told):
+        if told[name].lower() not in _NOTHING:
+            settings |= {key: told[name]} if key in known else _of_another_name(key, told[name])
     if _on(told, _RECOMPUTES):
         whole_layers = {"model.recompute_method": "uniform", "model.recompute_num_layers": "1"}
         kind = settings.get("model.recompute_granularity", "full")
@@ -340,6 +338,32 @@ def _as_bridge(program: Program, told: Mapping[str, str]) -> Mapping[str, str]:
     if settings.get("model.tensor_model_parallel_size", "1") == "1":
         settings["model.sequence_parallel"] = "false"
     return settings
+
+
+def _fields() -> frozenset[str]:
+    """Fields of Megatron-Bridge's configuration that are read."""
+    return frozenset(name for key in override_keys(Framework.BRIDGE) for name in key.keys)
+
+
+def _keys(program: Program, told: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Settings of the sections of a program, with the field of Megatron-Bridge that each sets; the innermost last."""
+    for prefix, section in sorted({**program.inner, program.section: "model"}.items(), key=lambda pair: len(pair[0])):
+        for name in told:
+            if name.startswith(f"{prefix}."):
+                yield name, f"{section}.{name.removeprefix(f'{prefix}.')}"
+
+
+def _unread(program: Program, told: Mapping[str, str]) -> Sequence[str]:
+    """Name the settings of its section of the model that none is known for, with the name that they are near to."""
+    known = _fields()
+    of_model = {key.partition(".")[2] for key in known if key.startswith("model.")}
+    names = []
+    for name, key in _keys(program, told):
+        field_name = key.partition(".")[2]
+        left_out = key not in known and not _of_another_name(key, "true") and key.startswith("model.")
+        if left_out and "." not in field_name and told[name].lower() not in _NOTHING:
+            names.append(f"{field_name}{near_key(field_name, of_model)}")
+    return [f"of {program.section} not read: {', '.join(names)}"] if names else []
 
 
 def _of_another_name(key: str, value: str) -> Mapping[str, str]:
