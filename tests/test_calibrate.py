@@ -12,6 +12,8 @@ from planner.calibrate.inputs import Inputs
 from planner.calibrate.priors import priors
 from planner.evidence.nearness import left_out_half_width
 
+pytestmark = pytest.mark.deep
+
 
 def calibrated(path):
     return calibrate(Inputs(runs=(path,)))

@@ -39,6 +39,8 @@ from planner.request import Objective, PlanRequest
 from planner.search.uniform import UniformSearch
 from planner.traffic.sensitivity import sensitivities
 
+pytestmark = pytest.mark.deep
+
 TWO_ROWS = NodeSlots(columns=((0, 2), (1, 3)), kinds=(0, 0), coolness=(0, 1, 2, 3))
 
 
@@ -177,7 +179,6 @@ def test_the_balance_is_a_fixed_point_that_few_rounds_find() -> None:
     assert {slot.limited_by for slot in cost.power.slots} <= {"heat", "power"}
 
 
-@pytest.mark.deep
 @given(
     inlets=st.lists(st.sampled_from([20.0, 35.0, 45.0, 60.0]), min_size=2, max_size=2),
     speeds=st.lists(st.sampled_from([1.0, 0.7, 0.1]), min_size=8, max_size=8),
@@ -251,7 +252,6 @@ def test_inlets_by_node_and_by_place_in_the_rack() -> None:
     np.testing.assert_allclose(inlets_c(replace(racks, inlets_c=(20.0, 21.0, 22.0, 23.0))), [20.0, 21.0, 22.0, 23.0])
 
 
-@pytest.mark.deep
 def test_a_plan_with_heat_is_never_worse_than_one_without() -> None:
     """The heat-blind winner, its ranks in order and priced with heat, against the heat-aware winner."""
     request = replace(hot(2, 4, (30.0, 44.0)), fixed=(("tp", 1), ("cp", 1), ("micro_batch", 1)))
@@ -288,7 +288,6 @@ def test_a_given_placement_is_priced_as_it_is_beside_the_one_in_order() -> None:
     assert placement_of(found.placement, request.cluster, even, "x") == reverse
 
 
-@pytest.mark.deep
 def test_what_would_change_is_asked_of_the_ranks_where_they_are() -> None:
     """Caps, slow accelerators, fabrics and micro-batches of a layout in order, and of the same one placed well."""
     request = hot(3, 4, inlets=(25.0, 25.0, 44.0))
@@ -328,7 +327,6 @@ def test_placements_that_cannot_be_started_are_refused(places: list[tuple[int, s
         placement_of([RankPlace(rank=r, host=h, gpu=g) for r, h, g in places], request.cluster, wanted, "file")
 
 
-@pytest.mark.deep
 def test_a_search_with_heat_keeps_grids_until_none_left_can_win(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cluster so hot that every layout with heat is slower than the slowest of two without: more grids are kept."""
     seen: list[int] = []

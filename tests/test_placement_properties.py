@@ -30,6 +30,8 @@ from planner.planning import estimate, plan, pricings_of
 from planner.request import Objective, PlanRequest
 from planner.search.objective import objective_value
 
+pytestmark = pytest.mark.deep
+
 MODELS = ("gpt3_6_7b", "llama32_1b", "mixtral_8x7b")
 SPEEDS = (1.0, 1.0, 0.9, 0.6)
 
@@ -66,7 +68,6 @@ def hot_requests(draw: st.DrawFn) -> PlanRequest:
     return replace(request, cluster=Cluster(name="small", islands=(machine,), electricity_per_kwh=0.1))
 
 
-@pytest.mark.deep
 @given(request=hot_requests(), objective=st.sampled_from([Objective.TIME, Objective.ENERGY]))
 @settings(max_examples=5, deadline=None)
 def test_a_heat_aware_plan_is_never_worse_than_a_heat_blind_one(request: PlanRequest, objective: Objective) -> None:
@@ -120,7 +121,6 @@ def hot_small(seed: int) -> PlanRequest:
     return replace(request, cluster=replace(request.cluster, islands=(machine,)))
 
 
-@pytest.mark.deep
 @pytest.mark.parametrize("seed", range(8))
 def test_the_best_with_heat_is_no_worse_than_every_layout_placed(seed: int) -> None:
     """Slow devices, unlike nodes and warm air: the search keeps some layouts of those that it prices without them."""
@@ -147,7 +147,6 @@ def every_launch(nodes: int, gpus: int) -> Iterator[Placement]:
             yield Placement(nodes=order, gpus=inside)
 
 
-@pytest.mark.deep
 @given(
     request=hot_requests(),
     degrees=st.sampled_from([(1, 1), (1, 2), (2, 1), (2, 2), (4, 1)]),
@@ -257,7 +256,6 @@ def test_islands_are_placed_as_brute_force_places_them(speeds: list[float], spli
         assert len({(place.host, place.gpu) for place in ranked.placement}) == 8
 
 
-@pytest.mark.deep
 @given(speeds=st.lists(st.sampled_from([1.0, 0.8, 0.5]), min_size=8, max_size=8), layers=st.sampled_from([5, 9]))
 @settings(max_examples=6, deadline=None)
 def test_layers_over_islands_are_split_as_brute_force_splits_them(speeds: list[float], layers: int) -> None:
@@ -290,7 +288,6 @@ def test_a_saved_plan_over_islands_is_priced_where_it_runs() -> None:
     assert again.layouts[0].cost == ranked.cost
 
 
-@pytest.mark.deep
 def test_a_running_layout_over_islands_is_rebalanced_from_where_it_runs() -> None:
     request, layout = over_islands([0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 0.8, 1.0], [3, 2, 1, 1, 2, 1, 3, 1])
     placed = estimate(request, layout)

@@ -41,6 +41,8 @@ from planner.report.layout_text import facts
 from planner.request import Framework, PlanRequest
 from planner.rules import check_layout
 
+pytestmark = pytest.mark.deep
+
 AXES = (Axis.TP, Axis.CP, Axis.DP, Axis.DP_CP, Axis.ETP, Axis.EP, Axis.ETP_EP, Axis.EDP, Axis.PP)
 
 
@@ -196,7 +198,6 @@ def test_pipelines_inside_nodes_win_where_little_is_reduced() -> None:
         assert max(prices.values()) > 1.1 * min(prices.values())
 
 
-@pytest.mark.deep
 def test_the_planner_takes_the_faster_order_and_never_one_that_loses() -> None:
     few = replace(asked(), fixed=(("cp", 1), ("micro_batch", 1)), top=4)
     request = adapters_only(few)

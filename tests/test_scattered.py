@@ -37,6 +37,8 @@ from planner.request import Objective, PlanRequest
 from planner.search.effort import Until
 from planner.search.objective import objective_value, objective_values
 
+pytestmark = pytest.mark.deep
+
 SLOW = 0.6
 
 
@@ -136,7 +138,6 @@ def two_slow_stages() -> tuple[PlanRequest, Layout]:
     return request, layout_of(request, ExplicitLayout(tp=2, dp=2, layers_per_stage="3,5,3,5", recompute="full"))
 
 
-@pytest.mark.deep
 def test_slow_accelerators_of_several_nodes_gather_in_the_stages_that_suit_them() -> None:
     """In no order of ranks that torchrun starts are they in fewer than three stages."""
     request, layout = two_slow_stages()
@@ -150,7 +151,6 @@ def test_slow_accelerators_of_several_nodes_gather_in_the_stages_that_suit_them(
     assert {slot.stage for slot in found.cost.power.slots if (slot.node, slot.gpu) in slow} == {0, 2}
 
 
-@pytest.mark.deep
 def test_exchanges_find_what_all_orders_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nine single ranks have 280 orders: too many to look at all, few enough to do so here."""
     big = asked("llama3_8b", cluster="dgx-h100:4", global_batch=24, seq=8192)
@@ -165,7 +165,6 @@ def test_exchanges_find_what_all_orders_hold(monkeypatch: pytest.MonkeyPatch) ->
     assert found == pytest.approx(best_of(request, layout).cost.step.total_s, rel=3e-4)
 
 
-@pytest.mark.deep
 def test_exchanges_gain_where_turns_share_slow_accelerators_out(monkeypatch: pytest.MonkeyPatch) -> None:
     big = asked("llama3_8b", cluster="dgx-h100:4", global_batch=24, seq=8192)
     request = replace(machines(4, 4, ((0, 1), (2, 0), (2, 1), (3, 0))), model=cut(big.model, 16), job=big.job)

@@ -28,6 +28,8 @@ from planner.planning import estimate, plan, pricings_of
 from planner.report.device_text import straggler_section
 from planner.request import Objective, PlanRequest
 
+pytestmark = pytest.mark.deep
+
 
 def with_devices(request: PlanRequest, *devices: DeviceState) -> PlanRequest:
     island = replace(request.cluster.islands[0], devices=devices)
@@ -139,7 +141,6 @@ def test_what_slow_devices_cost_and_what_helps() -> None:
     assert stragglers(plan(piped(tp=4, pp=2, cp=1, micro_batch=1))) is None
 
 
-@pytest.mark.deep
 def test_layouts_without_a_starved_node_are_ranked_by_energy_too() -> None:
     """A node at a tenth of its pace: the thriftiest layout leaves it out, as if it were not there."""
     asked_for = replace(piped(cp=1, vpp=1, micro_batch=1), objective=Objective.ENERGY)

@@ -20,6 +20,8 @@ from planner.search.stage_ilp import StageShape
 from planner.search.two_level import MixedPlan, candidate_shape, mixed_plans, stage_strategies
 from planner.search.uniform import UniformSearch
 
+pytestmark = pytest.mark.deep
+
 NO_WORSE = 1.03
 """The solver sees the step as a sum of parts: what a schedule hides of exchanges, and memory that parts do not explain,
 show only in the price."""
