@@ -6,9 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from one_op import op_times
 
 import costmodels.workload.adapters
-from costmodels.compute import default_efficiency, op_times
+from costmodels.compute import default_efficiency
 from costmodels.goodput import checkpoint_bytes
 from costmodels.job import TrainingJob
 from costmodels.layout import Strategy

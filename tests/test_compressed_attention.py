@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from one_op import op_times
 
-from costmodels.compute import default_efficiency, op_times
+from costmodels.compute import default_efficiency
 from costmodels.exchange.boundary import boundary_bytes
 from costmodels.exchange.volumes import context_widths
 from costmodels.job import TrainingJob

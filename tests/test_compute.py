@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from one_op import op_times
 
-from costmodels.compute import OpTimes, default_efficiency, dispatch_s, op_times, optimizer_step_s
+from costmodels.compute import OpTimes, default_efficiency, dispatch_s, optimizer_step_s
 from costmodels.compute.attention import AttentionShape, flash_attention_s, mean_keys, query_blocks
 from costmodels.compute.gemm import GemmShape, gemm_s
 from costmodels.compute.local import gemm_shape, grid_of, rank_tokens

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from one_op import op_times
 
-from costmodels.compute import OpTimes, default_efficiency, op_times
+from costmodels.compute import OpTimes, default_efficiency
 from costmodels.job import Dispatcher, Software, TrainingJob
 from costmodels.layer_costs import price_parts
 from costmodels.layout import Strategy

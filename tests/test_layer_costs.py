@@ -5,8 +5,9 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from one_op import op_times
 
-from costmodels.compute import input_gradients_s, op_times
+from costmodels.compute import input_gradients_s
 from costmodels.host_waits import BESIDE, MEETING, host_of_wait_s
 from costmodels.job import Software, TrainingJob
 from costmodels.layer_costs import PartCosts, part_weights, price_parts, repeated_s

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from one_op import op_times
 
-from costmodels.compute import default_efficiency, op_times
+from costmodels.compute import default_efficiency
 from costmodels.job import Software, TrainingJob
 from costmodels.layout import Strategy
 from costmodels.memory import logits_bytes

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from one_op import op_times
 from small_requests import small
 
 from costmodels.collectives import send_receive_s
-from costmodels.compute import op_times
 from costmodels.exchange import LayerExchange, PlacedTable, layer_exchange
 from costmodels.host_waits import BESIDE, host_of_wait_s
 from costmodels.job import Software, TrainingJob

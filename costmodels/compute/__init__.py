@@ -6,7 +6,7 @@ Equations, sources and errors: ``docs/compute.md``.
 """
 
 from costmodels.compute.joined import input_gradients_s
-from costmodels.compute.ops import OpTimes, dispatch_s, op_times, times_of_ops
+from costmodels.compute.ops import OpTimes, dispatch_s, times_of_ops
 from costmodels.compute.traffic import accumulation_s, host_link_bytes_per_s, optimizer_step_s
 from costmodels.efficiency import Efficiency, default_efficiency
 
@@ -18,7 +18,6 @@ __all__ = [
     "dispatch_s",
     "host_link_bytes_per_s",
     "input_gradients_s",
-    "op_times",
     "optimizer_step_s",
     "times_of_ops",
 ]

@@ -77,33 +77,6 @@ class _Priced:
     backward_kernels: Floats | float
 
 
-def op_times(
-    op: Op,
-    job: TrainingJob,
-    table: StrategyTable,
-    accelerator: Accelerator,
-    *,
-    clock: Floats | float = 1.0,
-    efficiency: Efficiency,
-) -> OpTimes:
-    """Time of one op per micro-batch on one rank, without communication.
-
-    Parameters
-    ----------
-    op : Op
-        The op.
-    job, table, accelerator, clock, efficiency
-        As of :func:`times_of_ops`.
-
-    Returns
-    -------
-    OpTimes
-        Of shape (S,).
-    """
-    every = times_of_ops((op,), job, table, accelerator, clock=clock, efficiency=efficiency)
-    return OpTimes(**{name: getattr(every, name)[0] for name in _TIMES})
-
-
 def times_of_ops(
     ops: Sequence[Op],
     job: TrainingJob,

@@ -8,7 +8,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import SequenceMatcher, get_close_matches
+from difflib import SequenceMatcher
 from functools import lru_cache
 from importlib.resources import files
 from types import MappingProxyType
@@ -17,7 +17,7 @@ from typing import Any, Final
 from hardware.errors import InputError
 from planner.ingest.bridge_recipes import RELEASE, recipe_names
 from planner.ingest.launch_text import LaunchText
-from planner.ingest.options import whole
+from planner.ingest.options import close_name, whole
 
 PROGRAMS: Final = ("run_recipe.py", "run_script.py", "setup_experiment.py", "train.sh")
 """Programs whose options choose a recipe."""
@@ -121,7 +121,7 @@ def _spelt_alike(words: Sequence[str], others: Sequence[str]) -> bool:
 
 def _misspelt_task(task: str) -> Iterator[str]:
     if task and "$" not in task and task not in _KNOWN_TASKS:
-        near = next(iter(get_close_matches(task, _KNOWN_TASKS, n=1)), "")
+        near = close_name(task, _KNOWN_TASKS)
         hint = f"; did you mean {near}?" if near else ""
         yield f"task or mode {task} is none of {', '.join(_KNOWN_TASKS)}, which Megatron-Bridge's programs know{hint}"
 

@@ -32,9 +32,9 @@ from planner.ingest.shell_values import BLANK
 from planner.ingest.trainer_words import as_options, is_settings
 from planner.ingest.training_command import (
     TITAN_FILE,
-    TITAN_SCRIPT,
     TrainingCommand,
     one_command,
+    titan_script,
     training_command,
 )
 from planner.ingest.yaml_defaults import with_defaults
@@ -473,7 +473,7 @@ def _world(command: ShellCommand, script: ShellScript) -> int:
     if total and command.program in _TOTAL:
         return total
     per_node = _count(_option(words, _PER_NODE)) or _slurm_per_node(script) or _count(own.get("NPROC_PER_NODE", ""))
-    if not per_node and any(word.rpartition("/")[2] == TITAN_SCRIPT for word in words[:2]):
+    if not per_node and titan_script(words) >= 0:
         per_node = _count(own.get("NGPU", "8"))
     if not per_node and command.program in _ALL_VISIBLE:
         per_node = len([device for device in own.get("CUDA_VISIBLE_DEVICES", "").split(",") if device.strip()])

@@ -359,9 +359,9 @@ def _unread(program: Program, told: Mapping[str, str]) -> Sequence[str]:
     of_model = {key.partition(".")[2] for key in known if key.startswith("model.")}
     names = []
     for name, key in _keys(program, told):
-        field_name = key.partition(".")[2]
-        left_out = key not in known and not _of_another_name(key, "true") and key.startswith("model.")
-        if left_out and "." not in field_name and told[name].lower() not in _NOTHING:
+        section, _, field_name = key.partition(".")
+        of_the_model = section == "model" and "." not in field_name and told[name].lower() not in _NOTHING
+        if of_the_model and key not in known and not _of_another_name(key, "true"):
             names.append(f"{field_name}{near_key(field_name, of_model)}")
     return [f"of {program.section} not read: {', '.join(names)}"] if names else []
 

@@ -14,7 +14,7 @@ from typing import Final
 from planner.ingest.launch_text import LaunchText
 from planner.ingest.open_ends import refuse_gaps
 from planner.ingest.options import Fault
-from planner.ingest.policies import PROGRAMS, Batch, fitting, number_of, program_of, settings_told
+from planner.ingest.policies import PROGRAMS, fitting, number_of, program_of, settings_told
 
 _ACTOR: Final = "actor_rollout_ref.actor"
 _GRID: Final = "policy.dtensor_cfg"
@@ -57,7 +57,7 @@ def of_sharded_policy(text: LaunchText, world: int) -> LaunchText:
         return text
     told = settings_told(text.arguments)
     tp, cp = _degrees(told, name)
-    batch = _batch(told, name, cp)
+    batch = PROGRAMS[name].batch(told, cp)
     refuse_gaps(text, batch.deciding)
     dp = max(1, world // (tp * cp))
     samples = -(-batch.samples // dp)
@@ -88,7 +88,7 @@ def policy_faults(text: LaunchText, world: int) -> tuple[Fault, ...]:
         return ()
     told = settings_told(text.arguments)
     tp, cp = _degrees(told, name)
-    batch, dp = _batch(told, name, cp), world // (tp * cp)
+    batch, dp = PROGRAMS[name].batch(told, cp), world // (tp * cp)
     found = []
     if dp and batch.samples % dp:
         message = f"{batch.samples} samples of an update do not divide over {dp} replicas; allowed: a multiple of {dp}"
@@ -110,10 +110,6 @@ def _degrees(told: Mapping[str, str], name: str) -> tuple[int, int]:
         lengths = (f"{_ACTOR}.{place}ulysses_sequence_parallel_size" for place in ("", "fsdp_config."))
         return 1, max(number_of(told, key, 1) for key in lengths)
     return number_of(told, f"{_GRID}.tensor_parallel_size", 1), number_of(told, f"{_GRID}.context_parallel_size", 1)
-
-
-def _batch(told: Mapping[str, str], name: str, cp: int) -> Batch:
-    return PROGRAMS[name].batch(told, cp)
 
 
 def _sharding(told: Mapping[str, str], name: str, world: int) -> Mapping[str, str]:

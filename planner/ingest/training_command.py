@@ -29,7 +29,7 @@ SWIFT: Final = "megatron swift"
 """The program of ms-swift's ``megatron sft``."""
 _SWIFT_COMMANDS: Final = ("sft", "pt", "rlhf")
 TITAN: Final = "torchtitan.train"
-TITAN_SCRIPT: Final = "run_train.sh"
+_TITAN_SCRIPT: Final = "run_train.sh"
 TITAN_FILE: Final = ("--job.config_file", "--job.config-file")
 """torchtitan's module, the script that starts it, and the option of 0.2 that names its TOML file."""
 MOST_CALLED: Final = 3
@@ -186,6 +186,11 @@ def _inside(
         yield from _nested(replace(inner, environment=environment, unresolved=unresolved), path, calls)
 
 
+def titan_script(words: Sequence[str]) -> int:
+    """Where a command names the script that starts torchtitan: itself, or behind its shell; -1 where it does not."""
+    return next((index for index, word in enumerate(words[:2]) if word.rpartition("/")[2] == _TITAN_SCRIPT), -1)
+
+
 def _of_torchtitan(command: ShellCommand) -> tuple[str, tuple[str, ...]] | None:
     """The script of torchtitan that is not beside the launch: it takes its configuration from the environment.
 
@@ -194,9 +199,9 @@ def _of_torchtitan(command: ShellCommand) -> tuple[str, tuple[str, ...]] | None:
     torchtitan ``run_train.sh``: 0.2 has ``CONFIG_FILE``, 0.3 ``MODULE`` and ``CONFIG``.
     """
     words, own = command.words, command.environment
-    if not any(word.rpartition("/")[2] == TITAN_SCRIPT for word in words[:2]):
+    at = titan_script(words)
+    if at < 0:
         return None
-    at = next(index for index, word in enumerate(words) if word.rpartition("/")[2] == TITAN_SCRIPT)
     told = [
         word
         for name, option in (("CONFIG_FILE", TITAN_FILE[0]), ("MODULE", "--module"), ("CONFIG", "--config"))
