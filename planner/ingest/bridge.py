@@ -6,16 +6,15 @@ judged by that reader (:mod:`planner.ingest.megatron`).
 
 import difflib
 import re
-import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, Final
 
 from costmodels.layout import Layout
 from hardware.errors import InputError
+from hardware.package_table import package_table
 from planner.ingest.megatron import judge, layout_built, parse_megatron
 from planner.ingest.mixed_precision import KEY as PRECISION
 from planner.ingest.mixed_precision import overwritten, precision_flags, stated_precision
@@ -51,10 +50,8 @@ class OverrideKey:
     absent: str | None
 
 
-@lru_cache(maxsize=1)
 def _table() -> Mapping[str, Any]:
-    text = files("planner.ingest").joinpath("override_keys.toml").read_text(encoding="utf-8")
-    return MappingProxyType(tomllib.loads(text))
+    return package_table("planner.ingest", "override_keys.toml")
 
 
 @lru_cache(maxsize=2)
@@ -351,8 +348,8 @@ def _unknown(name: str, framework: Framework, known: Sequence[str]) -> Fault:
 
 @lru_cache(maxsize=1)
 def _fields() -> Mapping[str, frozenset[str]]:
-    text = files("planner.ingest").joinpath("bridge_fields.toml").read_text(encoding="utf-8")
-    return MappingProxyType({section: frozenset(names.split()) for section, names in tomllib.loads(text).items()})
+    table = package_table("planner.ingest", "bridge_fields.toml")
+    return MappingProxyType({section: frozenset(names.split()) for section, names in table.items()})
 
 
 @lru_cache(maxsize=1)
