@@ -217,14 +217,17 @@ def _always_there() -> frozenset[str]:
 def _synchronised(found: Mapping[str, str], framework: Framework) -> Mapping[str, str]:
     """Overrides with a sharded optimizer on in both places where it is on in one: Megatron-Bridge makes them agree.
 
-    Its recipes have it on in both, so that one override alone does not turn it off.
+    Its recipes have it on in both, so that one override alone does not turn it off. In NeMo the optimizer decides.
 
     References
     ----------
-    Megatron-Bridge 0.6 ``training/config.py``, ``_validate_and_sync_distributed_optimizer_settings``.
+    Megatron-Bridge 0.6 ``training/config.py``, ``_validate_and_sync_distributed_optimizer_settings``. NeMo 2.7
+    ``lightning/pytorch/strategies/megatron_strategy.py``, ``connect``.
     """
     key = next(key for key in override_keys(framework) if key.flag == _SHARDED)
     told = [found[name].lower() for name in key.keys if name in found]
+    if framework is Framework.NEMO and len(told) == len(key.keys):
+        return {**found, **dict.fromkeys(key.keys, found[key.keys[-1]])}
     if framework is not Framework.BRIDGE or not told or (len(told) == len(key.keys) and set(told) == {"false"}):
         return found
     return {**found, **dict.fromkeys(key.keys, "true")} if set(told) <= {"true", "false"} else found
@@ -316,7 +319,7 @@ def _sharded_by_tensors(overrides: Sequence[str], framework: Framework, words: S
     ----------
     Megatron-core ``optimizer/layer_wise_optimizer.py``: used without the distributed optimizer.
     """
-    plain = [override.lstrip("+").replace("'", "").replace('"', "") for override in overrides]
+    plain = [_unquoted(override) for override in overrides]
     named = framework is Framework.BRIDGE and any(word.startswith("optimizer.optimizer=dist_") for word in plain)
     return [_SHARDED] if named and _SHARDED not in words else []
 
@@ -452,6 +455,10 @@ def _flag_words(key: OverrideKey, found: Mapping[str, str]) -> list[str]:
 
 def _plugin_flags(overrides: Sequence[str], framework: Framework) -> list[str]:
     """Flags of the recipe whose every override is given; the one with most of them, none when nothing says."""
-    plain = {override.lstrip("+").replace("'", '"') for override in overrides}
-    fitting = [entry for entry in precision_words(framework).values() if set(entry[0]) <= plain]
+    plain = {_unquoted(override) for override in overrides}
+    fitting = [entry for entry in precision_words(framework).values() if set(map(_unquoted, entry[0])) <= plain]
     return list(max(fitting, key=lambda entry: len(entry[0]))[1]) if fitting else []
+
+
+def _unquoted(override: str) -> str:
+    return override.lstrip("+").replace("'", "").replace('"', "")
