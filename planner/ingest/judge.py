@@ -47,7 +47,7 @@ from planner.ingest.software_flags import (
     kernel_of_variables,
     stated_software,
 )
-from planner.ingest.swift import is_swift, of_swift, refuse_unnamed
+from planner.ingest.swift import gpus_of_swift, is_swift, of_swift, refuse_unnamed
 from planner.ingest.trainers import trainer_remarks
 from planner.request import Framework
 from planner.rules.proposal import facts_of
@@ -132,7 +132,8 @@ def _megatron(given: LaunchInput) -> JudgedLaunch:
             f"the arguments build {stated} layers, {model.name} has {model.layers}",
             allowed="arguments without --num-layers, or the model that they build",
         )
-    verdict = _without_parser(judge(launch)) if program_of(own_text) else judge(launch)
+    own_parser = is_swift(own_text) or bool(program_of(own_text))
+    verdict = _without_parser(judge(launch)) if own_parser else judge(launch)
     judged = _judged(given, launch, verdict, model, tuple(notes))
     tools = _stated_in_flags(launch.arguments, model, own=text is own_text)
     spread = launch.proposal.world > launch.proposal.tp * launch.proposal.pp
@@ -164,7 +165,7 @@ def _in_own_flags(given: LaunchInput) -> tuple[LaunchInput, Adapters | None, tup
         return replace(given, text=text), adapters_of_mindspeed(own), remarks
     else:
         return given, adapters, remarks
-    refuse_unnamed(text, named)
+    refuse_unnamed(text, named, own)
     return replace(given, text=text, model=named), adapters, remarks
 
 
@@ -474,6 +475,6 @@ def stated_world(text: LaunchText, framework: Framework) -> int:
     if is_nanotron(text):
         return text.world or gpus_of_nanotron(text)
     if framework is Framework.MEGATRON:
-        return gpus_of_actor(text) or gpus_of_policy(text, program_of(text)) or text.world
+        return gpus_of_actor(text) or gpus_of_swift(text) or gpus_of_policy(text, program_of(text)) or text.world
     sharded = sharded_program_of(text) if framework is Framework.DEEPSPEED else ""
     return gpus_of_policy(text, sharded) or text.world

@@ -155,6 +155,29 @@ def with_settings(arguments: tuple[str, ...], path: Path, *, any_trainer: bool =
     return as_options((*overrides, *others)), file
 
 
+def of_swift_settings(arguments: tuple[str, ...], path: Path) -> tuple[str, ...]:
+    """Arguments of ms-swift's Megatron behind those of the YAML file that it is given as ``--config``.
+
+    The settings of its ``train`` group, of which Ray starts the trainer, stand beside the common ones; ``gpus`` keeps
+    the group's name. Those of other groups are not the trainer's.
+
+    References
+    ----------
+    ms-swift ``examples/ray``, ``swift/ray``: groups ``train`` and ``rollout``.
+    """
+    named = option_of(arguments, _TRL_CONFIG)
+    file = beside(named, path) if named.endswith(YAML) else None
+    content = load_yaml(text_of(file), str(file)) if file else None
+    if not isinstance(content, dict):
+        return arguments
+    group = content.get("train")
+    own = group if isinstance(group, dict) else {}
+    settings = {name: value for name, value in content.items() if not isinstance(value, dict)}
+    settings |= {f"train.{name}" if name == "gpus" else name: value for name, value in own.items()}
+    words = [f"{name}={plain_value(value)}" for name, value in settings.items()]
+    return as_options((*words, *without(arguments, _TRL_CONFIG)))
+
+
 def of_deepy(arguments: Sequence[str], path: Path) -> tuple[str, ...]:
     """Settings of the files that GPT-NeoX's launcher is given behind its program, later ones over earlier ones.
 

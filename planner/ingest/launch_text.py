@@ -22,6 +22,7 @@ from planner.ingest.launch_files import (
     launcher_file,
     named_json,
     of_deepy,
+    of_swift_settings,
     of_titan,
     text_of,
     unfound,
@@ -38,7 +39,7 @@ from planner.ingest.settings_files import load_yaml, toml_options, written_out
 from planner.ingest.shell_script import ShellScript, read_script
 from planner.ingest.shell_values import BLANK
 from planner.ingest.trainer_words import as_options, is_settings
-from planner.ingest.training_command import TITAN_FILE, one_command, training_command
+from planner.ingest.training_command import SWIFT, TITAN_FILE, one_command, training_command
 from planner.ingest.yaml_defaults import with_defaults
 
 MOST_TESTS_TOLD: Final = 4
@@ -161,6 +162,8 @@ def _shell(text: str, path: Path) -> LaunchText:
     launcher = launcher_words(command.words, found.arguments)
     accelerate = settings_of(launcher_file(launcher, path), launcher) if launcher else None
     found = replace(found, arguments=of_deepy(found.arguments, path)) if found.name == _DEEPY else found
+    if found.program == SWIFT:
+        found = replace(found, arguments=of_swift_settings(found.arguments, path))
     found, assumed = of_titan(found, path) if option_of(found.arguments, TITAN_FILE) else (found, ())
     arguments, settings = with_settings(found.arguments, path, any_trainer=accelerate is not None)
     arguments = with_named_sections(arguments, path)

@@ -5,14 +5,12 @@
 """
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, Final
 
+from hardware.package_table import package_table
 from planner.ingest.launch_text import LaunchText
 from planner.ingest.options import close_name, whole
 from planner.ingest.training_command import NEMO
@@ -164,10 +162,8 @@ def _gpus_told(text: LaunchText) -> Iterator[str]:
         yield f"the recipe starts {nodes} x {devices} GPUs; {_WORLD[0]} and {_WORLD[1]} say others"
 
 
-@lru_cache(maxsize=1)
 def _table() -> Mapping[str, Any]:
-    text = files("planner.ingest").joinpath("nemo_recipes.toml").read_text(encoding="utf-8")
-    return MappingProxyType(tomllib.loads(text))
+    return package_table("planner.ingest", "nemo_recipes.toml")
 
 
 def _facts(factory: Factory) -> Mapping[str, Any]:
