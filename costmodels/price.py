@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from costmodels.explicit_step import priced_step
 from costmodels.layout import Layout
 from costmodels.memory import stage_memory
@@ -20,9 +22,11 @@ from costmodels.power.heat import (
 from costmodels.power.state import power_state
 from costmodels.pricing import Pricing
 from costmodels.results import LayoutCost, MemoryUse, PowerState, StepTime, Verdict
-from costmodels.step import StepTimes
+from costmodels.step import StageWork, StepTimes
+from costmodels.table import Bools
 from costmodels.tower import tower_flops
 from costmodels.workload.counts import flops_per_token
+from costmodels.works import Work
 
 
 def price_layout(pricings: Sequence[Pricing], layout: Layout) -> LayoutCost:
@@ -97,7 +101,7 @@ def placed_cost(problem: HeatProblem, settled: Settled, row: int) -> LayoutCost:
 
 def _cost(problem: HeatProblem, times: StepTimes, power: PowerState) -> LayoutCost:
     pricings, layout = problem.step.pricings, problem.layout
-    memory = memory_of(pricings, layout)
+    memory = memory_of(pricings, layout, behind=_behind(problem.step.work, pricings, layout))
     full = any(use.verdict is not Verdict.FITS for use in memory)
     polled = _with_polls(times.breakdown(0), pricings[0], layout, full=full)
     breakdown = _with_retries(polled, pricings[0], layout, full=full)
@@ -146,13 +150,44 @@ def _peak_flops_per_s(pricings: Sequence[Pricing], layout: Layout) -> float:
     )
 
 
-def memory_of(pricings: Sequence[Pricing], layout: Layout) -> tuple[MemoryUse, ...]:
-    """Memory of every stage, each with the device of its island."""
+def memory_of(pricings: Sequence[Pricing], layout: Layout, *, behind: Bools | None = None) -> tuple[MemoryUse, ...]:
+    """Memory of every stage, each with the device of its island.
+
+    Parameters
+    ----------
+    pricings, layout
+        As in :func:`price_layout`.
+    behind : ndarray, optional
+        As of :func:`costmodels.memory.layout.stage_memory`, shape (pp,).
+
+    Returns
+    -------
+    tuple of MemoryUse
+        In stage order.
+    """
     model, job = pricings[0].model, pricings[0].job
     by_island = {
         island: stage_memory(
-            layout, model, job, pricings[island].accelerator, constants=pricings[island].constants.memory
+            layout,
+            model,
+            job,
+            pricings[island].accelerator,
+            constants=pricings[island].constants.memory,
+            behind=behind,
         )
         for island in sorted({stage.island for stage in layout.stages})
     }
     return tuple(by_island[stage.island][number] for number, stage in enumerate(layout.stages))
+
+
+def _behind(work: StageWork, pricings: Sequence[Pricing], layout: Layout) -> Bools:
+    """Stages whose devices need longer for a forward pass than their hosts to start its kernels, shape (pp,).
+
+    Seen of tensor-parallel groups inside a node alone; wider ones never are so.
+    """
+    waited_s, all_s = work.forward_s[Work.LAUNCH, 0].sum(axis=-1), work.forward_all_s[0].sum(axis=-1)
+    inside = [
+        max(run.strategy.tp for run in stage.strategies) <= pricings[stage.island].island.node.gpus
+        for stage in layout.stages
+    ]
+    return np.asarray(inside & (waited_s <= pricings[0].constants.memory.waited_share * all_s))

@@ -1,10 +1,12 @@
 """What the software of a run can do, by framework and era, from ``software.toml``."""
 
 import re
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -12,8 +14,8 @@ from costmodels.job import Dispatcher, Software
 from costmodels.workload.kernels import Softmax
 from costmodels.workload.linear_loss import linear_loss
 from hardware.errors import InputError
-from hardware.package_table import package_table
 
+_FILE = Path(__file__).with_name("software.toml")
 FALLBACK = "generic"
 _CHOICES: Final[Mapping[str, Callable[[Any], object]]] = MappingProxyType(
     {"dispatcher": Dispatcher, "softmax": Softmax, "linear_loss": linear_loss}
@@ -83,7 +85,8 @@ class _Tables:
 
 @cache
 def _tables() -> _Tables:
-    content = package_table("costmodels", "software.toml")
+    with _FILE.open("rb") as file:
+        content = tomllib.load(file)
     presets = {name: Software(name=name, **_facts(fields)) for name, fields in content["presets"].items()}
     return _Tables(MappingProxyType(presets), tuple(content["rules"]), tuple(content["hints"]))
 

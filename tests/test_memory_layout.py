@@ -293,24 +293,45 @@ def test_late_frees_stay_reserved():
     """Whole outputs of two row-parallel products per layer, for as many layers as the host queues."""
     ahead = default_memory().layers_ahead
 
-    def added(strategy: Strategy, stages: list[list[int]], layers: int = 16, frees: str = "passes") -> float:
+    def added(
+        strategy: Strategy, stages: list[list[int]], frees: str = "passes", behind: bool = False, count: int = 32
+    ) -> float:
         software = replace(NOW, late_frees=frees)
+        layers = sum(map(sum, stages))
         model = Architecture(layers=layers, hidden=2048, vocab=32000, heads=16, ffn=8192).build("deep")
-        here, there = (stage_memory(plan(stages, strategy), model, job(s), BIG)[0] for s in (NOW, software))
+        layout, stage = plan(stages, strategy, count=count), np.full(len(stages), behind)
+        here, there = (stage_memory(layout, model, job(s), BIG, behind=stage)[0] for s in (NOW, software))
         return parts(there)["reserve"] - parts(here)["reserve"]
 
     split = Strategy(tp=4, sequence_parallel=True)
     whole = 2.0 * 2048 * 2048  # bytes of one activation, all columns
     assert added(split, [[16]]) == pytest.approx(2 * 16 * whole)
-    assert added(split, [[64]], layers=64) == pytest.approx(2 * ahead * whole)
+    assert added(split, [[64]]) == pytest.approx(2 * ahead * whole)
     assert added(replace(split, sequence_parallel=False), [[16]]) == 0.0
     assert added(split, [[8], [8]]) == pytest.approx(2 * 8 * whole)  # the host waits after each pass of a stage
     assert added(split, [[4, 4], [4, 4]]) == pytest.approx(2 * 4 * whole)
-    assert added(split, [[16]], frees="fill") == pytest.approx(2 * 16 * whole)
+    # the host waits for nothing between micro-batches: those of the backward pass before are reserved as well
+    assert added(split, [[16]], frees="fill") == pytest.approx(2 * ahead * whole)
+    assert added(split, [[8]], frees="fill") == pytest.approx(2 * 2 * 8 * whole)
+    assert added(split, [[16]], frees="fill", count=1) == pytest.approx(2 * 16 * whole)
     assert added(split, [[8], [8]], frees="fill") == 0.0  # the next stage takes both of the fill at once
     assert added(split, [[4], [4], [4], [4]], frees="fill") == pytest.approx(2 * 2 * 4 * whole)
-    assert added(split, [[8]] * 8, layers=64, frees="fill") == pytest.approx(2 * ahead * whole)  # of 6 passes of 8
+    assert added(split, [[8]] * 8, frees="fill") == pytest.approx(2 * ahead * whole)  # of 6 passes of 8
+    assert added(split, [[8], [8]], frees="fill", behind=True) == pytest.approx(2 * 2 * 8 * whole)
+    assert added(split, [[4]] * 3, frees="fill", behind=True) == pytest.approx(2 * 3 * 4 * whole)
+    assert added(split, [[8], [8]], behind=True) == pytest.approx(2 * 8 * whole)
     assert added(Strategy(), [[16]]) == 0.0
+
+
+def test_a_full_memory_has_nothing_late():
+    """The allocator returns its cache before it fails and waits for the device; such a memory is no safe one."""
+    layout = plan([[16]], Strategy(tp=4, sequence_parallel=True), micro=8)
+    late = job(replace(NOW, late_frees="passes"))
+    without, whole = (stage_memory(layout, LLAMA, asked, BIG)[0] for asked in (job(), late))
+    middle = replace(BIG, memory_bytes=(without.total_bytes + whole.total_bytes) / 2.0)
+    full, usual = (stage_memory(layout, LLAMA, asked, middle)[0] for asked in (late, job()))
+    assert full.total_bytes == usual.total_bytes
+    assert full.verdict is Verdict.RISKY
 
 
 def test_bytes_of_a_loss_of_separate_kernels():

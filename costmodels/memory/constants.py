@@ -1,9 +1,9 @@
 """Constants of the memory model; values, sources and ranges stand in ``constants.toml``."""
 
+import tomllib
 from dataclasses import dataclass, fields
 from functools import lru_cache
-
-from hardware.package_table import package_table
+from importlib import resources
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +34,8 @@ class MemoryConstants:
         The part of it that stays when memory runs out and the allocator returns its cache.
     layers_ahead : float
         Layers whose kernels the host has queued at most before the device runs them.
+    waited_share : float
+        Share of a predicted forward pass that its device waits for the host, up to which the device counts as behind.
     risky_share : float
         Use over usable memory from which a verdict turns from fits to risky.
     """
@@ -49,11 +51,13 @@ class MemoryConstants:
     reserve_share: float
     least_reserve_share: float
     layers_ahead: float
+    waited_share: float
     risky_share: float
 
 
 @lru_cache(maxsize=1)
 def default_memory() -> MemoryConstants:
     """Return the constants of ``constants.toml``."""
-    table = package_table("costmodels.memory", "constants.toml")
+    text = resources.files("costmodels.memory").joinpath("constants.toml").read_text(encoding="utf-8")
+    table = tomllib.loads(text)
     return MemoryConstants(**{field.name: float(table[field.name]["value"]) for field in fields(MemoryConstants)})

@@ -3,15 +3,17 @@
 from functools import lru_cache
 from typing import Final
 
+import numpy as np
+
 from costmodels.job import TrainingJob
 from costmodels.layout import Layout, Strategy
 from costmodels.memory.constants import MemoryConstants, default_memory
 from costmodels.memory.parts import ModelMemory, model_memory
-from costmodels.memory.peak import components, moments, usable_memory, verdicts
+from costmodels.memory.peak import components, emptied, moments, usable_memory, verdicts
 from costmodels.memory.stages import stage_sums
 from costmodels.positions import contents_of
 from costmodels.results import MemoryUse, Moment, Verdict
-from costmodels.table import StrategyTable, read_only, table_of
+from costmodels.table import Bools, StrategyTable, read_only, table_of
 from costmodels.workload.model import ModelSpec
 from hardware.cluster import Accelerator
 
@@ -24,6 +26,7 @@ def stage_memory(
     job: TrainingJob,
     accelerator: Accelerator,
     constants: MemoryConstants | None = None,
+    behind: Bools | None = None,
 ) -> tuple[MemoryUse, ...]:
     """Memory of the heaviest rank of every stage of a layout.
 
@@ -39,6 +42,8 @@ def stage_memory(
         The device.
     constants : MemoryConstants, optional
         Default: :func:`costmodels.memory.constants.default_memory`.
+    behind : ndarray, optional
+        Stages whose devices are behind their hosts, as of :func:`costmodels.memory.stages.stage_sums`, shape (pp,).
 
     Returns
     -------
@@ -52,10 +57,12 @@ def stage_memory(
     """
     constants = constants or default_memory()
     contents, table = contents_of(layout, model)
-    sums = stage_sums(model, job, known_memory(model, job, table, constants), contents)
+    sums = stage_sums(model, job, known_memory(model, job, table, constants), contents, behind)
     usable = usable_memory(accelerator)
     named = components(sums, usable, constants)
     verdict, moment = verdicts(named, usable, constants), moments(named, job, usable)
+    # a memory that has been full is no safe one, whatever is left in it
+    verdict = np.where(emptied(sums, usable, constants) & (verdict == Verdict.FITS), Verdict.RISKY.value, verdict)
     return tuple(
         MemoryUse(
             stage=stage,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from costmodels.job import TrainingJob
 from costmodels.memory.constants import MemoryConstants
 from costmodels.results import MemoryUse, Moment, Verdict
-from costmodels.table import Floats
+from costmodels.table import Bools, Floats
 from hardware.cluster import Accelerator
 
 Strings = NDArray[np.str_]
@@ -114,6 +114,33 @@ def components(sums: StageSums, usable_bytes: float, constants: MemoryConstants)
         ``step`` (the optimizer's), those that belong to the moment of the peak, others 0; ``unreduced`` where the
         software lets gradients wait; ``buffers``, ``communicators``, ``context``, ``reserve``.
     """
+    named, least, wanted = _uncached(sums, constants)
+    live = total_bytes(named)
+    # giving cached blocks back waits for the device, which leaves nothing late
+    late = np.where(live + wanted + sums.late > usable_bytes, 0.0, sums.late)
+    reserve = np.maximum(least, np.minimum(wanted + late, usable_bytes - live))
+    return MappingProxyType({**named, "reserve": reserve})
+
+
+def emptied(sums: StageSums, usable_bytes: float, constants: MemoryConstants) -> Bools:
+    """Where the allocator gives its cache back for what is late: the memory has been full.
+
+    Parameters
+    ----------
+    sums, usable_bytes, constants
+        As in :func:`components`.
+
+    Returns
+    -------
+    ndarray of bool
+        In the shape of ``sums``.
+    """
+    named, _, wanted = _uncached(sums, constants)
+    return np.asarray((sums.late > 0.0) & (total_bytes(named) + wanted + sums.late > usable_bytes))
+
+
+def _uncached(sums: StageSums, constants: MemoryConstants) -> tuple[dict[str, Floats], Floats, Floats]:
+    """Name the parts of the peak but the reserve; the least reserve, and what it would be but for ``late`` [B]."""
     nothing = np.zeros_like(sums.weights)
     each = _moments_of(sums)
     sizes = np.stack([sum(moment, nothing) for moment in each])
@@ -131,16 +158,13 @@ def components(sums: StageSums, usable_bytes: float, constants: MemoryConstants)
         "communicators": sums.groups * constants.group_bytes,
         "context": np.full_like(sums.weights, constants.context_bytes),
     }
-    live = sum(named.values(), nothing)
     cached = _cached(each, sums)
     moving = np.max([sum(moment[_COMES:_GOES], nothing) for moment in cached], axis=0)
     # the allocator gives cached blocks back before it fails: the reserve shrinks when memory runs short
     least = constants.least_reserve_share * moving
     # no cached block is as large as the table's gradient: it gets memory of its own
-    wanted = constants.reserve_share * moving + np.where(at == _END, 0.0, sums.embedding_gradient) + sums.late
-    wanted = wanted + _held(sums, cached) - sizes.max(axis=0)
-    reserve = np.maximum(least, np.minimum(wanted, usable_bytes - live))
-    return MappingProxyType({**named, "reserve": reserve})
+    wanted = constants.reserve_share * moving + np.where(at == _END, 0.0, sums.embedding_gradient)
+    return named, least, wanted + _held(sums, cached) - sizes.max(axis=0)
 
 
 def _moments_of(sums: StageSums) -> tuple[tuple[Floats, ...], ...]:

@@ -11,14 +11,17 @@ from costmodels.memory.peak import StageSums
 from costmodels.pipeline.inflight import in_flight_total, peak_activation_bytes
 from costmodels.pipeline.schedules import positions
 from costmodels.positions import Contents, added_up
-from costmodels.table import Floats, Ints
+from costmodels.table import Bools, Floats, Ints
 from costmodels.workload.model import ModelSpec
 
 _RECEIVE_BUFFERS = 2.0  # one for an activation, one for a gradient
 _UNHINDERED_PASSES = 2  # the next stage takes the first send at once; from the third pass on they wait for a send
+_PASSES_ALONE = 2  # without a pipeline: the forward pass, behind the backward pass of the micro-batch before it
 
 
-def stage_sums(model: ModelSpec, job: TrainingJob, memory: ModelMemory, contents: Contents) -> StageSums:
+def stage_sums(
+    model: ModelSpec, job: TrainingJob, memory: ModelMemory, contents: Contents, behind: Bools | None = None
+) -> StageSums:
     """Add up the parts of every stage of R layouts with one pipeline shape.
 
     Parameters
@@ -31,6 +34,9 @@ def stage_sums(model: ModelSpec, job: TrainingJob, memory: ModelMemory, contents
         Parts under S strategies.
     contents : Contents
         Which parts lie where under which strategy, and the schedule.
+    behind : ndarray, optional
+        Stages whose devices need longer for a forward pass than their hosts for its launches, shape (pp,); counts
+        where software fills pipelines without waiting (``late_frees``). Default: none.
 
     Returns
     -------
@@ -62,7 +68,7 @@ def stage_sums(model: ModelSpec, job: TrainingJob, memory: ModelMemory, contents
         fresh_apart=added["fresh"] * held.of_stage(memory.reduces),
         one_layer=of_layer,
         left_whole=added["left_whole"],
-        late=added["late"] * held.share_ahead(memory.layers_ahead),
+        late=added["late"] * held.share_ahead(memory.layers_ahead, behind),
         gathered=gathered,
         head_gathered=head_gathered + stays,
         head_whole=head_whole,
@@ -140,18 +146,23 @@ class _Held:
         """Share of each stage's layers whose kept activations wait in host memory; shape (R or 1, pp)."""
         return np.minimum(self.job.software.activation_offload_layers, self.layers) / np.maximum(self.layers, 1.0)
 
-    def share_ahead(self, layers_ahead: float) -> Floats | float:
-        """Share of a stage's layers that the host queues before it waits, up to a number of layers.
+    def share_ahead(self, layers_ahead: float, behind: Bools | None) -> Floats | float:
+        """Layers that the host queues before it waits, up to a number of layers, over those of a stage.
 
-        Without a pipeline, one pass. With one, a pass of a chunk where the host waits after each, and where it does not
-        all forward passes of the fill that stand behind a send which the next stage has not taken yet.
+        Where the host waits after every pass: one pass of a chunk. Where it does not, without a pipeline a backward and
+        a forward pass, and with one the forward passes of the fill: all where the device is behind its host, else
+        those that stand behind a send which the next stage has not taken yet.
         """
         late, spec = self.job.software.late_frees, self.contents.spec
         if not late:
             return 0.0
         passes = np.ones(spec.pp)
-        if spec.pp > 1 and late == LATE_FILL:
-            passes = np.maximum(0, in_flight_total(spec) - _UNHINDERED_PASSES)
+        if late == LATE_FILL and spec.pp == 1:
+            passes = np.minimum(passes * spec.num_microbatches, _PASSES_ALONE)
+        elif late == LATE_FILL:
+            flying = in_flight_total(spec)
+            waiting = np.maximum(0, flying - _UNHINDERED_PASSES)
+            passes = waiting if behind is None else np.where(behind, flying, waiting)
         of_pass = self.placed[..., : self.memory.kinds].sum(axis=(3, 4)).max(axis=2)
         return np.asarray(np.minimum(passes * of_pass, layers_ahead) / np.maximum(self.layers, 1.0))
 

@@ -5,16 +5,19 @@ matrix and the loss part by part, so that only a part of the logits exists at a 
 the backward pass, others compute the gradients at once.
 """
 
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hardware.errors import InputError
-from hardware.package_table import package_table
+
+_FILE = Path(__file__).with_name("linear_losses.toml")
 
 Numbers = NDArray[np.float64]
 
@@ -138,8 +141,8 @@ class LinearLoss:
 
 @cache
 def _losses() -> Mapping[str, LinearLoss]:
-    table = package_table("costmodels.workload", "linear_losses.toml")
-    return MappingProxyType({name: LinearLoss(name=name, **fields) for name, fields in table.items()})
+    with _FILE.open("rb") as file:
+        return MappingProxyType({name: LinearLoss(name=name, **fields) for name, fields in tomllib.load(file).items()})
 
 
 def linear_loss(name: str) -> LinearLoss:

@@ -1,10 +1,12 @@
 """Recipes that Megatron-Bridge ships, as the overrides that would set what they set."""
 
+import tomllib
 from collections.abc import Mapping
+from functools import lru_cache
+from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, Final
 
-from hardware.package_table import package_table
 from planner.ingest.mixed_precision import precision_override
 
 RELEASE: Final = "0.6"
@@ -45,8 +47,10 @@ _ALWAYS: Final = MappingProxyType({"tp": 1, "pp": 1, "cp": 1, "sp": False})
 _FLEXIBLE: Final = ("deepep", "hybridep", "ncclep")
 
 
+@lru_cache(maxsize=1)
 def _table() -> Mapping[str, Any]:
-    return package_table("planner.ingest", "bridge_recipes.toml")
+    text = files("planner.ingest").joinpath("bridge_recipes.toml").read_text(encoding="utf-8")
+    return MappingProxyType(tomllib.loads(text))
 
 
 def recipe_names() -> tuple[str, ...]:

@@ -10,13 +10,14 @@ brings its own DeepSpeed, which takes keys of 16 bits that others refuse.
 """
 
 import json
+import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
+from importlib.resources import files
 from typing import Any, Final
 
 from hardware.errors import InputError
-from hardware.package_table import package_table
 from planner.ingest.deepspeed_sections import key_table
 from planner.ingest.deepspeed_text import read_config
 from planner.ingest.launch_text import LaunchText
@@ -124,7 +125,8 @@ def _unknown(name: str) -> Fault:
 
 @cache
 def _keys() -> frozenset[str]:
-    return frozenset(package_table("planner.ingest", "neox_keys.toml")["known"])
+    text = files("planner.ingest").joinpath("neox_keys.toml").read_text(encoding="utf-8")
+    return frozenset(tomllib.loads(text)["known"])
 
 
 def _fault(argument: str, message: str) -> Fault:
