@@ -142,6 +142,26 @@ def test_one_stage_turns_off_virtual_stages_of_the_recipe(tmp_path):
     assert (found.proposal.pp, found.proposal.vpp, found.proposal.zero) == (1, 1, 3)
 
 
+def test_stages_of_deepseek_v3_and_kimi_k2_choose_their_layouts():
+    """Its recipe's layout stayed, so that a launch of other stages was refused, or built by other chunks."""
+
+    def layouts(model, gpu, *options):
+        words = ("-mr", model, "--gpu", gpu, "-ng", "256", "-c", "bf16", *options)
+        told = with_recipe_chosen(LaunchText(arguments=words)).arguments
+        return [word.partition("=")[2] for word in told if word.startswith("model.pipeline_model_parallel_layout=")]
+
+    whole, halves = "Et*8|(t*8|)*6t*5mL", "Et*4|(t*4|)*14tmL"
+    assert layouts("deepseek_v3", "gb200") == []
+    assert layouts("deepseek_v3", "gb200", "-pp", "8", "-vp", "None") == [whole]
+    assert layouts("deepseek_v3", "gb200", "-vp", "2") == [whole]  # of its recipe's four stages
+    assert layouts("deepseek_v3", "gb200", "-pp", "4") == [halves]  # with its recipe's four chunks
+    assert layouts("deepseek_v3", "gb200", "-pp", "2", "-vp", "3") == []
+    assert layouts("deepseek_v3", "gb200", "-pp", "8", "--pipeline_model_parallel_layout", "x") == ["x"]
+    assert layouts("kimi_k2", "gb200", "-pp", "2", "-vp", "8") == [halves.replace("m", "")]
+    assert layouts("kimi_k2", "gb200", "-pp", "2", "-vp", "3") == ["null"]
+    assert layouts("qwen3_235b_a22b", "gb200", "-pp", "2") == []
+
+
 def test_a_launch_of_bridge_is_named_under_another_framework(tmp_path):
     """It was not legal for Megatron-LM, as its sizes were missing."""
     file = written(tmp_path, PERFORMANCE)

@@ -74,6 +74,19 @@ def verl(folder, text=VERL, words=()):
     return judged(file, words)
 
 
+def test_megatron_fsdp_of_verl_is_legal_and_shards_weights(tmp_path):
+    """It was refused for the format of checkpoints that Megatron-LM's own parser asks for."""
+    section = "actor_rollout_ref.actor.megatron"
+    words = [f"{section}.use_megatron_fsdp=True", f"{section}.pipeline_model_parallel_size=1"]
+    words.append(f"{section}.override_transformer_config.num_layers_in_last_pipeline_stage=null")
+    found = verl(tmp_path, words=words)
+    assert found.legal, found.violations
+    assert found.proposal.zero == 3
+    kept = verl(tmp_path, words=[*words, f"+{section}.override_ddp_config.data_parallel_sharding_strategy=optim"])
+    assert kept.proposal.zero == 1
+    assert verl(tmp_path, words=[f"{section}.use_megatron_fsdp=False"]).proposal.zero == 1
+
+
 def test_the_actor_of_verl_is_judged(tmp_path):
     """Expert tensor parallelism that is not stated is that of tensors: 4 x 2 x 2 ranks divide 16."""
     found = verl(tmp_path)

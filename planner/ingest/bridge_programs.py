@@ -15,9 +15,11 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from hardware.errors import InputError
-from planner.ingest.bridge_recipes import RELEASE, recipe_names
+from planner.ingest.bridge_recipes import RELEASE, recipe_names, recipe_overrides
 from planner.ingest.launch_text import LaunchText
 from planner.ingest.options import close_name, whole
+from planner.rules.proposal import Split
+from planner.rules.split import virtual_degree
 
 PROGRAMS: Final = ("run_recipe.py", "run_script.py", "setup_experiment.py", "train.sh")
 """Programs whose options choose a recipe."""
@@ -31,6 +33,8 @@ _ALIKE: Final = 0.7
 _STAGES: Final = "model.pipeline_model_parallel_size"
 _VIRTUAL: Final = "model.virtual_pipeline_model_parallel_size"
 _LAYOUT: Final = "model.pipeline_model_parallel_layout"
+_KEEPS_ITS_RECIPES: Final = "deepseek_v3"
+"""Model that keeps its recipe's layout where none of its own is of its stages and chunks."""
 _FSDP: Final = "ddp.use_megatron_fsdp"
 _SWITCHES: Final = (_FSDP, "model.overlap_moe_expert_parallel_comm")
 _SWITCHED: Final = MappingProxyType({"0": "false", "1": "true"})
@@ -92,6 +96,8 @@ def with_recipe_chosen(text: LaunchText) -> LaunchText:
     keys = {word.partition("=")[0] for word in overrides}
     if f"{_STAGES}=1" in overrides and _VIRTUAL not in keys:
         overrides += [f"{_VIRTUAL}=null", f"{_LAYOUT}=null"]
+    elif performance and _LAYOUT not in keys and keys & {_STAGES, _VIRTUAL}:
+        overrides += _own_layout(told.choice["model_recipe_name"], recipe, overrides)
     world = _world(told.choice) or text.world
     notes = (*text.notes, *(_not_shipped(told.choice, recipe) if performance and not text.recipe else ()))
     notes += (*_misspelt_recipe(text.recipe), *_misspelt_task(told.choice.get("task", "")))
@@ -186,6 +192,33 @@ def _sequence_split(overrides: Sequence[str]) -> tuple[str, ...]:
     """Programs of ``scripts/performance`` turn sequence parallelism on with tensor parallelism, and off without."""
     tp = next((word.partition("=")[2] for word in overrides if word.startswith("model.tensor_model_")), "")
     return (f"model.sequence_parallel={str(tp != '1').lower()}",) if tp else ()
+
+
+def _own_layout(model: str, recipe: str, overrides: Sequence[str]) -> tuple[str, ...]:
+    """The layout that ``scripts/performance`` gives a model of which options state stages or chunks.
+
+    Parameters
+    ----------
+    model : str
+        As ``--model_recipe_name`` has it.
+    recipe : str
+        Name of the recipe; what it sets counts where no option does.
+    overrides : sequence of str
+        What options set.
+    """
+    layouts = _table()["layouts"].get(model)
+    if layouts is None:
+        return ()
+    shipped = dict(word.split("=", 1) for word in recipe_overrides(recipe))
+    written = shipped.get(_LAYOUT, "")
+    if model != _KEEPS_ITS_RECIPES and "*" in written:  # a list of stages is written out here
+        return ()
+    chunks = virtual_degree(Split(layout=written), 0, whole(shipped.get(_STAGES, "1")) or 1)
+    said = {_STAGES: "1", _VIRTUAL: str(chunks), **shipped, **dict(word.split("=", 1) for word in overrides)}
+    named = f"{said[_STAGES]}x{whole(said[_VIRTUAL]) or 1}"
+    if named not in layouts and model == _KEEPS_ITS_RECIPES:
+        return ()
+    return (f"{_LAYOUT}={layouts.get(named) or 'null'}",)
 
 
 def _world(choice: Mapping[str, str]) -> int:

@@ -208,6 +208,17 @@ PROGRAMS: Final = MappingProxyType(
         ),
     }
 )
+_OF_FSDP: Final = MappingProxyType(
+    {
+        "ddp.use_megatron_fsdp": "true",
+        "ddp.use_distributed_optimizer": "true",
+        "ddp.data_parallel_sharding_strategy": "optim_grads_params",
+        "ddp.overlap_grad_reduce": "true",
+        "checkpoint.ckpt_format": "fsdp_dtensor",
+    }
+)
+"""What Megatron FSDP sets with it (Megatron-Bridge ``training/utils/config_utils.py``, ``create_ddp_config``, by verl's
+``utils/megatron_utils.py``); its checkpoints are verl's own (``utils/checkpoint/megatron_checkpoint_manager.py``)."""
 _PEFT: Final = "policy.megatron_cfg.peft.enabled"
 _RECOMPUTES: Final = "policy.megatron_cfg.activation_checkpointing"
 _COLOCATED: Final = "policy.generation.colocated"
@@ -368,6 +379,8 @@ def _unread(program: Program, told: Mapping[str, str]) -> Sequence[str]:
 
 def _of_another_name(key: str, value: str) -> Mapping[str, str]:
     """A setting that Megatron-Bridge has in another section."""
+    if key == "model.use_megatron_fsdp" and value.lower() == "true":
+        return _OF_FSDP
     if key in ("model.use_distributed_optimizer", "model.use_megatron_fsdp"):
         return {f"ddp.{key.partition('.')[2]}": value}
     if key == "model.moe_enable_deepep" and value.lower() == "true":
