@@ -405,4 +405,4 @@ def test_beside_what_deepspeed_refuses_stand_degrees_that_do_not_fit(tmp_path):
     judged = read_launch(deepspeed(tmp_path, both, "--tensor-model-parallel-size", "3"))
     assert {"deepspeed-value", "world-grid", "heads-tp"} <= broken(judged)
     wrong = read_launch(deepspeed(tmp_path, {"zero_optimization": {"stage": 9}}, "--tensor-model-parallel-size", "3"))
-    assert broken(wrong) == {"deepspeed-value"}  # the stage is one of what the rules ask
+    assert {"deepspeed-value", "world-grid", "heads-tp"} <= broken(wrong)  # whatever the stage would be

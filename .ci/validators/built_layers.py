@@ -61,7 +61,7 @@ def _hybrid_layers(args: Any, config: Any, pattern: str) -> list[list[int]]:
             if virtual:
                 raise ValueError("a hybrid model has no virtual stages")
             letters = allocation.allocate_layers(args.num_layers, 0.0, 0.0, pattern)
-            return [[len(letters) // stages] for _ in range(stages)]
+            return [[count] for count in _selected_layers(config, list(letters), stages)]
         import torch.distributed as dist
 
         main = allocation.parse_hybrid_pattern(pattern).main_pattern
@@ -82,6 +82,20 @@ def _hybrid_layers(args: Any, config: Any, pattern: str) -> list[list[int]]:
         if sorted(seen) != list(range(args.num_layers)):
             raise ValueError(f"{len(seen)} layers built, {len(set(seen))} different, {args.num_layers} wanted")
         return table
+
+
+def _selected_layers(config: Any, letters: list[str], stages: int) -> list[int]:
+    """Layers that each stage takes of a hybrid model before core 0.17, by its own stack's selection."""
+    from types import SimpleNamespace
+
+    from megatron.core.ssm.mamba_block import MambaStack
+
+    found = []
+    for stage in range(stages):
+        group = SimpleNamespace(rank=lambda stage=stage: stage, size=lambda: stages)
+        stack = SimpleNamespace(config=config, pp_group=group)
+        found.append(len(MambaStack._select_layers_for_pipeline_parallel(stack, letters)[1]))
+    return found
 
 
 def experts_of(config: Any) -> None:

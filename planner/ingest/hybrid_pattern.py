@@ -23,6 +23,7 @@ from planner.rules.table import version_key
 OPTION: Final = "--hybrid-layer-pattern"
 OLD_OPTION: Final = "--hybrid-override-pattern"
 POSITIONS_SINCE: Final = (0, 17)
+_ENDS_SINCE: Final = (0, 16)
 DELTA_KEY_HEADS: Final = 16
 DELTA_VALUE_HEADS: Final = 32
 _HEAD_DIM: Final = 64
@@ -97,6 +98,23 @@ def hybrid_pattern(read: Arguments, version: str) -> HybridPattern | None:
         allowed = f"{layers}, as --num-layers says" if not later else f"1 to {MOST_LAYERS}"
         raise InputError(f"{name} names {len(found.letters)} layers", allowed=allowed)
     return found
+
+
+def builds_evenly(version: str, *, ends: bool) -> bool:
+    """Whether a core builds equal stages of a hybrid model whatever else is stated.
+
+    Parameters
+    ----------
+    version : str
+        Core version.
+    ends : bool
+        Whether layers of the first or the last stage are given, which count from core 0.16 on.
+
+    References
+    ----------
+    Megatron-core ``core/ssm/mamba_block.py``, ``_select_layers_for_pipeline_parallel`` (core 0.13 to 0.16).
+    """
+    return version_key(version) < (_ENDS_SINCE if ends else POSITIONS_SINCE)
 
 
 def hybrid_facts(facts: ModelFacts, read: Arguments, pattern: HybridPattern, ffn: int) -> ModelFacts:

@@ -4,7 +4,7 @@ Each is read into a layout, which the rules judge grid by grid; where a launch s
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from costmodels.precision import precision
@@ -15,6 +15,7 @@ from planner.ingest import deepspeed, galvatron, torchtitan, torchtitan_switches
 from planner.ingest.accelerate import Accelerated, Engine, accelerated, refused, with_accelerate
 from planner.ingest.accelerate_answer import by_accelerate, with_groups
 from planner.ingest.adapters import of_trainer
+from planner.ingest.beside_faults import supposed_degrees, unknown_model
 from planner.ingest.deepspeed_sections import copies_gradients, data_notes, faults_of_version, overlaps
 from planner.ingest.judged import (
     ACCELERATE,
@@ -45,7 +46,7 @@ from planner.ingest.trainers import model_named, named_config, optimizer_bytes, 
 from planner.request import Framework
 from planner.rules.proposal import ModelFacts, Proposal, facts_of
 from planner.rules.table import NEWEST, Found
-from planner.rules.verdict import Violation, accepted_at_launch, check
+from planner.rules.verdict import Violation, accepted_at_launch, check, in_all
 
 _HALVES: Final = ("fp16", "bf16")
 _OF_DEGREES: Final = (
@@ -66,7 +67,9 @@ _OF_DEGREES: Final = (
         "stage",
     ),
 )
-"""Where torchtitan and DeepSpeed have degrees and batches: what is wrong there leaves nothing to judge by them."""
+"""Where torchtitan and DeepSpeed have degrees and batches: what is wrong there changes what is judged by them."""
+_HIDING: Final = ("world-grid", "degrees-positive", "batch", "stages-count", "layers-sum")
+"""Rules on what a reader of layouts cannot go on without, or says in words of its own."""
 _OLD_VERSION: Final = "0.2"
 """Version of torchtitan with words of its own."""
 
@@ -85,13 +88,17 @@ def judge_torchtitan(given: LaunchInput) -> JudgedLaunch:
     entry = entry_of(config)
     shipped = model_of_config(config) if config else None
     model = given.model or shipped
+    checkpoint = launch.checkpoint or "selective"
+    plain = replace(launch, checkpoint=checkpoint if checkpoint in ("full", "none") else "selective")
+    reading = _Reading(
+        faults=launch.arguments.faults,
+        layout=lambda facts: torchtitan.stated_layout(plain, facts),
+        degrees=lambda facts: torchtitan.degrees_of(launch, facts),
+    )
     if model is None:
         told = f"the model of configuration {config!r} is not known" if config else "the launch names no model"
-        raise InputError(
-            "; ".join((told, *(fault.message for fault in launch.arguments.faults))),
-            allowed="--model MODEL, or --config of torchtitan's registry such as llama3_8b",
-        )
-    checkpoint = launch.checkpoint or "selective"
+        allowed = "--model MODEL, or --config of torchtitan's registry such as llama3_8b"
+        raise unknown_model(told, allowed, lambda facts: _answered(given, facts, reading).found)
     notes = [*given.text.notes, *other_model_notes(given.model, shipped)]
     if config and not entry and not launch.old:
         notes.append(f"what configuration {config} sets is not known: torchtitan's own defaults are taken")
@@ -99,16 +106,9 @@ def judge_torchtitan(given: LaunchInput) -> JudgedLaunch:
         notes.append(f"activation checkpointing {checkpoint} is priced as selective")
     if not torchtitan_switches.compiles(launch):
         notes.append(f"the model is not compiled, and priced so; {torchtitan_switches.COMPILED} compiles it")
-    plain = replace(launch, checkpoint=checkpoint if checkpoint in ("full", "none") else "selective")
     facts = facts_of(model)
     given = replace(given, version=version)
-    judged = _stated(
-        given,
-        model,
-        launch.arguments.faults,
-        lambda: torchtitan.stated_layout(plain, facts),
-        torchtitan.degrees_of(launch, facts),
-    )
+    judged = _stated(given, model, facts, reading)
     numbers = numbers_of(launch, experts=facts.experts > 0)
     judged = _with_violations(judged, torchtitan_switches.switch_violations(plain, launch.checkpoint, facts))
     judged = _with_violations(judged, fault_violations(numbers.faults, SOURCES[Framework.TORCHTITAN]))
@@ -170,20 +170,19 @@ def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
     )
     built = given.model or deepspeed.model_of(launch)
     model = built or model_named(given.text)
-    if model is None:
-        raise InputError(
-            "the model is not known", allowed="--model MODEL, or --num-layers, --hidden-size and --num-attention-heads"
-        )
-    facts = _with_positions(model)
-    trainers = (*trainers, *_limits(given, model, sharded=sharded is not None))
-    judged = _stated(
-        given,
-        model,
-        (*trainers, *refused(plugin, launch.arguments.faults), *faults_of_version(launch.config, given.version)),
-        lambda: with_groups(deepspeed.stated_layout(launch, facts), sharded),
-        deepspeed.degrees_of(launch, facts),
-        ACCELERATE if sharded else "",
+    own = (*refused(plugin, launch.arguments.faults), *faults_of_version(launch.config, given.version))
+    reading = _Reading(
+        faults=(*trainers, *own),
+        layout=lambda facts: with_groups(deepspeed.stated_layout(launch, facts), sharded),
+        degrees=lambda facts: deepspeed.degrees_of(launch, facts),
+        runs=ACCELERATE if sharded else "",
     )
+    if model is None:
+        allowed = "--model MODEL, or --num-layers, --hidden-size and --num-attention-heads"
+        asked = given
+        raise unknown_model("the model is not known", allowed, lambda facts: _answered(asked, facts, reading).found)
+    reading = replace(reading, faults=(*trainers, *_limits(given, model, sharded=sharded is not None), *own))
+    judged = _stated(given, model, _with_positions(model), reading)
     length = _sequence_note(judged, "--seq-length", stated=launch.arguments.has("--seq-length"))
     ignored = [f"DeepSpeed ignores the key {name} without a word" for name in launch.unread]
     optimizer, states = deepspeed.in_host(launch)
@@ -293,14 +292,12 @@ def judge_galvatron(given: LaunchInput) -> JudgedLaunch:
             "this launch of Galvatron states no model: that is in its YAML",
             allowed="--model MODEL beside the launch: a name of plan catalog models, or a file",
         )
-    facts = _with_positions(model)
-    judged = _stated(
-        given,
-        model,
-        (),
-        lambda: galvatron.stated_layout(launch, facts),
-        galvatron.degrees_of(launch, facts),
+    reading = _Reading(
+        faults=(),
+        layout=lambda facts: galvatron.stated_layout(launch, facts),
+        degrees=lambda facts: galvatron.degrees_of(launch, facts),
     )
+    judged = _stated(given, model, _with_positions(model), reading)
     length = _sequence_note(judged, "runtime.train.seq_length=N", stated=galvatron.stated_seq(launch) > 0)
     ignored = [f"Galvatron does not read the key {name}" for name in launch.unread]
     return replace(
@@ -312,54 +309,80 @@ def judge_galvatron(given: LaunchInput) -> JudgedLaunch:
     )
 
 
-def _stated(
-    given: LaunchInput,
-    model: ModelSpec,
-    faults: Sequence[Fault],
-    read: Callable[[], StatedLayout],
-    degrees: Proposal,
-    runs: str = "",
-) -> JudgedLaunch:
-    """Judge a launch that states a layout: by each of its grids, or by its bare degrees where it states none.
+@dataclass(frozen=True, kw_only=True)
+class _Reading:
+    """How a launch is read for a model of given sizes.
 
     ``runs`` is who runs it, where that is not the framework whose rules judge it.
     """
-    runs = runs or given.framework
-    source = SOURCES[runs]
-    stated, told, unpriced = None, fault_violations(faults, source), ""
+
+    faults: Sequence[Fault]
+    layout: Callable[[ModelFacts], StatedLayout]
+    degrees: Callable[[ModelFacts], Proposal]
+    runs: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Answer:
+    """What is wrong, what is stated if anything is, and why that has no price."""
+
+    found: tuple[Violation, ...]
+    proposal: Proposal
+    stated: StatedLayout | None
+    unpriced: str
+
+
+def _answered(given: LaunchInput, facts: ModelFacts, reading: _Reading, model: ModelFacts | None = None) -> _Answer:
+    """Judge a launch by each of its grids, or by its bare degrees where it states none.
+
+    ``model`` are the sizes that rules ask for, where those that it is read with are others.
+    """
+    runs = reading.runs or given.framework
+    source, judged_by = SOURCES[runs], model or facts
+    stated, told, unpriced = None, fault_violations(reading.faults, source), ""
     found: tuple[Violation, ...] = ()
-    proposal = replace(degrees, model=facts_of(model))
-    stands = rest_stands(faults)
-    if not stands and not any(map(_decides, faults)):
-        found = check(proposal, given.framework, given.version)
-    if stands:
+    proposal = replace(reading.degrees(facts), model=judged_by)
+    if not rest_stands(reading.faults):
+        supposed = supposed_degrees(proposal, [fault for fault in reading.faults if _decides(fault)])
+        found = in_all([check(one, given.framework, given.version) for one in supposed])
+    else:
         try:
-            stated = read()
+            stated = reading.layout(facts)
         except UnpricedError as error:
             found, unpriced = check(proposal, given.framework, given.version), str(error)
         except InputError as error:
-            found = check(proposal, given.framework, given.version) or (_unreadable(error, runs, source),)
+            found = check(proposal, given.framework, given.version)
+            hidden = any(
+                violation.rule in _HIDING for violation in found
+            )  # the reader met the same, or could not go on
+            found = found if hidden else (*found, _unreadable(error, runs, source))
     if stated is not None:
-        proposals = stated.proposals(facts_of(model), given.world)
+        proposals = stated.proposals(judged_by, given.world)
         proposal = proposals[0]
         each = [violation for one in proposals for violation in check(one, given.framework, given.version)]
         found = tuple({(violation.rule, violation.message): violation for violation in each}.values())
-    found = (*told, *found)
-    accepted = accepted_at_launch(found)
+    return _Answer(found=(*told, *found), proposal=proposal, stated=stated, unpriced=unpriced)
+
+
+def _stated(given: LaunchInput, model: ModelSpec, facts: ModelFacts, reading: _Reading) -> JudgedLaunch:
+    """Judge a launch that states a layout, read with the given sizes of its model."""
+    answer = _answered(given, facts, reading, facts_of(model))
+    accepted = accepted_at_launch(answer.found)
+    stated = answer.stated if accepted else None
     return JudgedLaunch(
         title="",
         framework=given.framework,
         version=given.version,
         world=given.world,
-        violations=found,
+        violations=answer.found,
         accepted=accepted,
-        proposal=proposal if stands else None,
-        built=stated.layout.layers_per_stage if stated and accepted else None,
-        layout=stated.layout if stated and accepted else None,
+        proposal=answer.proposal if rest_stands(reading.faults) else None,
+        built=stated.layout.layers_per_stage if stated else None,
+        layout=stated.layout if stated else None,
         model=model,
         precision="bf16",
-        unknown=unknown_names(faults),
-        notes=(unpriced,) if unpriced else (),
+        unknown=unknown_names(reading.faults),
+        notes=(answer.unpriced,) if answer.unpriced else (),
     )
 
 

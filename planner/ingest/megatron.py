@@ -17,6 +17,7 @@ from planner.ingest.hybrid_pattern import (
     DELTA_VALUE_HEADS,
     OPTION,
     HybridPattern,
+    builds_evenly,
     hybrid_facts,
     hybrid_pattern,
 )
@@ -38,7 +39,7 @@ from planner.rules.proposal import (
     shard_group_of,
 )
 from planner.rules.split import Layers, layers_built, virtual_degree
-from planner.rules.table import SPLIT_CHECK, all_rules, resolve_version, version_key
+from planner.rules.table import SPLIT_CHECK, Found, all_rules, resolve_version, version_key
 from planner.rules.verdict import Violation, accepted_at_launch, check, in_all
 
 _REQUIRED: Final = (
@@ -52,6 +53,7 @@ _REQUIRED_OF_ANY_MODEL: Final = ("--seq-length", "--micro-batch-size")
 _ENCODER: Final = (("--num-layers", "--encoder-num-layers"), ("--seq-length", "--encoder-seq-length"))
 _VIRTUAL: Final = ("--num-virtual-stages-per-pipeline-rank", "--num-layers-per-virtual-pipeline-stage")
 _LAYOUT: Final = "--pipeline-model-parallel-layout"
+_ENDS: Final = ("--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers")
 MOST_WORLD: Final = 100_000_000
 _STRATEGY_ZERO: Final = MappingProxyType({"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3})
 
@@ -213,7 +215,8 @@ def judge(launch: Launch) -> LaunchVerdict:
     )
     stands = rest_stands(launch.faults)
     found = (*faults, *broken_rules(launch, Framework.MEGATRON, launch.version))
-    uncounted = {"degrees-positive", *(rule.id for rule in all_rules() if rule.check == SPLIT_CHECK)}
+    splits = (rule.id for rule in all_rules() if rule.check == SPLIT_CHECK and rule.found is not Found.NEVER)
+    uncounted = {"degrees-positive", *splits}
     counted = stands and not uncounted & {violation.rule for violation in found}
     return LaunchVerdict(
         legal=not found,
@@ -331,6 +334,7 @@ def _proposal(
         account_loss=read.has("--account-for-loss-in-pipeline-split"),
         layout=read.text(_LAYOUT),
         segments=segments,
+        even=bool(segments) and builds_evenly(version, ends=any(read.has(name) for name in _ENDS)),
     )
     micro_batch = read.number("--micro-batch-size", 1)
     replicas = replicas_of(world, tp, pp, cp, gtp)

@@ -72,14 +72,15 @@ def _sharding_switches(base: Switches, read: Arguments, version: str) -> Switche
     fsdp = read.has("--use-megatron-fsdp") or custom
     old = version_key(version) < LATER
     strategy = read.text("--data-parallel-sharding-strategy", "no_shard" if old else "optim_grads_params")
+    turned_on = old and strategy.startswith("optim_grads")  # core 0.13 overlaps by the strategy, with FSDP or without
     return replace(
         base,
         distributed_optimizer=read.has("--use-distributed-optimizer") or (fsdp and not custom),
         megatron_fsdp=fsdp,
         torch_fsdp=read.has("--use-torch-fsdp2"),
         full_shard=fsdp and strategy == "optim_grads_params",
-        overlap_grad_reduce=read.has("--overlap-grad-reduce"),
-        overlap_param_gather=read.has("--overlap-param-gather"),
+        overlap_grad_reduce=read.has("--overlap-grad-reduce") or turned_on,
+        overlap_param_gather=read.has("--overlap-param-gather") or (turned_on and strategy == "optim_grads_params"),
         low_precision_param_gather=read.has("--fp8-param-gather"),
         gradient_accumulation_fusion=not read.has("--no-gradient-accumulation-fusion"),
         optimizer_cpu_offload=read.has("--optimizer-cpu-offload"),

@@ -11,6 +11,7 @@ from costmodels.precision import with_wide_weights
 from costmodels.results import Verdict
 from costmodels.software import software
 from costmodels.workload import presets
+from costmodels.workload.model import ModelSpec
 from hardware.catalog import cluster as find_cluster
 from hardware.catalog import fixed_cluster_names
 from hardware.catalog_schema import canonical
@@ -19,6 +20,7 @@ from hardware.errors import InputError
 from hardware.text_file import is_file
 from planner.adapters import with_adapters
 from planner.advice.remedies import Remedy, remedies
+from planner.ingest.beside_faults import UnknownModelError, with_others
 from planner.ingest.bridge_programs import gpus_in_name, with_recipe_chosen
 from planner.ingest.judge import judge_launch, stated_world
 from planner.ingest.judged import JudgedLaunch, LaunchInput, no_layout_rule
@@ -49,6 +51,7 @@ CHECKED: Final = (
 )
 FASTEST: Final = 3  # faster layouts that are named
 _OF_WORLD: Final = ("world-grid", "world-expert-grid", "batch", no_layout_rule(Framework.DEEPSPEED))
+_OF_MISSING_SIZES: Final = ("-option-missing", "model-missing")
 _FILES: Final = (".sh", ".bash", ".slurm", ".sbatch", ".yaml", ".yml", ".toml", ".json", ".txt")
 _OF_NAME: Final = "the launch does not say how many GPUs it has: they are those of its recipe's name"
 MOST_STEPS: Final = 3  # changes in a row that are tried
@@ -159,13 +162,40 @@ def _launch_input(question: LaunchQuestion) -> LaunchInput:
     world = _stated_world(question, text, framework)
     if not world and gpus_in_name(text.recipe):
         text = replace(text, world=gpus_in_name(text.recipe), notes=(*text.notes, _OF_NAME))
-    return LaunchInput(
+    given = LaunchInput(
         text=text,
         framework=framework,
         version=resolve_version(framework, question.version),
         world=world or text.world or 1,
-        model=presets.model(question.model) if question.model else None,
+        model=None,
     )
+    return replace(given, model=_model_named(question.model, given)) if question.model else given
+
+
+def _model_named(name: str, given: LaunchInput) -> ModelSpec:
+    """The model of a name or a file.
+
+    Raises
+    ------
+    InputError
+        It is not known; what else is wrong with the launch is told with it.
+    """
+    try:
+        return presets.model(name)
+    except InputError as error:
+        allowed = with_others(error.allowed, _wrong_without_model(given))
+        raise InputError(error.what, allowed=allowed, where=error.where) from None
+
+
+def _wrong_without_model(given: LaunchInput) -> tuple[str, ...]:
+    """What is wrong with a launch whatever its model is."""
+    try:
+        judged = judge_launch(given)
+    except UnknownModelError as error:
+        return error.others
+    except InputError:  # of a launch that is not read further
+        return ()
+    return tuple(one.message for one in judged.violations if not one.rule.endswith(_OF_MISSING_SIZES))
 
 
 def _on_assumed_world(judged: JudgedLaunch) -> JudgedLaunch:

@@ -67,6 +67,7 @@ class Split:
 
     The other fields mirror the ways of Megatron-LM: -1 or an empty string means not given. ``segments`` are the layers
     of each pipeline position that a hybrid model's layer pattern parts, all of them together where it parts none.
+    ``even``: stages hold equal numbers whatever else is stated, as those of hybrid models in early versions.
     """
 
     virtual_stages: int = -1
@@ -77,6 +78,7 @@ class Split:
     account_loss: bool = False
     layout: str = ""
     segments: tuple[int, ...] = ()
+    even: bool = False
     explicit: tuple[tuple[int, ...], ...] = ()
 
 

@@ -7,6 +7,7 @@ Megatron-LM ``megatron/training/arguments.py`` (virtual degree), ``megatron/core
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 from hardware.errors import InputError
@@ -15,8 +16,9 @@ from planner.rules.proposal import Proposal, Split
 
 EMPTY_MIDDLE: Final = "ends-empty"  # middle stages without layers: later versions refuse them, earlier ones build them
 MTP_BEFORE_END: Final = "layout-mtp-end"  # prediction layers apart from the loss: earlier versions refuse them
+EVEN_ANYWAY: Final = "even-anyway"  # stages of a hybrid model that early versions build evenly, whatever is stated
 _SHARED: Final = "shared-top-k"
-_COUNTED: Final = (EMPTY_MIDDLE, MTP_BEFORE_END, "layout-mtp", _SHARED)
+_COUNTED: Final = (EMPTY_MIDDLE, MTP_BEFORE_END, "layout-mtp", EVEN_ANYWAY, _SHARED)
 """Problems of some versions alone, which leave the layers of stages as stated."""
 
 _SHARING: Final = ("--dsa-indexer-topk-freq", "--dsa-indexer-skip-topk-offset")
@@ -38,7 +40,7 @@ def virtual_degree(split: Split, layers: int, pp: int) -> int:
     """
     if split.explicit:
         return len(split.explicit[0])
-    if split.segments:
+    if split.segments and not (split.even and split.layout):
         return max(1, len(split.segments) // max(1, pp))
     if split.layout:
         return max(1, _entries(split.layout) // max(1, pp))
@@ -66,6 +68,8 @@ def layers_built(proposal: Proposal) -> Layers | None:
 def _built(proposal: Proposal) -> Layers:
     """Layers of a split that can be counted."""
     split = proposal.split
+    if split.even:
+        return ((proposal.model.layers // proposal.pp,),) * proposal.pp
     if len(split.segments) > 1:
         return tuple(split.segments[stage :: proposal.pp] for stage in range(proposal.pp))
     if split.layout and not split.segments:
@@ -114,7 +118,8 @@ def split_problems(proposal: Proposal) -> Problems:
     if split.explicit:
         return _explicit_problems(proposal)
     if split.segments:
-        return {**(_layout_problems(proposal) if split.layout else {}), **_segment_problems(proposal)}
+        problems = {**(_layout_problems(proposal) if split.layout else {}), **_segment_problems(proposal)}
+        return problems or _even_problems(proposal)
     problems = {
         **_conflicts(split),
         **_virtual_problems(proposal),
@@ -184,9 +189,32 @@ def _explicit_problems(proposal: Proposal) -> Problems:
 def _segment_problems(proposal: Proposal) -> Problems:
     """Problems of a layer pattern: one that parts no positions is cut evenly, or by given ends."""
     entries = len(proposal.split.segments)
+    if proposal.split.even and (proposal.split.layout or _has_ends(proposal.split)):
+        return {} if proposal.split.layout else _even_end_problems(proposal)
     if entries == 1:
         return _count_problems(proposal)
     return {"segments-pp": {"entries": entries}} if entries % proposal.pp else {}
+
+
+def _even_end_problems(proposal: Proposal) -> Problems:
+    """What a configuration of early versions asks of given ends, which its stack of layers then does not look at."""
+    split, pp = proposal.split, proposal.pp
+    if split.first == 0 or split.last == 0:
+        return {"ends-positive": {}}
+    rest = proposal.model.layers - max(0, split.first) - max(0, split.last)
+    middle = pp - int(split.first >= 0) - int(split.last >= 0)
+    return {"ends-rest": {"rest": rest, "middle": middle}} if middle and rest % middle else {}
+
+
+def _even_problems(proposal: Proposal) -> Problems:
+    """What is stated of stages that come out even, and so do not hold all layers or not those that are stated."""
+    split, pp, layers = proposal.split, proposal.pp, proposal.model.layers
+    if not split.even:
+        return {}
+    plain = replace(proposal, split=replace(split, even=False, segments=()))
+    if pp == 1 or _built(plain) == _built(proposal):
+        return {}
+    return {EVEN_ANYWAY: {"each": layers // pp, "lost": layers % pp}}
 
 
 def _conflicts(split: Split) -> Problems:
