@@ -24,6 +24,15 @@ class Dispatcher(StrEnum):
     HYBRIDEP = "hybridep"
 
 
+class ShardCopies(StrEnum):
+    """What sharded data parallelism copies around its gathers and reductions; bytes in ``docs/compute.md``."""
+
+    NONE = "none"  # exchanges read and write where products do
+    FLAT = "flat"  # FSDP1: gathers into one tensor that weights are views of; its gradient is joined, cast, divided
+    EACH = "each"  # FSDP2: gathered weights are copied out, gradients in, cast on the way
+    BUCKETS = "buckets"  # DeepSpeed: gradients go to a bucket, are put in the order of ranks, and divided
+
+
 @dataclass(frozen=True, kw_only=True)
 class Precision:
     """Number formats of one training recipe; loaded from ``precision.toml`` by :mod:`costmodels.precision`.
@@ -150,6 +159,7 @@ class Software:
     step_moment_copies: float = 0.0  # temporaries of Adam's step, each as large as one of its moments
     bucket_bytes: float = 0.0  # communication buckets that stay allocated under ZeRO
     gather_parameters: float = 0.0  # ZeRO-3 gathers about as many at once, but never less than a product; 0.0: a layer
+    shard_copies: ShardCopies = ShardCopies.NONE  # under ZeRO-2 and 3, beside gathers and reductions
     head_stays_gathered: bool = False  # under ZeRO-3, from its forward pass to the end of its backward pass
     gather_copy_bytes: float = 0.0  # per parameter, under ZeRO: updated weights gathered into one flat tensor
     live_parameters: float = 0.0  # under ZeRO-3, parameters whose whole weights may be present; 0.0: whole layers

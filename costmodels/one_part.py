@@ -6,7 +6,14 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.compute import accumulation_s, dispatch_s, host_link_bytes_per_s, input_gradients_s, times_of_ops
+from costmodels.compute import (
+    accumulation_s,
+    dispatch_s,
+    host_link_bytes_per_s,
+    input_gradients_s,
+    shard_copies_s,
+    times_of_ops,
+)
 from costmodels.compute.local import ROUTED
 from costmodels.compute.machine import machine_of
 from costmodels.compute.traffic import traffic_s
@@ -30,6 +37,7 @@ CAST_KERNELS: Final = 2.0
 """Kernels that add the gradients of one tensor to their fp32 sum: the cast and the addition (DeepSpeed,
 ``bf16_optimizer.py``, ``update_hp_grads``)."""
 _HOOKED_ZERO: Final = 2  # the least stage whose hooks gather and reduce around modules
+_GATHERED_ZERO: Final = 3  # the stage that gathers weights with every micro-batch
 
 
 class Part:
@@ -203,7 +211,7 @@ class Part:
         out[Work.TP] = self._tp_exposed(e.tp_forward_s, gemm) + self._copies_s[0]
         out[Work.CP] = self._hidden_behind(e.cp_forward_s, attention)
         out[Work.EP] = self._ep_exposed(e.ep_forward_s, out)
-        out[Work.WEIGHTS] = self._weights_exposed(e.weights_forward_s, out[list(DEVICE_WORKS)].sum(axis=0))
+        out[Work.WEIGHTS] = self._weights_exposed(e.weights_forward_s, 0.0, out) + self._shard_copies_s[0]
         out[Work.OFFLOAD] = self._copies_exposed(out)
         return out
 
@@ -221,7 +229,8 @@ class Part:
         out[Work.TP] = self._tp_backward(gemm) + self._copies_s[1] + repeated_exchange[0]
         out[Work.CP] = self._hidden_behind(e.cp_backward_s, attention) + repeated_exchange[1]
         out[Work.EP] = self._ep_exposed(e.ep_backward_s, out) + repeated_exchange[2]
-        out[Work.WEIGHTS] = self._weights_exposed(e.weights_backward_s, out[list(DEVICE_WORKS)].sum(axis=0))
+        gathers_s = e.weights_backward_s - e.weights_reduced_s
+        out[Work.WEIGHTS] = self._weights_exposed(gathers_s, e.weights_reduced_s, out) + self._shard_copies_s[1]
         out[Work.OFFLOAD] = self._copies_exposed(out)
         return out
 
@@ -255,6 +264,12 @@ class Part:
         p = self.pricing
         parameters = self.parameters.dense + self.parameters.expert
         return accumulation_s(parameters, p.job, p.accelerator, efficiency=p.constants.efficiency)
+
+    @cached_property
+    def _shard_copies_s(self) -> tuple[Floats, Floats]:
+        """Seconds of the copies around weight gathers and gradient reductions, forward and backward, shapes (S,)."""
+        p = self.pricing
+        return shard_copies_s(self.parameters, p.job, self.table, p.accelerator, efficiency=p.constants.efficiency)
 
     def _copies_exposed(self, works_s: Floats) -> Floats:
         """Seconds by which copies of activations over the host's link outlast the pass that they run beside, (S,).
@@ -325,11 +340,18 @@ class Part:
         overlap = self.pricing.constants.overlap
         return exposed_s(transfer_s, window, overlap.window_share, contention=overlap.contention)
 
-    def _weights_exposed(self, transfer_s: Floats, compute_s: Floats) -> Floats:
-        overlap = self.pricing.constants.overlap
-        hides = self.pricing.job.software.param_overlap
-        window = compute_s if hides else np.zeros_like(compute_s)
-        return exposed_s(transfer_s, window, overlap.window_share, contention=overlap.contention)
+    def _weights_exposed(self, gathers_s: Floats, reductions_s: Floats | float, works: Floats) -> Floats:
+        """Seconds of weight gathers and of a micro-batch's gradient reductions that a pass does not hide, shape (S,).
+
+        What hides shares the pass's compute, seconds by work of shape (len(Work), S). Under ZeRO-3 both run in the
+        order in which one communicator got them: a pass that waits for its gathers waits for reductions too.
+        """
+        overlap, software = self.pricing.constants.overlap, self.pricing.job.software
+        reduces_beside = software.grad_overlap & (software.param_overlap | (self.table.zero < _GATHERED_ZERO))
+        beside_s = software.param_overlap * gathers_s + reduces_beside * reductions_s
+        window_s = works[list(DEVICE_WORKS)].sum(axis=0)
+        shown_s = exposed_s(beside_s, window_s, overlap.window_share, contention=overlap.contention)
+        return np.asarray(gathers_s + reductions_s - beside_s + shown_s)
 
     def repeated_by(self, recompute: Recompute) -> Floats:
         """Seconds of forward compute that a recompute choice runs again, shape (S,)."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from costmodels.job import Dispatcher, Software
+from costmodels.job import Dispatcher, ShardCopies, Software
 from costmodels.workload.kernels import Softmax
 from costmodels.workload.linear_loss import linear_loss
 from hardware.errors import InputError
@@ -18,7 +18,12 @@ from hardware.errors import InputError
 _FILE = Path(__file__).with_name("software.toml")
 FALLBACK = "generic"
 _CHOICES: Final[Mapping[str, Callable[[Any], object]]] = MappingProxyType(
-    {"dispatcher": Dispatcher, "softmax": Softmax, "linear_loss": linear_loss}
+    {
+        "dispatcher": Dispatcher,
+        "softmax": Softmax,
+        "linear_loss": linear_loss,
+        "shard_copies": ShardCopies,
+    }
 )
 """Fields that are enumerations or names."""
 

@@ -7,6 +7,7 @@ Equations, sources and errors: ``docs/compute.md``.
 
 from costmodels.compute.joined import input_gradients_s
 from costmodels.compute.ops import OpTimes, dispatch_s, times_of_ops
+from costmodels.compute.sharding import shard_copies_s
 from costmodels.compute.traffic import accumulation_s, host_link_bytes_per_s, optimizer_step_s
 from costmodels.efficiency import Efficiency, default_efficiency
 
@@ -19,5 +20,6 @@ __all__ = [
     "host_link_bytes_per_s",
     "input_gradients_s",
     "optimizer_step_s",
+    "shard_copies_s",
     "times_of_ops",
 ]

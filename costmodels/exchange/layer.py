@@ -41,6 +41,7 @@ class LayerExchange:
     ep_backward_s: Floats
     weights_forward_s: Floats
     weights_backward_s: Floats
+    weights_reduced_s: Floats
     tp_bytes: Floats
     cp_bytes: Floats
     ep_bytes: Floats
@@ -98,7 +99,9 @@ def layer_exchange(
     calls = tuple(call for found in axes.values() for call in found.calls)
     widths = TensorWidths() if isinstance(kind, OpaqueLayer) else _widths(name, kind, model, job)
     copied = copied_bytes(widths, job, placed, gathered_bytes(name, job))
+    reduced = [call.seconds * call.backward for call in weights.calls if call.collective != "all_gather"]
     return LayerExchange(
+        weights_reduced_s=np.zeros(len(placed.table)) + sum(reduced),
         tp_backward_hidden_s=tensor.hidden_s,
         tp_copied_forward_bytes=copied[0],
         tp_copied_backward_bytes=copied[1],

@@ -16,7 +16,7 @@ from planner.ingest.accelerate import Accelerated, Engine, accelerated, refused,
 from planner.ingest.accelerate_answer import by_accelerate, with_groups
 from planner.ingest.adapters import of_trainer
 from planner.ingest.beside_faults import supposed_degrees, unknown_model
-from planner.ingest.deepspeed_sections import copies_gradients, data_notes, faults_of_version, overlaps
+from planner.ingest.deepspeed_sections import MOST_STAGE, copies_gradients, data_notes, faults_of_version, overlaps
 from planner.ingest.judged import (
     ACCELERATE,
     SOURCES,
@@ -239,7 +239,7 @@ def _overlap(config: Mapping[str, Any], proposal: Proposal | None) -> dict[str, 
     beside = overlaps(config)
     if beside is None or proposal is None or proposal.pp > 1:
         return {}
-    return {"grad_overlap": beside}
+    return {"grad_overlap": beside} | ({"param_overlap": False} if not beside and proposal.zero == MOST_STAGE else {})
 
 
 def _late(judged: JudgedLaunch) -> tuple[str, ...]:
@@ -251,8 +251,8 @@ def _late(judged: JudgedLaunch) -> tuple[str, ...]:
         or proposal.world <= proposal.tp * proposal.pp
     ):
         return ()
-    if proposal.zero > 1:
-        return (f"without overlap_comm ZeRO-{proposal.zero} has no price here: it is priced with it",)
+    if proposal.zero == MOST_STAGE:
+        return ("without overlap_comm ZeRO-3 gathers and reduces in turn with the passes, and is priced so",)
     return ("gradients are reduced behind the backward passes, and priced so; overlap_comm reduces them beside",)
 
 
