@@ -31,7 +31,7 @@ from planner.nearest import choice
 from planner.offloads import recompute_under, said_offload, with_offload
 from planner.profile import read_profile
 from planner.request import Framework, Launcher, Objective, PlanRequest, Variant, parse_fixed
-from planner.sayable import trainer_named
+from planner.sayable import trainer_named, trainer_of
 from planner.variants import SCHEDULE, combinations, recompute_with, schedule_named
 
 MOST_SEQUENCES: Final = 1_000_000_000
@@ -241,7 +241,7 @@ def request_for(question: Question, model: ModelSpec, machine: Cluster, job: Tra
     pinned = list(question.fixed)
     if tools.state_offload and not any(pin.startswith("zero=") for pin in pinned):
         pinned.append("zero=3")  # whole weights lie nowhere else
-    sayable = trainer_named(question.trainer)
+    sayable = trainer_named(question.trainer or trainer_of(framework, adapters=job.adapter_rank > 0))
     sayable.refuse(dict(parse_fixed(pinned)), question.recompute)
     return PlanRequest(
         model=model,

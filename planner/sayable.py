@@ -18,6 +18,7 @@ from typing import Final
 
 from costmodels.layout import Granularity, Layout
 from hardware.errors import InputError
+from planner.choices import Framework
 
 _MOST_STAGE: Final = 3
 _WHOLE: Final = ("auto", "none", "full")
@@ -170,3 +171,11 @@ def trainer_named(key: str) -> Sayable:
     if found is None:
         raise InputError(f"trainer {key!r} is not known", allowed=", ".join(TRAINERS))
     return found
+
+
+def trainer_of(framework: Framework, *, adapters: bool) -> str:
+    """Key of the trainer that alone runs such a job; empty: the framework itself does.
+
+    Adapters on DeepSpeed are those of Hugging Face's trainers (PEFT): Megatron-DeepSpeed has none.
+    """
+    return TRAINER.key if adapters and framework is Framework.DEEPSPEED else ""

@@ -38,6 +38,8 @@ from planner.planning import estimate
 from planner.question import LaunchQuestion, Question, job_of, question_of, request_of
 from planner.report.launch import EXPORTERS
 from planner.request import Framework
+from planner.rules import broken_rules
+from planner.sayable import EVERYTHING, TRAINER
 
 LLAMA = model("llama3-8b")
 ALONE = table_of([Strategy()], pp=[1], micro_batch=[1])
@@ -220,6 +222,21 @@ def test_a_question_of_adapters():
     (note,) = (one for one in request_notes(request) if "adapters" in one)
     assert note.startswith("adapters of rank 16 beside attn are trained: 9.4 million parameters, 0.12 % of the model")
     assert without_adapters(request.job) == request_of(replace(asked, lora_rank=0, lora_targets="")).job
+
+
+def test_adapters_on_deepspeed_are_planned_for_who_has_them():
+    """Megatron-DeepSpeed has none: a pipeline was the fastest layout, and no launch could say it."""
+    asked = Question(model="llama3_8b", cluster="dgx-h100:1", global_batch=8, seq=4096, framework="deepspeed")
+    assert request_of(asked).sayable is EVERYTHING
+    request = request_of(replace(asked, lora_rank=16))
+    assert request.sayable is TRAINER
+    assert request_of(question_of(request)).sayable is TRAINER
+    piped = layout_of(request, ExplicitLayout(pp=2))
+    (found,) = broken_rules(piped, request)
+    assert (found.rule, "no pipeline or expert parallelism" in found.message) == ("trainer-words", True)
+    assert not broken_rules(layout_of(request, ExplicitLayout(zero=3)), request)
+    with pytest.raises(InputError, match="--fix pp=2: Hugging Face's Trainer on DeepSpeed cannot be told so"):
+        request_of(replace(asked, lora_rank=16, fixed=("pp=2",)))
 
 
 def test_wrong_words_are_named():

@@ -110,6 +110,22 @@ def test_the_configuration_states_batch_sharding_precision_and_pipeline():
     assert "| `ds_config.json` |" in files["README.md"]
 
 
+@pytest.mark.parametrize(
+    ("zero", "ahead", "beside", "stated"),
+    [
+        (1, True, False, False),
+        (1, True, True, True),
+        (2, True, False, False),
+        (3, True, False, True),
+        (3, False, True, False),
+    ],
+)
+def test_reductions_and_gathers_are_stated_as_they_are_priced(zero, ahead, beside, stated):
+    """``overlap_comm`` of stage 3 is about its gathers; it was switched off there by what is said of gradients."""
+    exported = export(DENSE, plan(Strategy(dp=8, zero=zero), (32,)), grad_overlap=beside, param_overlap=ahead)
+    assert config_of(exported)["zero_optimization"]["overlap_comm"] is stated
+
+
 @pytest.mark.parametrize(("layers", "stages", "counts"), [(80, 12, (7,) * 8 + (6,) * 4), (27, 4, (7, 7, 7, 6))])
 def test_the_rest_goes_to_the_earlier_stages(layers, stages, counts):
     assert balanced_layers(layers, stages) == counts

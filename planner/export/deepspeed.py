@@ -42,6 +42,7 @@ from planner.rules.table import resolve_version
 CONFIG: Final = "ds_config.json"
 _HALF: Final = ("bf16", "fp16")
 _HALF_BYTES: Final = 2.0
+_WHOLLY: Final = 3  # stage that shards weights too
 _PROGRAM: Final = Program(
     target=f'"$TRAIN_SCRIPT" --deepspeed --deepspeed_config "$here/{CONFIG}"',
     script="/path/to/Megatron-DeepSpeed/pretrain_gpt.py",
@@ -120,10 +121,12 @@ def ds_config(job: TrainingJob, layout: Layout, grid: Strategy, *, full: bool) -
     """
     sharding: dict[str, Any] = {"stage": grid.zero, "contiguous_gradients": True}
     if grid.zero:
-        sharding |= {"overlap_comm": job.software.grad_overlap, "reduce_scatter": True}
+        # of stage 3 the option says whether gathers run ahead: reductions take turns with them either way
+        beside = job.software.param_overlap if grid.zero == _WHOLLY else job.software.grad_overlap
+        sharding |= {"overlap_comm": beside, "reduce_scatter": True}
     if grid.zero and (job.software.optimizer_offload or job.software.state_offload):
         sharding["offload_optimizer"] = {"device": "cpu", "pin_memory": True, **_ratio(job, grid)}
-    if grid.zero == 3 and job.software.state_offload:
+    if grid.zero == _WHOLLY and job.software.state_offload:
         sharding["offload_param"] = {"device": "cpu", "pin_memory": True}
     config: dict[str, Any] = {
         "train_batch_size": job.global_batch,

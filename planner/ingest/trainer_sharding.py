@@ -24,6 +24,7 @@ from planner.ingest.trainers import named_config
 _FSDP: Final = "--fsdp"
 _SECTION: Final = "--fsdp-config."
 _ACCELERATOR: Final = "--accelerator-config"
+_NAMES_CONFIGURATION: Final = ("--deepspeed", "--deepspeed-config")
 _STRATEGIES: Final = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard_zero2", "hybrid_shard")
 _NEWEST: Final = "2"
 _AXOLOTL: Final = "--base-model"
@@ -109,7 +110,16 @@ def not_read(words: Sequence[str], unknown: Collection[str]) -> tuple[str, ...]:
 
 def _reads(name: str) -> bool:
     sizes = (option for options in _SIZES.values() for option in options)
-    whole_names = (_FSDP, "--fsdp-version", "--fsdp-config", "--optim", "--optimizer", _ACCELERATOR, *sizes)
+    whole_names = (
+        *_NAMES_CONFIGURATION,
+        _FSDP,
+        "--fsdp-version",
+        "--fsdp-config",
+        "--optim",
+        "--optimizer",
+        _ACCELERATOR,
+        *sizes,
+    )
     return name in whole_names or name.startswith((_SECTION, f"{_ACCELERATOR}."))
 
 

@@ -109,14 +109,14 @@ def facts(title: str, ranked: RankedLayout, request: PlanRequest, broken: Sequen
         rows.insert(1, ("GPUs", f"{layout.gpus:,} of {request.cluster.gpus:,}; the others stay idle"))
     if len(request.cluster.islands) > 1:
         rows.insert(1, ("islands", _islands_words(layout, request)))
-    legal = f", not legal for {request.framework}" if broken else ""
+    legal = f", not legal for {request.program}" if broken else ""
     return section(f"{title}{legal}: {layout_text(layout)}, {_FITS[cost.heaviest.verdict]}", labelled(rows))
 
 
 def refusals(broken: Sequence[Violation], request: PlanRequest) -> Sequence[RenderableType]:
     """Return the section that says why the framework does not run a layout; nothing where it does."""
     lines = [f"{violation.message} ({violation.rule})" for violation in broken]
-    return (section(f"{request.framework} does not run this layout", bullets(lines)),) if lines else ()
+    return (section(f"{request.program} does not run this layout", bullets(lines)),) if lines else ()
 
 
 def _run_rows(ranked: RankedLayout, request: PlanRequest) -> list[tuple[str, str]]:

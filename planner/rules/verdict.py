@@ -21,6 +21,7 @@ from planner.rules.table import SPLIT_CHECK, Found, Rule, option_defaults, resol
 
 Values = Mapping[str, int | str]
 _FIRST_RULE = "degrees-positive"
+_TRAINERS: Final = "planner/sayable.py"
 _LATE = (Found.FORWARD, Found.NEVER)
 _ANY_DEGREE: Final = (1, 2, 6, 8)
 _OPTION_OF: Final = MappingProxyType(
@@ -219,5 +220,13 @@ def check_layout(
 
 
 def broken_rules(layout: Layout, request: PlanRequest) -> tuple[Violation, ...]:
-    """Return what the framework of a request refuses in a layout; a layout that was priced need not be legal."""
-    return check_layout(layout, request.model, request.job, framework=request.framework)
+    """Return what the framework of a request refuses in a layout; a layout that was priced need not be legal.
+
+    So does the trainer that runs it where it has no words for the layout.
+    """
+    found = check_layout(layout, request.model, request.job, framework=request.framework)
+    sayable = request.sayable
+    if sayable.says(layout):
+        return found
+    told = f"{sayable.program} cannot be told this layout; allowed: what it can: {sayable.lacks}"
+    return (*found, Violation(rule="trainer-words", message=told, values={}, found=Found.PARSE, source=_TRAINERS))
