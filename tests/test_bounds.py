@@ -129,6 +129,7 @@ class Case:
         self.least_s = bounds.time_s()
         self.within_s = bounds.within_memory_s(np.arange(len(self.grids)))
         self.priced_s = self._priced_s()
+        self.exchanged_s = bounds.with_exchanges_s(self.grids, self.within_s, np.inf)
         memory = OptionMemory(pricing=self.pricing, accepted=Verdict.FITS, schedule=self.request.schedule)
         self.mean_fits = memory.mean_fits(self.grids, self.options, np.ones(self.within_s.shape, dtype=np.bool_))
 
@@ -212,6 +213,7 @@ def test_no_layout_is_faster_than_the_bound_of_its_grid(name):
             assert found.mean_fits[row, found.option_of(layout)]
             assert found.within_s[found.grid_of(row), found.option_of(layout)] <= cost.step.total_s * EXACT
             assert found.within_s[row, found.option_of(layout)] <= cost.step.total_s * EXACT
+            assert found.exchanged_s[row, found.option_of(layout)] <= cost.step.total_s * EXACT
             assert found.priced_s[row, found.option_of(layout)] <= cost.step.total_s * EXACT
 
     check()
@@ -250,6 +252,8 @@ def test_priced_parts_raise_the_bounds_of_grids_whose_exchanges_were_not_known(n
     sharded = np.broadcast_to((found.grids.table.zero >= 2)[:, None], both.shape)[both]
     if sharded.any():
         assert np.median(raised[sharded]) > 1.0
+        assert np.median((found.exchanged_s[both] / found.within_s[both])[sharded]) > 1.0
+    assert (found.exchanged_s[both] / found.within_s[both])[~sharded] == pytest.approx(1.0)
 
 
 def test_every_grid_of_which_a_layout_fits_has_a_finite_bound():

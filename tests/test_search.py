@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from functools import cache
 
+import numpy as np
 import pytest
 from every_layout import least_of
 from hypothesis import HealthCheck, given, settings
@@ -404,6 +405,28 @@ def test_groups_that_no_limit_lets_in_stay_and_count_with_the_bounds_of_their_gr
     frontier.drop_groups()
     assert frontier.left < waiting
     assert frontier.least_s >= taken_s
+
+
+def test_grids_that_their_exchanges_make_too_slow_stay_and_leave_their_groups():
+    """Behind a slow network ZeRO over all ranks cannot be near, over those of a node it can."""
+    request = replace(SPACES["groups of a node, as the network is slow"](), fixed=(("dp", 4),))
+    every = bounds_of(UniformSearch(request, pricing_of(request)))
+    rows = np.flatnonzero(every.grids.table.zero == 3)
+    assert rows.size
+    kernels_s = every.within_memory_s(rows).min(axis=1)
+    limit_s = 1.01 * float(kernels_s.max())
+    assert every.with_exchanges_s(every.grids.take(rows), every.within_memory_s(rows), limit_s).min() > limit_s
+    frontier, whole, groups = Frontier(every, UNENDING, grouped=True), [], []
+    while True:
+        grids, known = frontier.take(50, limit_s)
+        if not len(grids):
+            break
+        assert (known.min(axis=1) <= limit_s).all()
+        (groups if grids.table.shard_group.any() else whole).extend(named(grids))
+    assert all(row[6] < 3 for row in whole)
+    assert any(row[6:8] == (3, 2) for row in groups)
+    assert frontier.left >= len(rows)
+    assert frontier.least_s > limit_s
 
 
 def test_a_frontier_keeps_back_what_exceeds_the_limit():

@@ -2,18 +2,24 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 
+from costmodels.layer_costs import price_parts
 from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Recompute
 from costmodels.pricing import Pricing
 from costmodels.results import Verdict
 from costmodels.table import Floats, Ints
-from planner.bounds.option_times import OptionTimes
+from planner.bounds.option_times import SHARDED, OptionTimes
+from planner.bounds.priced import PricedBounds
 from planner.bounds.splits import SplitBounds, Works, one_chunk_only
 from planner.bounds.step_time import pipeline_bound_s, with_jitter_s
+from planner.layouts.expand import WITH_ONE_RECOMPUTE, expand
 from planner.layouts.grids import Grids
 from planner.request import PlanRequest
+
+PRICED_AT_ONCE: Final = 512  # grids whose parts are priced together
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -63,6 +69,32 @@ class OptionBounds:
         columns = [self._option_s(number, rows, limit_s) for number in range(len(self.options))]
         out = np.stack(columns, axis=1)
         return np.where(out <= limit_s, out, np.inf)
+
+    def with_exchanges_s(self, grids: Grids, known_s: Floats, limit_s: float) -> Floats:
+        """Raise bounds of grids by what their ZeRO stages exchange for every micro-batch; shape (R, O).
+
+        Parameters
+        ----------
+        grids : Grids
+            R grids, over whatever group of ranks they shard.
+        known_s : ndarray
+            Bounds that are known under each option [s], shape (R, O).
+        limit_s : float
+            Bounds above it stay as they are [s].
+        """
+        out = known_s.copy()
+        near = np.flatnonzero((grids.table.zero >= SHARDED) & (known_s.min(axis=1, initial=np.inf) <= limit_s))
+        mixes = self.request.framework not in WITH_ONE_RECOMPUTE
+        for first in range(0, len(near), PRICED_AT_ONCE):
+            rows = near[first : first + PRICED_AT_ONCE]
+            wanted = known_s[rows] <= limit_s
+            block = expand(grids.take(rows), self.options, wanted, mixes=mixes)
+            costs = price_parts(self.pricing, block.grids.table)
+            time_s = PricedBounds(self.request, self.pricing, self.accepted, block, costs).time_s()
+            raised = np.zeros(wanted.shape)
+            raised[block.grid, block.grids.table.recompute] = time_s
+            out[rows] = np.maximum(out[rows], np.where(wanted, raised, 0.0))
+        return out
 
     def _option_s(self, number: int, rows: Ints, limit_s: float) -> Floats:
         """Least time of any split of some grids under one option, infinite where none fits; shape (R,)."""

@@ -12,9 +12,10 @@ from typing import Final
 
 # Seconds of one core of a shared virtual machine, times 1.5, as measured in searches of Llama-3 8B and 70B, GPT-3 and
 # DeepSeek-V3 on 16 to 16,384 accelerators: their counted work was 1.5 to 3 times the CPU seconds that they took.
-GRID_S: Final = 75e-6  # to enumerate a grid, to ask the rules about it and to bound it
+GRID_S: Final = 40e-6  # to enumerate a grid, to ask the rules about it and to bound it
 REFINED_S: Final = 20e-6  # a full bound of a grid under one option
 REFINED_OPTION_S: Final = 6e-3  # what that costs an option whatever the number of grids
+PARTS_S: Final = 40e-6  # the parts of a grid under one option, with all exchanges
 EXPANDED_S: Final = 100e-6  # kernels and memory of a row of a block
 GROUP_S: Final = 8e-3  # a pipeline shape of a block
 OPERATION_S: Final = 0.2e-6  # an operation of a schedule in a row of it

@@ -1,14 +1,20 @@
-"""Grids in the order of their lower bounds, which are refined only when they come to the front."""
+"""Grids in the order of their lower bounds, which are refined only when they come to the front.
 
+Bounds of kernels know nothing of what ZeRO 2 and 3 exchange for every micro-batch, so grids of these stages that come
+to the front are priced with it first: a few times cheaper than to look at what their layers may do.
+"""
+
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from costmodels.table import Floats, Ints
+from costmodels.table import Bools, Floats, Ints
 from planner.bounds.option_memory import OptionMemory
+from planner.bounds.option_times import SHARDED
 from planner.bounds.options import OptionBounds
 from planner.layouts.grids import Grids, joined
-from planner.search.effort import REFINED_OPTION_S, REFINED_S, Until
+from planner.search.effort import PARTS_S, REFINED_OPTION_S, REFINED_S, Until
 from planner.search.shard_groups import legal_groups
 
 REFINED_AT_ONCE: Final = 2_048  # grids whose options and memory are bounded together
@@ -16,11 +22,51 @@ GROUPS_AT_ONCE: Final = 2_048
 REFINED_FIRST: Final = 256  # as long as there is no limit that leaves options out; then twice as many
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Refined:
+    """R grids with bounds under each of O options, of their kernels alone and with all exchanges, shape (R, O).
+
+    ``grouped`` says which have left their groups behind, shape (R,).
+    """
+
+    rows: Ints
+    kernels: Floats
+    known: Floats
+    grouped: Bools
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def least(self) -> Floats:
+        """Least bound of each under any option, shape (R,)."""
+        return np.asarray(self.known.min(axis=1, initial=np.inf))
+
+    def take(self, index: Ints) -> "_Refined":
+        """Grids ``index``."""
+        return _Refined(
+            rows=self.rows[index],
+            kernels=self.kernels[index],
+            known=self.known[index],
+            grouped=self.grouped[index],
+        )
+
+    def with_more(self, other: "_Refined") -> "_Refined":
+        """These and others, by bound."""
+        both = _Refined(
+            rows=np.concatenate([self.rows, other.rows]),
+            kernels=np.concatenate([self.kernels, other.kernels]),
+            known=np.concatenate([self.known, other.known]),
+            grouped=np.concatenate([self.grouped, other.grouped]),
+        )
+        return both.take(np.lexsort((both.rows, both.least)))
+
+
 class Frontier:
     """What a search has still to look at, least bound first.
 
-    A grid that is taken leaves its groups behind, with ZeRO over fewer ranks than all. They run the same kernels and
-    hold more, and no bound of a grid knows the exchanges of its states: no layout of a group is faster than that bound.
+    A grid that is taken, or too slow by the exchanges of its states, leaves its groups behind, with ZeRO over fewer
+    ranks than all. They run the same kernels and hold more: none is faster than the bound of the kernels of its grid.
 
     Parameters
     ----------
@@ -47,21 +93,22 @@ class Frontier:
         self._cheap = cheap[self._order]
         self._next = 0  # first of the order that is not refined
         self._size = REFINED_FIRST
-        self._rows: Ints = np.empty(0, dtype=np.int64)  # refined, by bound
-        self._known: Floats = np.empty((0, len(bounds.options)))
-        self._groups = bounds.grids.take(self._rows)  # that wait, with the bounds of their grids
-        self._groups_known = self._known
+        none, nothing = np.empty(0, dtype=np.int64), np.empty((0, len(bounds.options)))
+        self._refined = _Refined(rows=none, kernels=nothing, known=nothing, grouped=none.astype(np.bool_))
+        self._groups = bounds.grids.take(none)  # that wait, with the bounds of the kernels of their grids
+        self._groups_known = nothing
+        self._slow_groups = 0  # that their exchanges keep out
 
     @property
     def left(self) -> int:
         """Grids and groups that have not been taken."""
-        return len(self._order) - self._next + len(self._rows) + len(self._groups)
+        return len(self._order) - self._next + len(self._refined) + len(self._groups) + self._slow_groups
 
     @property
     def least_s(self) -> float:
         """Least bound of what is left; infinite when nothing is."""
-        refined = self._known[0].min() if len(self._rows) else np.inf
-        return float(min(refined, self._groups_known.min(initial=np.inf), self._least_unrefined_s))
+        refined, waiting = self._refined.least.min(initial=np.inf), self._groups_known.min(initial=np.inf)
+        return float(min(refined, waiting, self._least_unrefined_s))
 
     def take(self, size: int, limit_s: float, *, grouped: bool = True) -> tuple[Grids, Floats]:
         """Take the grids of least bound, and the groups that others have left.
@@ -88,14 +135,12 @@ class Frontier:
         while count < (size if np.isfinite(limit_s) else 1) and self._least_unrefined_s <= limit_s and self._unrefined:
             self._refine(limit_s)
             count = self._within(limit_s)
-        count = min(size, count)
-        rows, known = self._rows[:count], self._known[:count]
-        self._rows, self._known = self._rows[count:], self._known[count:]
-        grids = self.bounds.grids.take(rows)
+        count, every = min(size, count), np.arange(len(self._refined))
+        taken, self._refined = self._refined.take(every[:count]), self._refined.take(every[count:])
+        grids, known = self.bounds.grids.take(taken.rows), taken.known
         if self.grouped:
-            of, groups = legal_groups(self.bounds.request, grids, self.bounds.pricing.tiers)
-            self._groups = joined(self._groups, groups)
-            self._groups_known = np.concatenate([self._groups_known, known[of]])
+            self._leave_groups(taken)
+            self._leave_groups_of_slow(limit_s)
         while grouped and not len(grids) and self._groups_known.min(initial=np.inf) <= limit_s and len(self._groups):
             grids, known = self._take_groups(limit_s)
         return grids, known
@@ -103,7 +148,22 @@ class Frontier:
     def drop_groups(self) -> None:
         """Leave the groups that wait: where no grid fits, none of its groups does."""
         self.without_memory += len(self._groups)
-        self._groups, self._groups_known = self._groups.take(self._rows[:0]), self._groups_known[:0]
+        self._groups, self._groups_known = self._groups.take(np.empty(0, dtype=np.int64)), self._groups_known[:0]
+
+    def _leave_groups(self, refined: _Refined) -> None:
+        """Put the groups of some grids with those that wait."""
+        grids = self.bounds.grids.take(refined.rows)
+        of, groups = legal_groups(self.bounds.request, grids, self.bounds.pricing.tiers)
+        self._groups = joined(self._groups, groups)
+        self._groups_known = np.concatenate([self._groups_known, refined.kernels[of]])
+
+    def _leave_groups_of_slow(self, limit_s: float) -> None:
+        """Put the groups of grids whose exchanges alone exceed the limit with those that wait."""
+        refined = self._refined
+        slow = (refined.least > limit_s) & (refined.kernels.min(axis=1, initial=np.inf) <= limit_s) & ~refined.grouped
+        if slow.any():
+            self._leave_groups(refined.take(np.flatnonzero(slow)))
+            self._refined = replace(refined, grouped=refined.grouped | slow)
 
     def _take_groups(self, limit_s: float) -> tuple[Grids, Floats]:
         """Take the groups of least bound, without the options whose memory the mean stage has no room for."""
@@ -113,13 +173,18 @@ class Frontier:
         taken, left = order[:count], np.sort(order[count:])
         groups, known = self._groups.take(taken), self._groups_known[taken]
         self._groups, self._groups_known = self._groups.take(left), self._groups_known[left]
-        self._count(len(groups))
         schedule = self.bounds.request.schedule
         memory = OptionMemory(pricing=self.bounds.pricing, accepted=self.bounds.accepted, schedule=schedule)
-        known = np.where(memory.mean_fits(groups, self.bounds.options, known <= limit_s), known, np.inf)
+        wanted = known <= limit_s
+        self.until.spend(REFINED_S * int(wanted.sum()))
+        known = np.where(memory.mean_fits(groups, self.bounds.options, wanted), known, np.inf)
         holds = np.isfinite(known.min(axis=1))
         self.without_memory += int((~holds).sum())
-        return groups.take(np.flatnonzero(holds)), known[holds]
+        groups, known = groups.take(np.flatnonzero(holds)), known[holds]
+        known = self._with_exchanges_s(groups, known, limit_s)
+        near = known.min(axis=1, initial=np.inf) <= limit_s
+        self._slow_groups += int((~near).sum())
+        return groups.take(np.flatnonzero(near)), known[near]
 
     def _count(self, grids: int) -> None:
         """Count the work of bounding so many grids under every option."""
@@ -127,7 +192,7 @@ class Frontier:
 
     def _within(self, limit_s: float) -> int:
         """Refined grids whose bound is within a limit."""
-        return int((self._known.min(axis=1, initial=np.inf) <= limit_s).sum())
+        return int((self._refined.least <= limit_s).sum())
 
     @property
     def _unrefined(self) -> bool:
@@ -148,7 +213,13 @@ class Frontier:
         known = self.bounds.within_memory_s(rows, limit_s)
         holds = np.isfinite(known.min(axis=1))
         self.without_memory += int((~holds).sum())
-        rows = np.concatenate([self._rows, rows[holds]])
-        known = np.concatenate([self._known, known[holds]])
-        order = np.lexsort((rows, known.min(axis=1)))
-        self._rows, self._known = rows[order], known[order]
+        rows, kernels = rows[holds], known[holds]
+        known = self._with_exchanges_s(self.bounds.grids.take(rows), kernels, limit_s)
+        more = _Refined(rows=rows, kernels=kernels, known=known, grouped=np.zeros(len(rows), dtype=np.bool_))
+        self._refined = self._refined.with_more(more)
+
+    def _with_exchanges_s(self, grids: Grids, known: Floats, limit_s: float) -> Floats:
+        """Bounds of grids or groups with what their ZeRO stages exchange for every micro-batch."""
+        sharded = grids.table.zero >= SHARDED
+        self.until.spend(PARTS_S * int((known[sharded] <= limit_s).sum()))
+        return self.bounds.with_exchanges_s(grids, known, limit_s)
