@@ -4,12 +4,8 @@ Constants of runs that state none: ``goodput.toml``; equations and checks: ``doc
 """
 
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from importlib import resources
-from types import MappingProxyType
 from typing import Any, Final
 
 from costmodels.job import TrainingJob
@@ -17,6 +13,7 @@ from costmodels.memory.states import parameter_bytes
 from costmodels.workload.counts import parameter_count
 from costmodels.workload.model import ModelSpec
 from hardware.cluster import Cluster
+from hardware.package_table import package_table
 
 DAY_S: Final = 86_400.0
 LEAST_WRITE_S: Final = 1.0
@@ -161,7 +158,5 @@ def goodput(model: ModelSpec, job: TrainingJob, cluster: Cluster, gpus: int) -> 
     )
 
 
-@lru_cache(maxsize=1)
 def _facts() -> Mapping[str, Any]:
-    text = resources.files("costmodels").joinpath("goodput.toml").read_text(encoding="utf-8")
-    return MappingProxyType(tomllib.loads(text))
+    return package_table("costmodels", "goodput.toml")

@@ -5,12 +5,12 @@ the source; elsewhere a table states ``value`` and ``source`` together, or a cla
 """
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import Any, Final
+
+from hardware.package_table import package_table
 
 FILES: Final = (
     ("compute", "efficiency.toml"),
@@ -50,7 +50,7 @@ def fitted_constants() -> tuple[FittedConstants, ...]:
 
 
 def _read(file: str) -> Mapping[str, Any]:
-    return tomllib.loads(resources.files("costmodels").joinpath(file).read_text(encoding="utf-8"))
+    return package_table("costmodels", file)
 
 
 def _counted(model: str, table: Mapping[str, Any]) -> FittedConstants:

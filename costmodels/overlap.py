@@ -1,13 +1,12 @@
 """How much of a transfer stays visible when it runs beside compute."""
 
-import tomllib
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import resources
 
 import numpy as np
 
 from costmodels.table import Floats
+from hardware.package_table import package_table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +43,7 @@ class Overlap:
 @lru_cache(maxsize=1)
 def default_overlap() -> Overlap:
     """Return the constants of ``overlap.toml``."""
-    table = tomllib.loads(resources.files("costmodels").joinpath("overlap.toml").read_text(encoding="utf-8"))
+    table = package_table("costmodels", "overlap.toml")
     return Overlap(
         window_share=float(table["window_share"]["value"]),
         tp_chunks=int(table["tp_chunks"]["value"]),

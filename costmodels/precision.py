@@ -1,17 +1,14 @@
 """Training recipes by name: number formats and bytes per parameter, from ``precision.toml``."""
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
-from pathlib import Path
 from types import MappingProxyType
 
 from costmodels.job import Precision
 from hardware.errors import InputError
-
-_FILE = Path(__file__).with_name("precision.toml")
+from hardware.package_table import package_table
 
 
 @dataclass(frozen=True)
@@ -29,8 +26,7 @@ def _key(name: str) -> str:
 
 @cache
 def _recipes() -> _Recipes:
-    with _FILE.open("rb") as file:
-        content = tomllib.load(file)
+    content = package_table("costmodels", "precision.toml")
     by_name: dict[str, Precision] = {}
     by_alias: dict[str, str] = {}
     for name, fields in content["recipes"].items():

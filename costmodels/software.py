@@ -1,12 +1,10 @@
 """What the software of a run can do, by framework and era, from ``software.toml``."""
 
 import re
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -14,8 +12,8 @@ from costmodels.job import Dispatcher, ShardCopies, Software
 from costmodels.workload.kernels import Softmax
 from costmodels.workload.linear_loss import linear_loss
 from hardware.errors import InputError
+from hardware.package_table import package_table
 
-_FILE = Path(__file__).with_name("software.toml")
 FALLBACK = "generic"
 _CHOICES: Final[Mapping[str, Callable[[Any], object]]] = MappingProxyType(
     {
@@ -90,8 +88,7 @@ class _Tables:
 
 @cache
 def _tables() -> _Tables:
-    with _FILE.open("rb") as file:
-        content = tomllib.load(file)
+    content = package_table("costmodels", "software.toml")
     presets = {name: Software(name=name, **_facts(fields)) for name, fields in content["presets"].items()}
     return _Tables(MappingProxyType(presets), tuple(content["rules"]), tuple(content["hints"]))
 

@@ -5,17 +5,16 @@ other names are switches of :mod:`costmodels.software_words`.
 """
 
 import itertools
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from types import MappingProxyType
 from typing import Final
 
 from costmodels.pipeline.schedules import Schedule
 from costmodels.software_words import STATED
 from hardware.errors import InputError
+from hardware.package_table import package_table
 from planner.choices import Framework
 
 SCHEDULE: Final = "schedule"
@@ -48,7 +47,7 @@ class Offer:
 def offers() -> Mapping[tuple[str, Framework], Offer]:
     """Return what every framework offers, by name and framework."""
     found: dict[tuple[str, Framework], Offer] = {}
-    for table in tomllib.loads(files("planner").joinpath("variants.toml").read_text(encoding="utf-8"))["offer"]:
+    for table in package_table("planner", "variants.toml")["offer"]:
         offer = Offer(
             values=tuple(table["values"]),
             unpriced=tuple(table.get("unpriced", ())),

@@ -8,10 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from source_trees import FILES, ROOMS, ROOT, Function, functions, imports, module_of, statements, tree_of, trees
 
-ROOT = Path(__file__).parents[1]
-ROOMS = ("hardware", "costmodels", "planner")  # each may import itself and those before it
-FILES = tuple(path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py")))
 OTHER_FILES = tuple(sorted([*(ROOT / "benchmarks").rglob("*.py"), *(ROOT / "examples").rglob("*.py")]))
 
 # Inside planner, from the nouns up to the doors: each row may import itself and the rows above it in this table.
@@ -72,36 +70,15 @@ MORE_PARAMETERS = {
 MUTABLE_MAKERS = ("list", "dict", "set", "defaultdict", "Counter", "OrderedDict", "deque", "bytearray")
 
 
-def module_of(path: Path) -> str:
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-
-
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
-
-
-TREES = {module_of(path): tree_of(path) for path in FILES}
-
-
-def imports(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "imports are absolute"
-            yield str(node.module)
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+def imported(tree: ast.Module) -> Iterator[str]:
+    return imports(statements(tree))
 
 
 def within(module: str, places: tuple[str, ...]) -> bool:
     return any(module == place or module.startswith(place + ".") for place in places)
 
 
-def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    yield from (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
-
-
-def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+def parameters(function: Function) -> int:
     each = function.args
     names = [argument.arg for argument in (*each.posonlyargs, *each.args)]
     own = 1 if names[:1] in (["self"], ["cls"]) else 0
@@ -109,8 +86,8 @@ def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 
 def test_the_rooms_are_all_there():
-    assert len(TREES) > 150
-    assert {module.partition(".")[0] for module in TREES} == set(ROOMS)
+    assert len(trees()) > 150
+    assert {module.partition(".")[0] for module in trees()} == set(ROOMS)
 
 
 @pytest.mark.parametrize("room", ROOMS)
@@ -118,9 +95,9 @@ def test_imports_point_one_way(room):
     above = ROOMS[ROOMS.index(room) + 1 :]
     wrong = [
         f"{module} imports {name}"
-        for module, tree in TREES.items()
+        for module, tree in trees().items()
         if within(module, (room,))
-        for name in imports(tree)
+        for name in imported(tree)
         if within(name, above)
     ]
     assert wrong == []
@@ -131,7 +108,7 @@ def part_of(module: str) -> str:
 
 
 def test_every_part_of_the_planner_has_its_layer():
-    assert {part_of(module) for module in TREES if module.startswith("planner.")} == {
+    assert {part_of(module) for module in trees() if module.startswith("planner.")} == {
         name for row in LAYERS for name in row
     }
 
@@ -140,9 +117,9 @@ def test_inside_the_planner_imports_point_one_way():
     layer = {name: number for number, row in enumerate(LAYERS) for name in row}
     wrong = [
         f"{module} imports {name}"
-        for module, tree in TREES.items()
+        for module, tree in trees().items()
         if module.startswith("planner.")
-        for name in imports(tree)
+        for name in imported(tree)
         if name.startswith("planner.") and part_of(name) in layer
         if layer[part_of(name)] > layer[part_of(module)]
     ]
@@ -151,23 +128,23 @@ def test_inside_the_planner_imports_point_one_way():
 
 def test_solvers_know_no_cost_model():
     solvers = ("planner.intra_op", "planner.inter_op")
-    for module, tree in TREES.items():
+    for module, tree in trees().items():
         if within(module, solvers):
-            ours = {name for name in imports(tree) if within(name, ROOMS)}
+            ours = {name for name in imported(tree) if within(name, ROOMS)}
             assert all(within(name, solvers) for name in ours), module
 
 
 def test_the_two_levels_of_solvers_do_not_know_each_other():
-    for module, tree in TREES.items():
+    for module, tree in trees().items():
         for one, other in (("planner.intra_op", "planner.inter_op"), ("planner.inter_op", "planner.intra_op")):
             if within(module, (one,)):
-                assert not any(within(name, (other,)) for name in imports(tree)), module
+                assert not any(within(name, (other,)) for name in imported(tree)), module
 
 
 def test_outside_libraries_live_where_they_are_meant_to():
     wrong = []
-    for module, tree in TREES.items():
-        for name in set(imports(tree)):
+    for module, tree in trees().items():
+        for name in set(imported(tree)):
             top = name.partition(".")[0]
             if top in ROOMS or top in sys.stdlib_module_names:
                 continue
@@ -193,7 +170,7 @@ def printed_by(code: str) -> str:
 
 
 def test_modules_say_what_they_hold():
-    wrong = [module for module in TREES if set(module.split(".")) & set(BANNED_MODULES)]
+    wrong = [module for module in trees() if set(module.split(".")) & set(BANNED_MODULES)]
     assert wrong == []
 
 
@@ -222,13 +199,15 @@ def test_functions_take_few_parameters():
 
 def test_no_statement_that_does_not_belong_into_a_package():
     wrong = []
-    for module, tree in TREES.items():
-        for node in ast.walk(tree):
+    for module, tree in trees().items():
+        for node in statements(tree):
             if isinstance(node, ast.Assert | ast.Global):
                 wrong.append(f"{module}:{node.lineno} {type(node).__name__.lower()}")
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in BANNED_CALLS:
                 wrong.append(f"{module}:{node.lineno} {node.func.id}()")
-            if isinstance(node, ast.ImportFrom | ast.Import) and {"pickle", "marshal", "shelve"} & set(imports(node)):
+            if isinstance(node, ast.ImportFrom | ast.Import) and {"pickle", "marshal", "shelve"} & set(
+                imports((node,))
+            ):
                 wrong.append(f"{module}:{node.lineno} pickle")
     assert wrong == []
 
@@ -246,7 +225,7 @@ def is_mutable(value: ast.expr | None) -> bool:
 
 def test_no_state_at_module_level():
     wrong = []
-    for module, tree in TREES.items():
+    for module, tree in trees().items():
         for node in tree.body:
             if not isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
                 continue
@@ -273,7 +252,7 @@ def test_values_that_cross_seams_are_frozen():
              "costmodels.table", "costmodels.workload.model", "costmodels.workload.op", "planner.request",
              "planner.plan_report")  # fmt: skip
     for module in seams:
-        for node in TREES[module].body:
+        for node in trees()[module].body:
             if isinstance(node, ast.ClassDef) and not any("Enum" in ast.unparse(base) for base in node.bases):
                 made = " ".join(ast.unparse(decorator) for decorator in node.decorator_list)
                 assert "frozen=True" in made, f"{module}.{node.name}"

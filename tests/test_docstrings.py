@@ -4,12 +4,11 @@ import ast
 import re
 import tomllib
 from collections.abc import Iterator
-from pathlib import Path
+from functools import cache
 
 import pytest
+from source_trees import FILES, ROOT, module_of, tree_of
 
-ROOT = Path(__file__).parents[1]
-ROOMS = ("hardware", "costmodels", "planner")
 SECTION = re.compile(r"^(Parameters|Returns|Yields|Raises|Attributes|Notes|References|Examples)\n-{3,}$", re.MULTILINE)
 QUANTITY = re.compile(r"_(s|bytes|bytes_per_s|flops|flops_per_s|w|c|hz|j)$")
 UNIT = re.compile(r"\[[^\]]+\]|seconds|bytes|watt|celsius|hertz|flop|joule", re.IGNORECASE)
@@ -22,21 +21,21 @@ by the module or by the function before them. May fall, not rise."""
 
 def documented() -> Iterator[tuple[str, ast.FunctionDef, str]]:
     """Public functions of the packages and methods of public classes, with their docstrings."""
-    for room in ROOMS:
-        for path in sorted((ROOT / room).rglob("*.py")):
-            module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-            for node in ast.parse(path.read_text(encoding="utf-8")).body:
-                public_class = isinstance(node, ast.ClassDef) and not node.name.startswith("_")
-                for found in node.body if public_class else [node]:
-                    if isinstance(found, ast.FunctionDef) and not found.name.startswith("_") and not overload(found):
-                        yield module, found, ast.get_docstring(found) or ""
+    for path in FILES:
+        for node in tree_of(path).body:
+            public_class = isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+            for found in node.body if public_class else [node]:
+                if isinstance(found, ast.FunctionDef) and not found.name.startswith("_") and not overload(found):
+                    yield module_of(path), found, ast.get_docstring(found) or ""
 
 
 def overload(function: ast.FunctionDef) -> bool:
     return any(ast.unparse(decorator) == "overload" for decorator in function.decorator_list)
 
 
-FUNCTIONS = tuple(documented())
+@cache
+def public() -> tuple[tuple[str, ast.FunctionDef, str], ...]:
+    return tuple(documented())
 
 
 def parameters(function: ast.FunctionDef) -> list[str]:
@@ -63,17 +62,17 @@ def entries(text: str) -> dict[str, str]:
 
 
 def test_there_is_something_to_look_at():
-    assert len(FUNCTIONS) > 500
-    assert sum(section(text, "Parameters") is not None for *_, text in FUNCTIONS) > 100
+    assert len(public()) > 500
+    assert sum(section(text, "Parameters") is not None for *_, text in public()) > 100
 
 
 def test_everything_public_is_documented():
-    assert [f"{module}.{function.name}" for module, function, text in FUNCTIONS if not text] == []
+    assert [f"{module}.{function.name}" for module, function, text in public() if not text] == []
 
 
 def test_parameters_are_those_of_the_signature_in_order():
     wrong = []
-    for module, function, text in FUNCTIONS:
+    for module, function, text in public():
         stated = section(text, "Parameters")
         if stated is not None and list(entries(stated)) != parameters(function):
             wrong.append(f"{module}.{function.name}: {list(entries(stated))} for {parameters(function)}")
@@ -82,7 +81,7 @@ def test_parameters_are_those_of_the_signature_in_order():
 
 def test_every_parameter_says_something():
     wrong = []
-    for module, function, text in FUNCTIONS:
+    for module, function, text in public():
         for name, said in entries(section(text, "Parameters") or "").items():
             if len(said.strip().splitlines()) < 2 and " : " not in said and "As in" not in said:
                 wrong.append(f"{module}.{function.name}: {name}")
@@ -91,7 +90,7 @@ def test_every_parameter_says_something():
 
 def test_quantities_of_cost_functions_state_their_unit():
     wrong, right = [], 0
-    for module, function, text in FUNCTIONS:
+    for module, function, text in public():
         for name, said in entries(section(text, "Parameters") or "").items():
             if module.startswith("costmodels") and QUANTITY.search(name):
                 right += bool(UNIT.search(said))
@@ -103,7 +102,7 @@ def test_quantities_of_cost_functions_state_their_unit():
 def test_functions_without_a_section_become_fewer():
     short = [
         f"{module}.{function.name}"
-        for module, function, text in FUNCTIONS
+        for module, function, text in public()
         if len(parameters(function)) >= 3
         and section(text, "Parameters") is None
         and module.startswith(("hardware", "costmodels"))

@@ -1,16 +1,15 @@
 """Constants of the communication model, loaded from ``network.toml``, and which of them a tier uses."""
 
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from importlib import resources
 from types import MappingProxyType
 from typing import Any
 
 from costmodels.job import Dispatcher
 from hardware.cluster import LinkKind
+from hardware.package_table import package_table
 from hardware.tiers import Tier
 
 
@@ -106,18 +105,17 @@ class NetworkConstants:
         return link.hop_s + max(0.0, tier.latency_s - link.latency_s)
 
 
-def _number(table: dict[str, Any], name: str) -> float:
+def _number(table: Mapping[str, Any], name: str) -> float:
     return float(table[name]["value"])
 
 
 @lru_cache(maxsize=1)
 def default_network() -> NetworkConstants:
     """Return the constants of ``network.toml``."""
-    text = resources.files("costmodels.collectives").joinpath("network.toml").read_text(encoding="utf-8")
-    return network_of(tomllib.loads(text))
+    return network_of(package_table("costmodels.collectives", "network.toml"))
 
 
-def network_of(table: dict[str, Any]) -> NetworkConstants:
+def network_of(table: Mapping[str, Any]) -> NetworkConstants:
     """Build the constants from a parsed ``network.toml``."""
     names = (
         "exponent",

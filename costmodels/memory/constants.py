@@ -1,9 +1,9 @@
 """Constants of the memory model; values, sources and ranges stand in ``constants.toml``."""
 
-import tomllib
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from importlib import resources
+
+from hardware.package_table import package_table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +58,5 @@ class MemoryConstants:
 @lru_cache(maxsize=1)
 def default_memory() -> MemoryConstants:
     """Return the constants of ``constants.toml``."""
-    text = resources.files("costmodels.memory").joinpath("constants.toml").read_text(encoding="utf-8")
-    table = tomllib.loads(text)
+    table = package_table("costmodels.memory", "constants.toml")
     return MemoryConstants(**{field.name: float(table[field.name]["value"]) for field in fields(MemoryConstants)})

@@ -4,12 +4,10 @@
 clock; the voltage follows the clock down to a floor. Constants: ``power.toml``; equations, errors: ``docs/power.md``.
 """
 
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import lru_cache
-from importlib import resources
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -18,6 +16,7 @@ import numpy as np
 from costmodels.efficiency import names_part
 from costmodels.table import Bools, Floats
 from hardware.cluster import Accelerator
+from hardware.package_table import package_table
 
 _ROUNDS: Final = 90  # thirty halvings at least; eight rounds are usual
 _EXACT: Final = 1e-8  # clocks are found within this
@@ -405,10 +404,8 @@ def highest_within(excess: Callable[[Floats], Floats], low: Floats, high: Floats
     return bottom
 
 
-@lru_cache(maxsize=1)
 def _table() -> Mapping[str, Any]:
-    text = resources.files("costmodels.power").joinpath("power.toml").read_text(encoding="utf-8")
-    return MappingProxyType(tomllib.loads(text))
+    return package_table("costmodels.power", "power.toml")
 
 
 def _value(row: Mapping[str, Any], name: str) -> float:

@@ -4,12 +4,8 @@
 stream. Constants of machines that are not characterised: ``thermal.toml``; equations and checks: ``docs/power.md``.
 """
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from functools import lru_cache
-from importlib import resources
-from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +13,7 @@ import numpy as np
 from costmodels.power.accelerator import PowerModel, StepLoad, Work, busy_w, highest_within, power_w
 from costmodels.table import Bools, Floats, Ints
 from hardware.cluster import NodeType
+from hardware.package_table import package_table
 
 CLOCK_TOLERANCE: Final = 1e-6
 """Clocks over the highest clock that differ by less are equal."""
@@ -344,7 +341,5 @@ def _upstream(model: ThermalModel) -> Floats:
     return matrix
 
 
-@lru_cache(maxsize=1)
 def _table() -> Mapping[str, Any]:
-    text = resources.files("costmodels.power").joinpath("thermal.toml").read_text(encoding="utf-8")
-    return MappingProxyType(tomllib.loads(text))
+    return package_table("costmodels.power", "thermal.toml")

@@ -6,18 +6,16 @@ Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", arXiv 2106.0968
 gets factors of (k, r) and (r, n).
 """
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cache
-from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 from costmodels.workload.layers import layer_ops
 from costmodels.workload.model import LayerKind, ModelSpec
 from costmodels.workload.op import Op, OpKind
+from hardware.package_table import package_table
 
-_FILE: Final = Path(__file__).with_name("joined.toml")
 TARGETS: Final = MappingProxyType(
     {
         "attn": ("attn", "mla_up_proj"),
@@ -78,6 +76,5 @@ def _modules_of(op: Op, family: str) -> int:
 @cache
 def _joined() -> Mapping[str, Mapping[str, int]]:
     """Families of models to products that are not a module for each of their columns."""
-    with _FILE.open("rb") as file:
-        entries = tomllib.load(file)["joined"]
+    entries = package_table("costmodels.workload", "joined.toml")["joined"]
     return MappingProxyType({family: entry["modules"] for entry in entries for family in entry["families"]})

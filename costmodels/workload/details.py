@@ -4,17 +4,14 @@ The details come with a Hugging Face configuration; for presets they stand in ``
 gets what its sizes imply, and an export says so.
 """
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
 from costmodels.workload.fields import Fields
-
-_FILE: Final = Path(__file__).with_name("details.toml")
+from hardware.package_table import package_table
 
 ACTIVATIONS: Final = ("silu", "gelu", "relu", "relu2", "quick-gelu")
 """Names of activation functions; a gated one multiplies by a second projection."""
@@ -107,8 +104,7 @@ NO_DETAILS: Final = ModelDetails(stated=False)
 @cache
 def _tables() -> tuple[Mapping[str, ModelDetails], Mapping[str, ModelDetails]]:
     """Details by family and by preset."""
-    with _FILE.open("rb") as file:
-        content = tomllib.load(file)
+    content = package_table("costmodels.workload", "details.toml")
     known = {field.name for field in fields(ModelDetails)}
     families, models = {}, {}
     for family, entry in content.items():

@@ -1,20 +1,18 @@
 """Vision towers of Hugging Face configurations: what ``vision_config`` says beside a language model."""
 
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
-from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 from costmodels.workload.architecture import MAX_LAYERS, Architecture
 from costmodels.workload.fields import Fields
 from costmodels.workload.model import ModelSpec, Tower, TowerProduct
+from hardware.package_table import package_table
 
 _IMAGE_SIDE: Final = 1024  # pixels of an image where the tower takes any size
-_DEFAULTS: Final = Path(__file__).with_name("vision_defaults.toml")
 _CHANNELS: Final = 3
 _MOON_POSITIONS: Final = 64  # rows and columns of MoonViT's table, which is interpolated
 
@@ -86,8 +84,7 @@ def tower_of(config: Fields, model_type: str, text_width: int) -> Tower | None:
 @cache
 def _defaults() -> Mapping[str, Mapping[str, object]]:
     """Defaults of the classes of towers, by the type of the whole configuration or that of the tower."""
-    with _DEFAULTS.open("rb") as file:
-        entries = tomllib.load(file)["class"]
+    entries = package_table("costmodels.workload", "vision_defaults.toml")["class"]
     return MappingProxyType({name: entry["fields"] for entry in entries for name in entry["model_types"]})
 
 

@@ -1,6 +1,5 @@
 """A Hugging Face ``config.json`` as a model."""
 
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
@@ -27,6 +26,7 @@ from costmodels.workload.fields import Fields
 from costmodels.workload.hf_vision import tower_of
 from costmodels.workload.model import LayerKind, ModelSpec, Tower
 from hardware.errors import InputError
+from hardware.package_table import package_table
 from hardware.text_file import read_json_file
 
 FAMILIES: Final[Mapping[str, Callable[[Fields], Architecture]]] = MappingProxyType(
@@ -294,7 +294,6 @@ _SIZES: Final = frozenset(word for ours, words in _WORDS.items() if ours != "win
 _ROTARY: Final = ("rope_parameters", "rope_scaling", "rope_theta")
 _TABLES: Final = ("attn_config", "ffn_config")
 """Sections with defaults of their own."""
-_CLASSES: Final = Path(__file__).with_name("class_defaults.toml")
 
 
 def read_config(path: Path) -> ModelSpec:
@@ -439,8 +438,7 @@ def _with_defaults(fields: Fields, model_type: str) -> tuple[Fields, Mapping[str
 @cache
 def class_defaults() -> Mapping[str, Mapping[str, object]]:
     """Defaults of the configuration class of each ``model_type`` that Hugging Face Transformers has."""
-    with _CLASSES.open("rb") as file:
-        entries = tomllib.load(file)["class"]
+    entries = package_table("costmodels.workload", "class_defaults.toml")["class"]
     return MappingProxyType(
         {name: MappingProxyType(entry["fields"]) for entry in entries for name in entry["model_types"]}
     )

@@ -5,19 +5,16 @@ matrix and the loss part by part, so that only a part of the logits exists at a 
 the backward pass, others compute the gradients at once.
 """
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hardware.errors import InputError
-
-_FILE = Path(__file__).with_name("linear_losses.toml")
+from hardware.package_table import package_table
 
 Numbers = NDArray[np.float64]
 
@@ -141,8 +138,8 @@ class LinearLoss:
 
 @cache
 def _losses() -> Mapping[str, LinearLoss]:
-    with _FILE.open("rb") as file:
-        return MappingProxyType({name: LinearLoss(name=name, **fields) for name, fields in tomllib.load(file).items()})
+    table = package_table("costmodels.workload", "linear_losses.toml")
+    return MappingProxyType({name: LinearLoss(name=name, **fields) for name, fields in table.items()})
 
 
 def linear_loss(name: str) -> LinearLoss:

@@ -4,18 +4,16 @@
 """
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cache
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
 from costmodels.workload.resnet import SIZES
+from hardware.package_table import package_table
 
-_FOLDER: Final = Path(__file__).with_name("models")
 _RESNETS: Final = "wide_resnet"  # described by code, not by a file
 _UNITS: Final[Mapping[str, float]] = MappingProxyType({"m": 1e6, "b": 1e9, "t": 1e12})
 _SIZE: Final = re.compile(r"([a-z]*)([0-9]+(?:\.[0-9]+)?)([mbt])")
@@ -76,8 +74,7 @@ def _separated(name: str) -> str:
 
 
 def _read(file: str) -> Mapping[str, Any]:
-    with (_FOLDER / f"{file}.toml").open("rb") as stream:
-        return tomllib.load(stream)
+    return package_table("costmodels.workload", f"models/{file}.toml")
 
 
 @cache

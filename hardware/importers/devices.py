@@ -1,13 +1,10 @@
 """Which accelerator a device, a compute capability or a link count means."""
 
-import tomllib
 from collections.abc import Mapping
-from functools import lru_cache
-from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 from hardware.cluster import LinkKind
+from hardware.package_table import package_table
 
 UNKNOWN: Final = "? "
 """Marks the name of a part that the catalogue lacks."""
@@ -30,9 +27,8 @@ _KIND_OF_NAME: Final = (
 )
 
 
-@lru_cache(maxsize=1)
 def _tables() -> Mapping[str, Mapping[str, Any]]:
-    return MappingProxyType(tomllib.loads((Path(__file__).parent / "devices.toml").read_text(encoding="utf-8")))
+    return package_table("hardware.importers", "devices.toml")
 
 
 def by_pci(vendor: str, device: str) -> str:

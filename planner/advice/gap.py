@@ -12,11 +12,9 @@ With independent errors the expected part of a difference is in proportion to th
 """
 
 import math
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from importlib import resources
 from types import MappingProxyType
 from typing import Final
 
@@ -25,6 +23,7 @@ from costmodels.placement import Placement
 from costmodels.pricing import Constants
 from costmodels.results import StepTime
 from hardware.errors import InputError
+from hardware.package_table import package_table
 from planner.planning import estimate
 from planner.request import PlanRequest
 from planner.traffic.sensitivity import on_scaled_fabrics
@@ -102,8 +101,8 @@ class Gap:
 @lru_cache(maxsize=1)
 def term_errors() -> Mapping[str, float]:
     """Return the standard deviation of the log of each group of parts."""
-    text = resources.files("planner.advice").joinpath("term_errors.toml").read_text(encoding="utf-8")
-    return MappingProxyType({name: float(value) for name, value in tomllib.loads(text)["error"].items()})
+    errors = package_table("planner.advice", "term_errors.toml")["error"]
+    return MappingProxyType({name: float(value) for name, value in errors.items()})
 
 
 def part_seconds(step: StepTime) -> dict[str, float]:

@@ -1,14 +1,13 @@
 """Where each factor of a profile may lie before anything is measured; widths and sources are in ``priors.toml``."""
 
 import math
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from importlib import resources
 
 from costmodels.profile import UNCHANGED, Profile
 from costmodels.table import Floats
+from hardware.package_table import package_table
 
 MEMORY_FACTORS = ("activations", "memory_offset_bytes")
 """What peaks of memory tell; every other factor is told by times."""
@@ -31,8 +30,7 @@ class Prior:
 @lru_cache(maxsize=1)
 def priors() -> tuple[Prior, ...]:
     """Return the priors of ``priors.toml`` in the order of :class:`costmodels.profile.Profile`."""
-    text = resources.files("planner.calibrate").joinpath("priors.toml").read_text(encoding="utf-8")
-    table = tomllib.loads(text)
+    table = package_table("planner.calibrate", "priors.toml")
     return tuple(
         Prior(name=name, width=float(table[name]["width"]), logarithmic=table[name]["unit"] == "log")
         for name in (field.name for field in fields(Profile))

@@ -1,15 +1,12 @@
 """What is known of a source of measured runs that stands over the columns of its table: ``[[facts]]`` of a file."""
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from types import MappingProxyType
-from typing import Final
 
-_FACTS: Final = Path(__file__).with_name("source_facts.toml")
+from hardware.package_table import package_table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +40,7 @@ def source_facts(source: str) -> SourceFacts:
 
 @cache
 def _facts() -> tuple[tuple[str, SourceFacts], ...]:
-    with _FACTS.open("rb") as file:
-        tables = tomllib.load(file)["facts"]
+    tables = package_table("planner.evidence", "source_facts.toml")["facts"]
     return tuple(
         (
             str(table["pattern"]),

@@ -1,7 +1,6 @@
 """Predict measured runs: step time and memory of each row's own layout, or the reason why a row cannot be priced."""
 
 import re
-import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,13 +16,13 @@ from costmodels.price import price_layout
 from costmodels.pricing import Constants, Pricing
 from costmodels.results import LayoutCost, MemoryUse
 from hardware.errors import InputError
+from hardware.package_table import package_table
 from planner.evidence.assumed import assumptions
 from planner.evidence.measured import BYTES_PER_GIB, MeasuredRun, read_runs
 from planner.evidence.runs import PricedRun, question_of
 from planner.profile import MachineProfile
 
 UNSTATED = "(not stated)"
-_READINGS: Final = Path(__file__).with_name("readings.toml")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,8 +107,7 @@ def stated_peak_bytes(run: MeasuredRun, uses: Sequence[MemoryUse]) -> float:
 
 @cache
 def _readings() -> tuple[Mapping[str, str], ...]:
-    with _READINGS.open("rb") as file:
-        return tuple(tomllib.load(file)["readings"])
+    return tuple(package_table("planner.evidence", "readings.toml")["readings"])
 
 
 def _device_bytes(use: MemoryUse) -> float:

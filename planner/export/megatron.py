@@ -4,11 +4,8 @@ Every export is read back with :mod:`planner.ingest.megatron` and judged by the 
 launch which Megatron-LM would refuse, or would build with other layers, never leaves this module.
 """
 
-import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
-from importlib.resources import files
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Final
@@ -18,6 +15,7 @@ from costmodels.layout import Granularity, Layout, RankOrder, Recompute, Strateg
 from costmodels.pipeline.schedules import Schedule
 from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
+from hardware.package_table import package_table
 from planner.export.launch import Export, Planned, Program
 from planner.export.megatron_hybrid import (
     has_state_blocks,
@@ -219,9 +217,8 @@ def _ends_arguments(split: tuple[tuple[int, ...], ...]) -> list[str] | None:
     return [*arguments, *(["--num-virtual-stages-per-pipeline-rank", str(len(split[0]))] if len(split[0]) > 1 else [])]
 
 
-@lru_cache(maxsize=1)
-def _recipes() -> dict[str, Any]:
-    return tomllib.loads(files("planner.export").joinpath("megatron_precision.toml").read_text(encoding="utf-8"))
+def _recipes() -> Mapping[str, Any]:
+    return package_table("planner.export", "megatron_precision.toml")
 
 
 def _precision_arguments(job: TrainingJob, grid: Strategy) -> list[str]:

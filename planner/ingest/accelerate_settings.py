@@ -7,14 +7,13 @@ sections are options too), ``commands/config/config_args.py`` (keys of the file 
 """
 
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from importlib.resources import files
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Final
+
+from hardware.package_table import package_table
 
 _TYPES: Final = MappingProxyType(
     {
@@ -62,11 +61,9 @@ class AccelerateSettings:
         return str(section.get("deepspeed_config_file") or "") if isinstance(section, dict) else ""
 
 
-@lru_cache(maxsize=1)
 def accelerate_table() -> Mapping[str, Any]:
     """Keys and options that accelerate knows."""
-    text = files("planner.ingest").joinpath("accelerate_keys.toml").read_text(encoding="utf-8")
-    return MappingProxyType(tomllib.loads(text))
+    return package_table("planner.ingest", "accelerate_keys.toml")
 
 
 def is_accelerate(content: object) -> bool:

@@ -6,16 +6,15 @@ judged by that reader (:mod:`planner.ingest.megatron`).
 
 import difflib
 import re
-import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, Final
 
 from costmodels.layout import Layout
 from hardware.errors import InputError
+from hardware.package_table import package_table
 from planner.ingest.megatron import judge, layout_built, parse_megatron
 from planner.ingest.mixed_precision import KEY as PRECISION
 from planner.ingest.mixed_precision import overwritten, precision_flags, stated_precision
@@ -51,10 +50,8 @@ class OverrideKey:
     absent: str | None
 
 
-@lru_cache(maxsize=1)
 def _table() -> Mapping[str, Any]:
-    text = files("planner.ingest").joinpath("override_keys.toml").read_text(encoding="utf-8")
-    return MappingProxyType(tomllib.loads(text))
+    return package_table("planner.ingest", "override_keys.toml")
 
 
 @lru_cache(maxsize=2)
@@ -220,14 +217,17 @@ def _always_there() -> frozenset[str]:
 def _synchronised(found: Mapping[str, str], framework: Framework) -> Mapping[str, str]:
     """Overrides with a sharded optimizer on in both places where it is on in one: Megatron-Bridge makes them agree.
 
-    Its recipes have it on in both, so that one override alone does not turn it off.
+    Its recipes have it on in both, so that one override alone does not turn it off. In NeMo the optimizer decides.
 
     References
     ----------
-    Megatron-Bridge 0.6 ``training/config.py``, ``_validate_and_sync_distributed_optimizer_settings``.
+    Megatron-Bridge 0.6 ``training/config.py``, ``_validate_and_sync_distributed_optimizer_settings``. NeMo 2.7
+    ``lightning/pytorch/strategies/megatron_strategy.py``, ``connect``.
     """
     key = next(key for key in override_keys(framework) if key.flag == _SHARDED)
     told = [found[name].lower() for name in key.keys if name in found]
+    if framework is Framework.NEMO and len(told) == len(key.keys):
+        return {**found, **dict.fromkeys(key.keys, found[key.keys[-1]])}
     if framework is not Framework.BRIDGE or not told or (len(told) == len(key.keys) and set(told) == {"false"}):
         return found
     return {**found, **dict.fromkeys(key.keys, "true")} if set(told) <= {"true", "false"} else found
@@ -319,7 +319,7 @@ def _sharded_by_tensors(overrides: Sequence[str], framework: Framework, words: S
     ----------
     Megatron-core ``optimizer/layer_wise_optimizer.py``: used without the distributed optimizer.
     """
-    plain = [override.lstrip("+").replace("'", "").replace('"', "") for override in overrides]
+    plain = [_unquoted(override) for override in overrides]
     named = framework is Framework.BRIDGE and any(word.startswith("optimizer.optimizer=dist_") for word in plain)
     return [_SHARDED] if named and _SHARDED not in words else []
 
@@ -351,8 +351,8 @@ def _unknown(name: str, framework: Framework, known: Sequence[str]) -> Fault:
 
 @lru_cache(maxsize=1)
 def _fields() -> Mapping[str, frozenset[str]]:
-    text = files("planner.ingest").joinpath("bridge_fields.toml").read_text(encoding="utf-8")
-    return MappingProxyType({section: frozenset(names.split()) for section, names in tomllib.loads(text).items()})
+    table = package_table("planner.ingest", "bridge_fields.toml")
+    return MappingProxyType({section: frozenset(names.split()) for section, names in table.items()})
 
 
 @lru_cache(maxsize=1)
@@ -455,6 +455,10 @@ def _flag_words(key: OverrideKey, found: Mapping[str, str]) -> list[str]:
 
 def _plugin_flags(overrides: Sequence[str], framework: Framework) -> list[str]:
     """Flags of the recipe whose every override is given; the one with most of them, none when nothing says."""
-    plain = {override.lstrip("+").replace("'", '"') for override in overrides}
-    fitting = [entry for entry in precision_words(framework).values() if set(entry[0]) <= plain]
+    plain = {_unquoted(override) for override in overrides}
+    fitting = [entry for entry in precision_words(framework).values() if set(map(_unquoted, entry[0])) <= plain]
     return list(max(fitting, key=lambda entry: len(entry[0]))[1]) if fitting else []
+
+
+def _unquoted(override: str) -> str:
+    return override.lstrip("+").replace("'", "").replace('"', "")

@@ -5,16 +5,14 @@
 """
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
-from functools import lru_cache
-from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, Final
 
 from hardware.errors import InputError
+from hardware.package_table import package_table
 from planner.ingest.bridge_recipes import RELEASE, recipe_names, recipe_overrides
 from planner.ingest.launch_text import LaunchText
 from planner.ingest.options import close_name, whole
@@ -46,10 +44,8 @@ _COUNTS: Final = ("num_gpus", "nodes", "gpus_per_node")
 _GPUS_OF_NAME: Final = re.compile(r"_(\d+)gpu_")
 
 
-@lru_cache(maxsize=1)
 def _table() -> Mapping[str, Any]:
-    text = files("planner.ingest").joinpath("bridge_programs.toml").read_text(encoding="utf-8")
-    return MappingProxyType(tomllib.loads(text))
+    return package_table("planner.ingest", "bridge_programs.toml")
 
 
 @dataclass(kw_only=True)

@@ -1,12 +1,10 @@
 """Recipes that Megatron-Bridge ships, as the overrides that would set what they set."""
 
-import tomllib
 from collections.abc import Mapping
-from functools import lru_cache
-from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, Final
 
+from hardware.package_table import package_table
 from planner.ingest.mixed_precision import precision_override
 
 RELEASE: Final = "0.6"
@@ -47,10 +45,8 @@ _ALWAYS: Final = MappingProxyType({"tp": 1, "pp": 1, "cp": 1, "sp": False})
 _FLEXIBLE: Final = ("deepep", "hybridep", "ncclep")
 
 
-@lru_cache(maxsize=1)
 def _table() -> Mapping[str, Any]:
-    text = files("planner.ingest").joinpath("bridge_recipes.toml").read_text(encoding="utf-8")
-    return MappingProxyType(tomllib.loads(text))
+    return package_table("planner.ingest", "bridge_recipes.toml")
 
 
 def recipe_names() -> tuple[str, ...]:

@@ -9,13 +9,11 @@ DeepSpeed 0.19: ``runtime/config.py`` (keys that were removed, ``_do_error_check
 """
 
 import math
-import tomllib
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
-from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, Final
 
+from hardware.package_table import package_table
 from planner.ingest.options import Fault, near_key
 from planner.rules.table import Found
 
@@ -40,11 +38,9 @@ _OPTIONAL: Final = (
 )
 
 
-@lru_cache(maxsize=1)
 def key_table() -> Mapping[str, Any]:
     """Keys that DeepSpeed reads, and options of Megatron-DeepSpeed."""
-    text = files("planner.ingest").joinpath("deepspeed_keys.toml").read_text(encoding="utf-8")
-    return MappingProxyType(tomllib.loads(text))
+    return package_table("planner.ingest", "deepspeed_keys.toml")
 
 
 def section_of(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -17,7 +17,6 @@ from planner.ingest.accelerate_answer import refuse_unread
 from planner.ingest.accelerate_megatron import by_plugin, of_plugin
 from planner.ingest.adapters import Adapters, of_overrides, of_trainer, said_overrides
 from planner.ingest.bridge import LAYOUT, launcher_options_off, override_keys, read_overrides
-from planner.ingest.bridge_recipes import RELEASE, recipe_overrides
 from planner.ingest.judge_stated import any_value, judge_deepspeed, judge_galvatron, judge_torchtitan
 from planner.ingest.judged import SOURCES, JudgedLaunch, LaunchInput, unknown_names
 from planner.ingest.launch_text import LaunchText, without_unresolved
@@ -28,13 +27,14 @@ from planner.ingest.mindspeed import adapters_of_mindspeed, is_mindspeed, of_min
 from planner.ingest.mixed_precision import KEY as PRECISION
 from planner.ingest.named_sizes import other_model_notes, unlike_notes, with_positions
 from planner.ingest.nanotron import gpus_of_nanotron, is_nanotron, judge_nanotron
+from planner.ingest.nemo_recipes import gpus_of_factory
 from planner.ingest.open_ends import deciding_keys, foreign_notes, own_options, refuse_gaps, refuse_missing
 from planner.ingest.option_facts import schedule_notes
 from planner.ingest.options import Arguments, Fault, megatron_options, rest_stands
 from planner.ingest.other_frameworks import refuse_foreign
 from planner.ingest.override_words import in_overrides, violation_in_overrides
 from planner.ingest.policies import adapters_of_policy, gpus_of_policy, of_policy, program_of
-from planner.ingest.recipe_defaults import with_recipe_defaults
+from planner.ingest.recipe_defaults import shipped_words, with_recipe_defaults
 from planner.ingest.sharded_policies import sharded_program_of
 from planner.ingest.slime import gpus_of_actor, is_slime, of_slime
 from planner.ingest.software_flags import (
@@ -47,7 +47,7 @@ from planner.ingest.software_flags import (
     kernel_of_variables,
     stated_software,
 )
-from planner.ingest.swift import is_swift, of_swift, refuse_unnamed
+from planner.ingest.swift import gpus_of_swift, is_swift, of_swift, refuse_unnamed
 from planner.ingest.trainers import trainer_remarks
 from planner.request import Framework
 from planner.rules.proposal import facts_of
@@ -65,7 +65,6 @@ _LATE_GRADIENTS: Final = (
     "gradients are reduced behind the backward passes, and priced so; --overlap-grad-reduce reduces them beside, and "
     "--overlap-param-gather the same for parameters"
 )
-_SHIPPED: Final = f"recipe {{recipe}} sets what no override says, as Megatron-Bridge {RELEASE} ships it"
 _TWO_STACKS: Final = ("pretrain_t5.py", "pretrain_retro.py", "pretrain_ict.py")
 _NO_PRICE_OF_TWO: Final = "no price: the program builds more than the decoder that these arguments size"
 _WORLD: Final = ("trainer.num_nodes", "trainer.devices")
@@ -133,7 +132,8 @@ def _megatron(given: LaunchInput) -> JudgedLaunch:
             f"the arguments build {stated} layers, {model.name} has {model.layers}",
             allowed="arguments without --num-layers, or the model that they build",
         )
-    verdict = _without_parser(judge(launch)) if program_of(own_text) else judge(launch)
+    own_parser = is_swift(own_text) or bool(program_of(own_text))
+    verdict = _without_parser(judge(launch)) if own_parser else judge(launch)
     judged = _judged(given, launch, verdict, model, tuple(notes))
     tools = _stated_in_flags(launch.arguments, model, own=text is own_text)
     spread = launch.proposal.world > launch.proposal.tp * launch.proposal.pp
@@ -165,7 +165,7 @@ def _in_own_flags(given: LaunchInput) -> tuple[LaunchInput, Adapters | None, tup
         return replace(given, text=text), adapters_of_mindspeed(own), remarks
     else:
         return given, adapters, remarks
-    refuse_unnamed(text, named)
+    refuse_unnamed(text, named, own)
     return replace(given, text=text, model=named), adapters, remarks
 
 
@@ -324,12 +324,12 @@ def _kernels(words: list[str], text: LaunchText, framework: Framework) -> tuple[
 def _overrides(given: LaunchInput) -> JudgedLaunch:
     """Megatron-Bridge and NeMo: overrides as the flags that they stand for, over a model that a recipe names."""
     framework = given.framework
-    shipped = _shipped(given)
+    shipped, told_of_recipe = shipped_words(given)
     text = replace(given.text, arguments=(*shipped, *given.text.arguments))
     refuse_gaps(text, deciding_keys(override_keys(framework)))
     read = read_overrides(launcher_options_off(without_unresolved(text, any_value), framework), framework)
     model, notes = _recipe_model(given, read.layers)
-    notes += [_SHIPPED.format(recipe=text.recipe)] if shipped else []
+    notes += told_of_recipe
     facts = replace(facts_of(model), max_positions=0) if model else None  # positions follow the sequence here
     words, assumed = with_recipe_defaults(read.flags, read.answered, model, given)
     words, ignored = _without_layout(words, model, framework)
@@ -370,16 +370,6 @@ def _overrides(given: LaunchInput) -> JudgedLaunch:
         gradient_bytes=judged.gradient_bytes if read.gradients else 0.0,
         loss=_loss_of_overrides(launch.arguments, read.answered),
         unjudged=tuple(name for name in read.unjudged if name not in known),
-    )
-
-
-def _shipped(given: LaunchInput) -> tuple[str, ...]:
-    """What the recipe of a launch of Megatron-Bridge sets, without a length where an override states one."""
-    if given.framework is not Framework.BRIDGE:
-        return ()
-    states = any("seq_length=" in word for word in given.text.arguments)
-    return tuple(
-        word for word in recipe_overrides(given.text.recipe) if not (states and word.startswith("dataset.seq_length="))
     )
 
 
@@ -448,7 +438,7 @@ def model_of_recipe(recipe: str) -> ModelSpec | None:
     ModelSpec or None
         The preset with the longest name; None when no preset has one.
     """
-    return presets.beginning(recipe.rpartition(".")[2])
+    return presets.beginning(recipe.partition("(")[0].rpartition(".")[2])
 
 
 def _missing_words(faults: Sequence[Fault]) -> tuple[Fault, ...]:
@@ -480,9 +470,11 @@ def stated_world(text: LaunchText, framework: Framework) -> int:
         nodes, devices = found.get(_WORLD[0], "1"), found.get(_WORLD[1], "")
         if nodes.isdecimal() and devices.isdecimal() and len(nodes + devices) <= 12:
             return int(nodes) * int(devices)
+        if gpus := gpus_of_factory(text):
+            return gpus
     if is_nanotron(text):
         return text.world or gpus_of_nanotron(text)
     if framework is Framework.MEGATRON:
-        return gpus_of_actor(text) or gpus_of_policy(text, program_of(text)) or text.world
+        return gpus_of_actor(text) or gpus_of_swift(text) or gpus_of_policy(text, program_of(text)) or text.world
     sharded = sharded_program_of(text) if framework is Framework.DEEPSPEED else ""
     return gpus_of_policy(text, sharded) or text.world

@@ -11,14 +11,13 @@ Megatron-Bridge 0.6 ``training/mixed_precision.py``, ``training/config.py`` (``r
 """
 
 import re
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from importlib.resources import files
 from types import MappingProxyType
 from typing import Final
 
 from hardware.errors import InputError
+from hardware.package_table import package_table
 
 KEY: Final = "mixed_precision"
 GRADIENTS: Final = "grad_reduce_in_fp32"
@@ -53,11 +52,10 @@ def named_configurations() -> Mapping[str, Mapping[str, str]]:
     Mapping
         By name.
     """
-    text = files("planner.ingest").joinpath("mixed_precision.toml").read_text(encoding="utf-8")
     return MappingProxyType(
         {
             name: MappingProxyType({field: _word(value) for field, value in fields.items()})
-            for name, fields in tomllib.loads(text)["configuration"].items()
+            for name, fields in package_table("planner.ingest", "mixed_precision.toml")["configuration"].items()
         }
     )
 

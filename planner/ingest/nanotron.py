@@ -8,10 +8,7 @@ nanotron ``src/nanotron/config/config.py`` and ``parallelism_config.py`` (sectio
 the one stage), ``models/base.py`` (stages by shares of the compute).
 """
 
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
-from importlib.resources import files
 from typing import Any, Final
 
 from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Layout, Strategy
@@ -19,6 +16,7 @@ from costmodels.pipeline.schedules import Schedule
 from costmodels.workload.architecture import Architecture
 from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
+from hardware.package_table import package_table
 from planner.evidence.stage_layers import nanotron_layers
 from planner.ingest.judged import JudgedLaunch, LaunchInput, fault_violations, unknown_names
 from planner.ingest.launch_text import LaunchText
@@ -110,9 +108,8 @@ def judge_nanotron(given: LaunchInput) -> JudgedLaunch:
     )
 
 
-@cache
 def _table() -> Mapping[str, Any]:
-    return tomllib.loads(files("planner.ingest").joinpath("nanotron_keys.toml").read_text(encoding="utf-8"))
+    return package_table("planner.ingest", "nanotron_keys.toml")
 
 
 def _unread(told: Mapping[str, str]) -> Iterator[Fault]:

@@ -10,14 +10,13 @@ brings its own DeepSpeed, which takes keys of 16 bits that others refuse.
 """
 
 import json
-import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
-from importlib.resources import files
 from typing import Any, Final
 
 from hardware.errors import InputError
+from hardware.package_table import package_table
 from planner.ingest.deepspeed_sections import key_table
 from planner.ingest.deepspeed_text import read_config
 from planner.ingest.launch_text import LaunchText
@@ -125,8 +124,7 @@ def _unknown(name: str) -> Fault:
 
 @cache
 def _keys() -> frozenset[str]:
-    text = files("planner.ingest").joinpath("neox_keys.toml").read_text(encoding="utf-8")
-    return frozenset(tomllib.loads(text)["known"])
+    return frozenset(package_table("planner.ingest", "neox_keys.toml")["known"])
 
 
 def _fault(argument: str, message: str) -> Fault:

@@ -6,16 +6,15 @@ parser's choices is kept as a fault, and both are told to the user with what was
 
 import difflib
 import re
-import tomllib
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.resources import files
 from types import MappingProxyType
 from typing import Final
 
 from hardware.errors import InputError
+from hardware.package_table import package_table
 from planner.rules.table import Found, version_key
 
 MOST_INTEGER: Final = 10**12  # products of a few such numbers still fit into the columns of the rules
@@ -141,9 +140,8 @@ def megatron_options(version: str) -> Mapping[str, Option]:
     mapping of str to Option
         By name.
     """
-    package = files("planner.ingest")
-    table = tomllib.loads(package.joinpath("megatron_options.toml").read_text(encoding="utf-8"))
-    choices = tomllib.loads(package.joinpath("megatron_choices.toml").read_text(encoding="utf-8"))
+    table = package_table("planner.ingest", "megatron_options.toml")
+    choices = package_table("planner.ingest", "megatron_choices.toml")
     editions = table["editions"]
     edition = [one for one in editions if version_key(one) <= version_key(version)[:2]][-1:] or editions[:1]
     allowed = {name: told for of, names in choices.items() if edition[0] in of.split() for name, told in names.items()}
@@ -286,8 +284,7 @@ def near_key(key: str, known: Iterable[str]) -> str:
 
 def _editions_with(name: str) -> tuple[str, ...]:
     """Core versions that know an option, in their order."""
-    text = files("planner.ingest").joinpath("megatron_options.toml").read_text(encoding="utf-8")
-    table = tomllib.loads(text)
+    table = package_table("planner.ingest", "megatron_options.toml")
     having = [group["versions"] for group in table["options"] if name in group["names"].split()]
     return tuple(edition for edition in table["editions"] if any(edition in versions for versions in having))
 

@@ -1,13 +1,11 @@
 """Launches that are read as those of a framework that they are not for."""
 
-import tomllib
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, Final
 
 from hardware.errors import InputError
+from hardware.package_table import package_table
 from planner.ingest.bridge_programs import is_bridge_program
 from planner.ingest.bridge_recipes import recipe_names
 from planner.ingest.judged import LaunchInput
@@ -59,11 +57,9 @@ _SIZES: Final = 5
 """Missing options among the six that every launch of Megatron-LM has."""
 
 
-@lru_cache(maxsize=1)
 def _programs() -> Mapping[str, Any]:
     """Programs with settings of their own, by name."""
-    text = files("planner.ingest").joinpath("other_programs.toml").read_text(encoding="utf-8")
-    return MappingProxyType(tomllib.loads(text))
+    return package_table("planner.ingest", "other_programs.toml")
 
 
 def refuse_other_framework(given: LaunchInput) -> None:

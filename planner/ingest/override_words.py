@@ -1,14 +1,13 @@
 """What rules say in Megatron-LM's flags, in the keys of overrides that users of Megatron-Bridge and NeMo write."""
 
 import re
-import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from importlib.resources import files
 from types import MappingProxyType
 from typing import Final
 
+from hardware.package_table import package_table
 from planner.ingest.bridge import override_keys
 from planner.request import Framework
 from planner.rules.verdict import Violation
@@ -25,8 +24,7 @@ _OTHER: Final = MappingProxyType({"true": "false", "false": "true"})
 @lru_cache(maxsize=2)
 def _words(framework: Framework) -> Mapping[str, tuple[str, ...]]:
     """Keys of every flag, the value of a switch behind ``=``."""
-    text = files("planner.ingest").joinpath("override_keys.toml").read_text(encoding="utf-8")
-    table = tomllib.loads(text)
+    table = package_table("planner.ingest", "override_keys.toml")
     found: dict[str, tuple[str, ...]] = {}
     section = "model.config." if framework is Framework.NEMO else "model."
     for key, flag in table["sizes"].items():

@@ -7,7 +7,9 @@ from typing import Final
 
 from costmodels.workload.model import ModelSpec
 from hardware.nouns import count
+from planner.ingest.bridge_recipes import RELEASE, recipe_overrides
 from planner.ingest.judged import LaunchInput, assumed_seq
+from planner.ingest.nemo_recipes import factory_notes, factory_overrides
 from planner.ingest.options import whole
 from planner.request import Framework
 from planner.rules.proposal import facts_of, replicas_of
@@ -38,6 +40,26 @@ _OF_GRAPHS: Final = (("--attention-dropout", "0"), ("--hidden-dropout", "0"))
 _OF_EXPERTS: Final = (("--moe-token-dispatcher-type", "alltoall"),)
 """What providers of mixtures set in Megatron-Bridge (models/*/*_provider.py) and NeMo (collections/llm/gpt/model);
 Megatron-LM's own default is another."""
+
+
+def shipped_words(given: LaunchInput) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Overrides that set what the recipe of a launch sets, and what the reader should know of it.
+
+    Parameters
+    ----------
+    given : LaunchInput
+        Of Megatron-Bridge or NeMo. A length that an override states is not set.
+    """
+    text = given.text
+    if not text.recipe:
+        return (), ()
+    if given.framework is Framework.NEMO:
+        return factory_overrides(text), factory_notes(text)
+    states = any("seq_length=" in word for word in text.arguments)
+    words = recipe_overrides(text.recipe)
+    told = f"recipe {text.recipe} sets what no override says, as Megatron-Bridge {RELEASE} ships it"
+    kept = tuple(word for word in words if not (states and word.startswith("dataset.seq_length=")))
+    return kept, (told,) if kept else ()
 
 
 def with_recipe_defaults(

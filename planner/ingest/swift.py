@@ -19,13 +19,15 @@ from typing import Final
 from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
 from planner.ingest.launch_text import LaunchText
-from planner.ingest.options import Option
+from planner.ingest.options import Option, whole
+from planner.ingest.shell_values import BLANK
 from planner.ingest.trainer_words import switched_on, told_options
 from planner.ingest.trainers import preset_of_path
 from planner.ingest.training_command import SWIFT
 from planner.rules.proposal import facts_of
 
 _MODEL: Final = ("--model", "--load", "--mcore-model", "--mcore-base-model")
+_PATHS: Final = (*_MODEL, "--hf-checkpoint")
 _DEFAULTS: Final = MappingProxyType(
     {
         "--micro-batch-size": "1",
@@ -53,6 +55,10 @@ _NAMES: Final = MappingProxyType(
 """Options of Megatron-LM that have another name here."""
 _OTHER: Final = ("--loss-scale",)
 """Options that are Megatron-LM's by name alone: this one weighs the parts of a conversation."""
+_GPUS: Final = "--train.gpus"
+_TASK: Final = "--task-type"
+_WITHOUT_HEAD: Final = ("embedding", "seq_cls", "reranker")
+"""Tasks whose model has no matrix over the vocabulary at its end (``swift/megatron/model``)."""
 _NOTHING: Final = "none"
 _HALF: Final = "float16"
 _GROUPED: Final = "--moe-grouped-gemm"
@@ -61,6 +67,17 @@ _GROUPED: Final = "--moe-grouped-gemm"
 def is_swift(text: LaunchText) -> bool:
     """Whether a script starts ms-swift's Megatron."""
     return text.program == SWIFT
+
+
+def gpus_of_swift(text: LaunchText) -> int:
+    """GPUs of the group that trains, where Ray starts it; 0: a launch without groups, or of another program.
+
+    Parameters
+    ----------
+    text : LaunchText
+        As read.
+    """
+    return (whole(told_options(text.arguments).get(_GPUS, "")) or 0) if is_swift(text) else 0
 
 
 def of_swift(
@@ -95,11 +112,23 @@ def of_swift(
             continue
         switch = option.values == "0"
         words += ([name] if switched_on(settings, name) else []) if switch else [name, *value.split()]
-    return replace(text, arguments=tuple(words), program="", environment=None), found
+    task = own.get(_TASK, "")
+    told_of_task = f"task_type {task} has no matrix over the vocabulary at its end: it is priced with one"
+    notes = (*text.notes, *((told_of_task,) if task in _WITHOUT_HEAD else ()))
+    return replace(text, arguments=tuple(words), program="", environment=None, notes=notes), found
 
 
-def refuse_unnamed(text: LaunchText, model: ModelSpec | None) -> None:
+def refuse_unnamed(text: LaunchText, model: ModelSpec | None, own: LaunchText) -> None:
     """Refuse a launch whose model is not known: it is named by its path, and no option states its sizes.
+
+    Parameters
+    ----------
+    text : LaunchText
+        In Megatron-LM's flags.
+    model : ModelSpec or None
+        As the user or the launch names it.
+    own : LaunchText
+        As the user wrote it.
 
     Raises
     ------
@@ -107,4 +136,7 @@ def refuse_unnamed(text: LaunchText, model: ModelSpec | None) -> None:
         Says how to name it.
     """
     if model is None and "--num-layers" not in text.arguments:
-        raise InputError("the model is not known", allowed="--model MODEL: a name of plan catalog models, or a file")
+        told = told_options(own.arguments)
+        path = next((told[name] for name in _PATHS if told.get(name)), "")
+        named = f"the model {path} is not known" if path and BLANK not in path else "the model is not known"
+        raise InputError(named, allowed="--model MODEL: a name of plan catalog models, or a file")

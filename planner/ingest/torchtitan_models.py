@@ -1,15 +1,14 @@
 """Configurations of torchtitan's registry, by name and by the sizes of their models."""
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
-from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, Final
 
 from costmodels.workload import presets
 from costmodels.workload.model import ModelSpec
+from hardware.package_table import package_table
 from planner.ingest.torchtitan_words import SECTIONS
 from planner.rules.proposal import ModelFacts, facts_of
 
@@ -19,8 +18,7 @@ SIZES: Final = ("layers", "hidden", "heads", "kv_heads", "ffn", "experts", "voca
 @lru_cache(maxsize=1)
 def registry() -> tuple[dict[str, Any], ...]:
     """Configurations of torchtitan with the sizes of their models."""
-    text = files("planner.ingest").joinpath("torchtitan_models.toml").read_text(encoding="utf-8")
-    return tuple(tomllib.loads(text)["config"])
+    return tuple(package_table("planner.ingest", "torchtitan_models.toml")["config"])
 
 
 def entry_of(config: str) -> Mapping[str, Any]:

@@ -1,11 +1,9 @@
 """Words of torchtitan's command lines: its options, those of 0.2 in the words of 0.3, switches both ways."""
 
-import tomllib
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from importlib.resources import files
-from types import MappingProxyType
 from typing import Any, Final
+
+from hardware.package_table import package_table
 
 _MODEL: Final = ("name", "flavor")
 SECTIONS: Final = ("training", "parallelism", "compile", "loss")
@@ -20,11 +18,9 @@ _NEW: Final = ("--module", "--config")
 _OVERRIDE: Final = f"--{OVERRIDE}."
 
 
-@lru_cache(maxsize=1)
 def option_table() -> Mapping[str, Any]:
     """Options by section, and the names of the sections that are not judged."""
-    text = files("planner.ingest").joinpath("torchtitan_options.toml").read_text(encoding="utf-8")
-    return MappingProxyType(tomllib.loads(text))
+    return package_table("planner.ingest", "torchtitan_options.toml")
 
 
 def of_any_version(arguments: Sequence[str]) -> tuple[list[str], bool]:

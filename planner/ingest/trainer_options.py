@@ -13,14 +13,12 @@ raise as well; Axolotl ``utils/schemas/config.py`` is a model that drops other k
 """
 
 import difflib
-import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from importlib.resources import files
-from types import MappingProxyType
 from typing import Any, Final
 
+from hardware.package_table import package_table
 from planner.ingest.accelerate_settings import accelerate_table
 from planner.ingest.deepspeed_sections import key_table
 from planner.ingest.launch_text import LaunchText
@@ -55,10 +53,8 @@ class _Parser:
     drops: bool = False
 
 
-@lru_cache(maxsize=1)
 def _table() -> Mapping[str, Any]:
-    text = files("planner.ingest").joinpath("trainer_options.toml").read_text(encoding="utf-8")
-    return MappingProxyType(tomllib.loads(text))
+    return package_table("planner.ingest", "trainer_options.toml")
 
 
 @lru_cache(maxsize=8)

@@ -7,12 +7,11 @@ the same as options, names DeepSpeed's configuration by ``deepspeed``. Hugging F
 (``string_to_bool``): a switch is told nothing, or yes, true, t, y, 1, or no, false, f, n, 0.
 """
 
-import tomllib
 from collections.abc import Collection, Mapping, Sequence
-from functools import lru_cache
-from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, Final
+
+from hardware.package_table import package_table
 
 _CONFIG: Final = "deepspeed"
 _NONE: Final = ("", "null")
@@ -23,11 +22,9 @@ FALSE: Final = ("no", "false", "f", "n", "0")
 _OFF: Final = (*FALSE, "none", "null")
 
 
-@lru_cache(maxsize=1)
 def trainer_table() -> Mapping[str, Any]:
     """Trainers by name: commands, signs, what they fill in."""
-    text = files("planner.ingest").joinpath("trainers.toml").read_text(encoding="utf-8")
-    return MappingProxyType(tomllib.loads(text))
+    return package_table("planner.ingest", "trainers.toml")
 
 
 def started_trainer(words: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:

@@ -4,7 +4,7 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -21,13 +21,16 @@ _SILENT: Final = (
 )
 _SHELLS: Final = ("bash", "sh", "sbatch")
 _LAUNCHERS: Final = ("torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic")
-_STARTERS: Final = ("torchrun", "python", "python3", "deepspeed", "srun", "mpirun", "accelerate", "exec")
+_STARTERS: Final = ("torchrun", "python", "python3", "deepspeed", "srun", "mpirun", "accelerate", "nemo", "exec")
 _VARIABLE: Final = re.compile(r"[A-Z_][A-Z0-9_]*=")
 _MODULE: Final = ("-m", "--module")
 _CHOOSES: Final = ("--recipe", "--model_recipe_name")
 SWIFT: Final = "megatron swift"
 """The program of ms-swift's ``megatron sft``."""
 _SWIFT_COMMANDS: Final = ("sft", "pt", "rlhf")
+NEMO: Final = "nemo llm"
+_NEMO_TASKS: Final = ("pretrain", "finetune")
+"""NeMo's command line for language models, and its tasks that train."""
 TITAN: Final = "torchtitan.train"
 _TITAN_SCRIPT: Final = "run_train.sh"
 TITAN_FILE: Final = ("--job.config_file", "--job.config-file")
@@ -211,6 +214,14 @@ def _of_torchtitan(command: ShellCommand) -> tuple[str, tuple[str, ...]] | None:
     return TITAN, (*told, *words[at + 1 :])
 
 
+def _of_nemo(words: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
+    """A task of NeMo's command line, ``nemo llm pretrain`` or ``nemo llm finetune``, and its arguments."""
+    for index, (first, task) in enumerate(pairwise(words)):
+        if first == "llm" and task in _NEMO_TASKS:
+            return f"{NEMO} {task}", tuple("--factory" if word == "-f" else word for word in words[index + 2 :])
+    return None
+
+
 def _recipe_script(words: Sequence[str]) -> tuple[str, tuple[str, ...]] | None:
     """A script that starts a recipe, such as Megatron-Bridge's ``train.sh``, which is not beside the launch."""
     index = next((number for number, word in enumerate(words[:2]) if word.endswith(".sh")), -1)
@@ -230,8 +241,8 @@ def _behind_program(command: ShellCommand, *, later: bool = True) -> tuple[str, 
         return SWIFT, tuple(words[2:])
     if (named := started_trainer(words) or _recipe_script(words) or _of_torchtitan(command)) is not None:
         return named
-    if "llm" in words and "pretrain" in words[words.index("llm") :]:  # nemo's command line
-        return "nemo", tuple(words[words.index("pretrain", words.index("llm")) + 1 :])
+    if (nemo := _of_nemo(words)) is not None:
+        return nemo
     for index, word in enumerate(words):
         module = word in _MODULE and index + 1 < len(words) and not words[index + 1].startswith(_LAUNCHERS)
         started = index and command.program in _STARTERS and not words[index - 1].startswith("-")

@@ -1,17 +1,16 @@
 """The rules as data: reading and validating the TOML tables beside this module."""
 
 import string
-import tomllib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property, lru_cache
-from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, Final
 
 from hardware.errors import InputError
+from hardware.package_table import package_table
 from planner.request import Framework
 from planner.rules.checks import CHECKS
 from planner.rules.conditions import is_condition
@@ -164,7 +163,7 @@ def newer_notes(framework: Framework, version: str | None) -> tuple[str, ...]:
 @lru_cache(maxsize=len(_FILES))
 def _content(name: str) -> Mapping[str, Any]:
     """A table of rules as its file has it; read once, for its rules and for its defaults."""
-    return MappingProxyType(tomllib.loads(files("planner.rules").joinpath(name).read_text(encoding="utf-8")))
+    return package_table("planner.rules", name)
 
 
 @lru_cache(maxsize=1)
