@@ -60,6 +60,18 @@ def test_half_the_fabric_is_laid_to_its_exchange(request_, chosen, group):
     assert gap.suspects[0].needed == pytest.approx(2.0, rel=0.15)
 
 
+@pytest.mark.parametrize("rate", [1 / 20, 1 / 128], ids=["a port instead of eight", "Ethernet of 25 Gb/s"])
+def test_a_network_that_is_not_found_is_laid_to_the_exchange_not_to_products_eight_times_slower(rate):
+    request = asked("qwen25_32b", "dgx-h100:2", batch=16, seq=8192)
+    chosen = layout(Strategy(tp=1, dp=16, zero=3), (64,), batch=16)
+    slow = on_scaled_fabrics(request, chosen, rate).cost.step.total_s
+    assert slow > 3.0 * estimate(request, chosen).cost.step.total_s
+    gap = explain_gap(request, chosen, slow)
+    assert first(gap) == "states"
+    assert gap.suspects[0].needed == pytest.approx(1.0 / rate, rel=0.05)
+    assert gap.suspects[0].share > 0.5
+
+
 def test_slow_products_are_laid_to_products():
     request = asked("llama3_8b", "dgx-h100:1")
     chosen = layout(Strategy(tp=1, dp=8, zero=1), (32,))

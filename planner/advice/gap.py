@@ -9,6 +9,11 @@ computing hides as predicted may come to light:
     s_k = t_k(fabrics / exp(+-u_k)) - t_k   exchanges
 
 With independent errors the expected part of a difference is in proportion to the square: ``g s_k^2 / sum_j s_j^2``.
+
+That holds for small differences. A part that has to be ``f_k`` times slower to hold all of a large one is
+``ln f_k / u_k`` standard deviations off, and ``s_k = g u_k / ln f_k`` is what one of them stands for (the same where
+``g`` is small): products eight times slower are less likely than a network fifty times slower, which one environment
+variable makes of a fast one, and an exchange that hides as predicted comes to light.
 """
 
 import math
@@ -30,7 +35,9 @@ from planner.traffic.sensitivity import on_scaled_fabrics
 
 REPEATS: Final = 0.03
 """Share of the step by which repeats of one layout differ (median over repeated published runs): no gap at all."""
-MOST_FACTOR: Final = 64.0  # a part that would have to be off by more is not held to explain the difference alone
+MOST_FACTOR: Final = 320.0
+"""A part that would have to be off by more is not held to explain a difference alone: eight adapters of 400 Gb/s
+against the one port of 10 Gb/s that is left when a job does not find them."""
 HALVINGS: Final = 14
 
 GROUPS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
@@ -168,18 +175,24 @@ def explain_gap(
 def _suspects(
     parts: Mapping[str, float], usual: Mapping[str, float], change_s: Callable[[str, float], float], gap_s: float
 ) -> tuple[Suspect, ...]:
-    """Groups by their share of the usual errors, the likeliest first."""
-    total = sum(value**2 for value in usual.values())
+    """Groups by their share of the difference, the likeliest first."""
+    errors = term_errors()
+    needed = {group: _needed(partial(change_s, group), gap_s) for group in GROUPS}
+    likely = {
+        group: abs(gap_s) * errors[group] / abs(math.log(factor)) if factor > 0.0 else usual[group]
+        for group, factor in needed.items()
+    }
+    total = sum(value**2 for value in likely.values())
     suspects = [
         Suspect(
             group=group,
             predicted_s=parts[group],
             usual_s=usual[group],
-            share=usual[group] ** 2 / total,
-            needed=_needed(partial(change_s, group), gap_s),
+            share=likely[group] ** 2 / total,
+            needed=needed[group],
         )
         for group in GROUPS
-        if usual[group] > 0.0
+        if likely[group] > 0.0
     ]
     return tuple(sorted(suspects, key=lambda suspect: (-suspect.share, suspect.group)))
 

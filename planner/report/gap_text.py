@@ -56,7 +56,8 @@ _WORDS: Final[Mapping[str, _Words]] = MappingProxyType(
         "states": _Words(
             name="gradients and weights over data parallel ranks",
             look="overlap switches (--overlap-grad-reduce, --overlap-param-gather), the all-reduce rate between nodes "
-            "with nccl-tests, adapters per node in use, GPUDirect RDMA",
+            "with nccl-tests, the network that NCCL names (NCCL_DEBUG=INFO: NET/IB, not NET/Socket), adapters per "
+            "node in use, GPUDirect RDMA",
         ),
         "pipeline": _Words(
             name="pipeline bubble and uneven stages",
