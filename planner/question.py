@@ -122,7 +122,7 @@ class LaunchQuestion:
     Attributes
     ----------
     framework, version : str, str or None
-        Whose launch it is; the newest known version by default.
+        Whose launch it is, empty: as it shows itself, else Megatron-LM's; the newest known version by default.
     world : int
         GPUs; 0: as the launch or the cluster says.
     arguments : tuple of str
@@ -135,7 +135,7 @@ class LaunchQuestion:
         Of a sequence, see :func:`planner.images.asked_images`.
     """
 
-    framework: str
+    framework: str = ""
     version: str | None = None
     world: int = 0
     arguments: tuple[str, ...] = ()

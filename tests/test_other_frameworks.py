@@ -8,7 +8,9 @@ from typer.testing import CliRunner
 
 from hardware.errors import InputError
 from planner.cli import app
+from planner.ingest.launch_text import read_launch_text
 from planner.ingest.options import close_name
+from planner.ingest.other_frameworks import framework_meant
 from planner.launches.check import read_launch
 from planner.question import LaunchQuestion
 from planner.request import Framework
@@ -149,3 +151,33 @@ def test_overrides_of_nemo_1_in_a_script_are_named(tmp_path, framework):
     text = "python megatron_gpt_pretraining.py trainer.devices=8 ++model.mcore_gpt=True model.optim.lr=1e-4"
     with pytest.raises(InputError, match=r"settings of NeMo 1, as there is model\.mcore_gpt"):
         judged(tmp_path, "launch.sh", text, framework, world=8)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "framework"),
+    [
+        ("a.yml", AXOLOTL, "deepspeed"),
+        ("a.yaml", FACTORY, "deepspeed"),
+        ("a.yml", NEOX, "deepspeed"),
+        ("ds.json", '{"train_batch_size": 8, "bf16": {"enabled": true}}', "deepspeed"),
+        ("a.toml", TITAN, "torchtitan"),
+        ("a.sh", "NGPU=8 CONFIG_FILE=x.toml ./run_train.sh --training.steps 10", "torchtitan"),
+        ("a.sh", "nemo llm pretrain --factory llama3_8b", "nemo"),
+        ("a.txt", "--recipe qwen3_8b_pretrain_16gpu_h100_bf16_config", "bridge"),
+        ("a.sh", f"torchrun pretrain_gpt.py {SIZES} {BATCH}", "megatron"),
+        ("a.sh", f"deepspeed pretrain_gpt.py {SIZES} {BATCH} --deepspeed --deepspeed_config x.json", "deepspeed"),
+    ],
+)
+def test_a_launch_shows_itself_whose_it_is(tmp_path, name, text, framework):
+    file = tmp_path / name
+    file.write_text(text)
+    meant, reason = framework_meant(read_launch_text(file, ()))
+    assert meant == framework
+    assert bool(reason) is (framework != "megatron")
+
+
+def test_a_launch_without_a_framework_is_judged_by_its_own(tmp_path):
+    file = tmp_path / "a.yml"
+    file.write_text(FACTORY)
+    answer = read_launch(LaunchQuestion(file=file, world=8, model="llama3_8b"))
+    assert "llamafactory" in next(note for note in answer.notes if note.startswith("taken as a launch of deepspeed"))

@@ -252,7 +252,10 @@ def check(  # noqa: PLR0913, PLR0917 - the flags are the command line's contract
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="[-- ARGS...]", help="Launch arguments, after two dashes.")
     ] = None,
-    framework: Annotated[CheckedName, typer.Option("--framework", help="Whose rules count.")] = CheckedName.MEGATRON,
+    framework: Annotated[
+        CheckedName | None,
+        typer.Option("--framework", help="Whose rules count.", show_default="as the launch shows, else megatron"),
+    ] = None,
     framework_version: Annotated[
         str | None, typer.Option("--framework-version", help="Such as 0.13; default: the newest known.")
     ] = None,
@@ -273,7 +276,7 @@ def check(  # noqa: PLR0913, PLR0917 - the flags are the command line's contract
     from planner import commands  # noqa: PLC0415
 
     launch = commands.LaunchQuestion(
-        framework=framework.value,
+        framework=framework.value if framework else "",
         version=framework_version,
         world=world_size or 0,
         arguments=tuple(arguments or ()),

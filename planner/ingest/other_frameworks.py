@@ -6,15 +6,18 @@ from typing import Any, Final
 
 from hardware.errors import InputError
 from hardware.package_table import package_table
+from planner.ingest.accelerate_megatron import by_plugin
 from planner.ingest.bridge_programs import is_bridge_program
 from planner.ingest.bridge_recipes import recipe_names
 from planner.ingest.judged import LaunchInput
+from planner.ingest.launch_text import LaunchText
 from planner.ingest.nanotron import is_nanotron
 from planner.ingest.options import Fault
 from planner.ingest.policies import program_of
 from planner.ingest.sharded_policies import sharded_program_of
 from planner.ingest.swift import is_swift
 from planner.ingest.trainer_words import told_options, trainer_sign, trainer_table
+from planner.ingest.training_command import NEMO, TITAN
 from planner.request import Framework
 
 _SIGNS: Final = MappingProxyType(
@@ -55,6 +58,8 @@ _OPTIONS: Final = (
 """Options of Megatron-LM whose names programs on Megatron-core keep."""
 _SIZES: Final = 5
 """Missing options among the six that every launch of Megatron-LM has."""
+_OF_GALVATRON: Final = ('"tp_sizes_enc"', '"pp_deg"')
+"""Keys of a Galvatron configuration."""
 
 
 def _programs() -> Mapping[str, Any]:
@@ -70,46 +75,97 @@ def refuse_other_framework(given: LaunchInput) -> None:
     InputError
         Names the framework or program whose words they are.
     """
+    found = _mismatch(given)
+    if found is not None:
+        told, allowed = found
+        raise InputError(told, allowed=allowed)
+
+
+def framework_meant(text: LaunchText) -> tuple[Framework, str]:
+    """Whose launch a text is by what it says itself, and by what; Megatron-LM's, and an empty text, where it does not.
+
+    Parameters
+    ----------
+    text : LaunchText
+        As read.
+    """
+    own = is_nanotron(text) or bool(program_of(text)) or by_plugin(text)
+    found = None if own else (_by_program(text) or _by_words(text))
+    return found or (Framework.MEGATRON, "")
+
+
+def _by_program(text: LaunchText) -> tuple[Framework, str] | None:
+    """Whose launch a text is by the program, or the launcher, that it starts."""
+    if sharded := sharded_program_of(text):
+        return Framework.DEEPSPEED, f"{sharded} shards it"
+    if text.accelerate is not None:
+        return Framework.DEEPSPEED, "its settings of accelerate"
+    if text.program.startswith(NEMO):
+        return Framework.NEMO, text.program
+    return (Framework.TORCHTITAN, text.program) if text.program == TITAN else None
+
+
+def _by_words(text: LaunchText) -> tuple[Framework, str] | None:
+    """Whose launch a text is by its options, settings or configuration."""
+    given = LaunchInput(text=text, framework=Framework.MEGATRON, version="", world=1, model=None)
+    found = _mismatch(given)
+    if found is not None:
+        told, allowed = found
+        return next(((one, told) for one in Framework if allowed == f"--framework {one}"), None)
+    if text.config and not text.arguments:
+        galvatron = any(key in text.config for key in _OF_GALVATRON)
+        return (Framework.GALVATRON if galvatron else Framework.DEEPSPEED), "its configuration is JSON"
+    read = ((one, _own_word(text.arguments, one)) for one in (Framework.DEEPSPEED, Framework.NEMO, Framework.BRIDGE))
+    return next(((one, f"it has {word}") for one, word in read if word), None)
+
+
+def _mismatch(given: LaunchInput) -> tuple[str, str] | None:
+    """Whose words a launch has, and what to ask for; None where they may be those of its framework."""
     trains = {Framework.MEGATRON: program_of, Framework.DEEPSPEED: sharded_program_of}.get(given.framework)
     if is_nanotron(given.text) or (trains is not None and trains(given.text)):
-        return  # settings of a program that trains by it
-    _refuse_trainer(given)
-    _refuse_program(given)
+        return None  # settings of a program that trains by it
+    found = _of_trainer(given) or _of_program(given)
+    if found is not None:
+        return found
+    bridge = f"--framework {Framework.BRIDGE}"
     if given.framework is not Framework.BRIDGE and is_bridge_program(given.text):
         name = given.text.program.rpartition("/")[2]
-        told = f"this is a launch of Megatron-Bridge{', by its ' + name if name else ''}"
-        raise InputError(told, allowed=f"--framework {Framework.BRIDGE}")
+        return f"this is a launch of Megatron-Bridge{', by its ' + name if name else ''}", bridge
     if given.framework is not Framework.BRIDGE and given.text.recipe.rpartition(".")[2] in recipe_names():
-        told = f"{given.text.recipe} is a recipe of Megatron-Bridge"
-        raise InputError(told, allowed=f"--framework {Framework.BRIDGE}")
-    for framework, signs in _SIGNS.items():
+        return f"{given.text.recipe} is a recipe of Megatron-Bridge", bridge
+    for framework in _SIGNS:
         if given.framework is framework or given.framework in _SHARED[framework]:
             continue
-        found = [word.partition("=")[0] for word in given.text.arguments if word.startswith(signs)]
-        found = [word for word in found if word.startswith("--") is signs[0].startswith("--")]
-        if found:
-            raise InputError(
-                f"this looks like a launch of {framework}, as it has {found[0]}", allowed=f"--framework {framework}"
-            )
+        if word := _own_word(given.text.arguments, framework):
+            return f"this looks like a launch of {framework}, as it has {word}", f"--framework {framework}"
+    return None
 
 
-def _refuse_trainer(given: LaunchInput) -> None:
-    """Refuse a launch of a trainer on DeepSpeed, by its program or by settings that no framework has."""
+def _own_word(words: Sequence[str], framework: Framework) -> str:
+    """The first word that begins as one of a framework's; empty for none."""
+    signs = _SIGNS[framework]
+    found = (word.partition("=")[0] for word in words if word.startswith(signs))
+    return next((word for word in found if word.startswith("--") is signs[0].startswith("--")), "")
+
+
+def _of_trainer(given: LaunchInput) -> tuple[str, str] | None:
+    """A launch of a trainer on DeepSpeed, by its program or by settings that no framework has."""
     text = given.text
     if given.framework is Framework.DEEPSPEED or text.accelerate is not None:
-        return
+        return None
     allowed = f"--framework {Framework.DEEPSPEED}"
     if text.program in trainer_table():
-        raise InputError(f"this is a launch of {text.program}, which trains on DeepSpeed", allowed=allowed)
+        return f"this is a launch of {text.program}, which trains on DeepSpeed", allowed
     own = _SIGNS.get(given.framework, ())
     found = trainer_sign(told_options(text.arguments))
     if found and not is_swift(text) and not any(word.startswith(own) for word in text.arguments if own):
         trainer, sign = found
-        raise InputError(f"these are settings of {trainer}, as there is {sign}", allowed=allowed)
+        return f"these are settings of {trainer}, as there is {sign}", allowed
+    return None
 
 
-def _refuse_program(given: LaunchInput) -> None:
-    """Refuse settings of a program that is none of the frameworks."""
+def _of_program(given: LaunchInput) -> tuple[str, str] | None:
+    """Settings of a program that is none of the frameworks."""
     told = {}
     for word in given.text.arguments:
         name, sign, value = word.lstrip("+-").partition("=")
@@ -122,7 +178,8 @@ def _refuse_program(given: LaunchInput) -> None:
     program = max(found, key=lambda name: len(found[name]))
     facts, signs = _programs()[program], found[program]
     if signs and given.framework != facts.get("reads"):
-        raise InputError(f"these are settings of {program}, as there is {signs[0]}", allowed=_instead(facts, told))
+        return f"these are settings of {program}, as there is {signs[0]}", _instead(facts, told)
+    return None
 
 
 def _instead(facts: Mapping[str, Any], told: Mapping[str, str]) -> str:

@@ -25,7 +25,7 @@ from planner.ingest.bridge_programs import gpus_in_name, with_recipe_chosen
 from planner.ingest.judge import judge_launch, stated_world
 from planner.ingest.judged import JudgedLaunch, LaunchInput, no_layout_rule
 from planner.ingest.launch_text import LaunchText, read_launch_text
-from planner.ingest.other_frameworks import refuse_other_framework
+from planner.ingest.other_frameworks import framework_meant, refuse_other_framework
 from planner.launches.near import near_launch
 from planner.launches.vision import with_images
 from planner.layouts.build import uniform_layout
@@ -148,7 +148,7 @@ def _judged(question: LaunchQuestion, given: LaunchInput) -> JudgedLaunch:
 
 def _launch_input(question: LaunchQuestion) -> LaunchInput:
     """What a question gives a reader of launches to read; errors as of :func:`check_launch`."""
-    framework = _framework(question.framework)
+    framework = _framework(question.framework) if question.framework else None
     if not question.arguments and question.file is None:
         raise InputError("no launch is given", allowed="--args-file FILE, or -- ARGS...")
     first = question.arguments[0] if question.arguments else ""
@@ -158,6 +158,10 @@ def _launch_input(question: LaunchQuestion) -> LaunchInput:
     if question.file is None and len(question.arguments) == 1 and Path(first).suffix in _FILES and "=" not in first:
         raise InputError(f"there is no file {first}", allowed="--args-file FILE, or -- ARGS...")
     text = read_launch_text(question.file, question.arguments)
+    if framework is None:
+        framework, reason = framework_meant(text)
+        told = f"taken as a launch of {framework}: {reason}; --framework says another"
+        text = replace(text, notes=(*text.notes, told)) if reason else text
     text = with_recipe_chosen(text) if framework is Framework.BRIDGE else text
     world = _stated_world(question, text, framework)
     if not world and gpus_in_name(text.recipe):

@@ -58,7 +58,7 @@ def recipe_in(question: PortQuestion) -> Recipe:
     asked = question.asked
     return recipe_of_launch(
         LaunchQuestion(
-            framework=asked.framework or _FRAMEWORK,
+            framework=asked.framework,
             file=question.file,
             model=asked.model,
             cluster=asked.cluster,
