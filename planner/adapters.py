@@ -7,13 +7,14 @@ from typing import Final
 from costmodels.job import TrainingJob
 from costmodels.workload.adapters import TARGETS, adapter_parameters, target_modules
 from costmodels.workload.counts import parameter_count
-from costmodels.workload.model import ModelSpec
+from costmodels.workload.model import LayerKind, ModelSpec, MoeFfn
 from hardware.errors import InputError
 from planner.choices import Framework
 
 MOST_RANK: Final = 4096
 USUAL_TARGETS: Final = ("attn", "mlp")
 """All linear layers of a transformer, as Megatron-Bridge, NeMo and LLaMA-Factory adapt where nothing is said."""
+_OF_EXPERTS: Final = "mlp"
 _TRAINERS: Final = (Framework.BRIDGE, Framework.NEMO, Framework.DEEPSPEED, Framework.NONE)
 _SEPARATE: Final = (Framework.DEEPSPEED,)
 """Whose modules of queries, keys, values, gate and up projection are apart: Hugging Face's."""
@@ -65,7 +66,27 @@ def asked_adapters(job: TrainingJob, model: ModelSpec, framework: Framework, ran
         raise InputError(f"--lora-rank with framework {framework}", allowed=", ".join(_TRAINERS))
     if not 1 <= rank <= MOST_RANK:
         raise InputError(f"--lora-rank {rank}", allowed=f"1 to {MOST_RANK}")
+    if framework is Framework.BRIDGE and beside_experts(model, targets):
+        raise InputError(
+            f"--lora-targets {'+'.join(targets)}: in Megatron-Bridge mlp names the routed experts of {model.name} too, "
+            "whose adapters have no price",
+            allowed="--lora-targets attn",
+        )
     return with_adapters(job, model, rank, targets, separate=framework in _SEPARATE)
+
+
+def beside_experts(model: ModelSpec, targets: Sequence[str]) -> bool:
+    """Whether adapters beside ``targets`` stand beside routed experts in Megatron-core too, by their names.
+
+    Parameters
+    ----------
+    model : ModelSpec
+        Whose layers are adapted.
+    targets : sequence of str
+        As of :func:`targets_of`.
+    """
+    mixture = any(isinstance(kind, LayerKind) and isinstance(kind.ffn, MoeFfn) for kind in model.kinds())
+    return _OF_EXPERTS in targets and mixture
 
 
 def with_adapters(

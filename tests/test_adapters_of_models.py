@@ -351,3 +351,12 @@ def test_adapters_on_plain_modules_wait_for_the_host_as_long_as_they_ran(name, s
     )
     ranked = estimate(request, layout_of(request, ExplicitLayout(pp=1, dp=1, zero=0, recompute="full")))
     assert ranked.cost.step.total_s == pytest.approx(step_s, rel=0.1)
+
+
+def test_what_megatron_bridge_cannot_be_told_of_experts_is_not_searched_either():
+    spec = model("mixtral-8x7b")
+    asked = job_of(Framework.BRIDGE, "bf16", global_batch=8, seq=4096)
+    with pytest.raises(InputError, match=r"mlp names the routed experts .* allowed: --lora-targets attn"):
+        asked_adapters(asked, spec, Framework.BRIDGE, 16, "")
+    assert asked_adapters(asked, spec, Framework.BRIDGE, 16, "attn").adapter_rank == 16
+    assert asked_adapters(asked, spec, Framework.DEEPSPEED, 16, "").adapter_rank == 16

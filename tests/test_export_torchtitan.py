@@ -295,6 +295,7 @@ def test_the_registry_names_models_of_ours():
     """Every entry but those whose model no preset has is found by the sizes of a preset."""
     names = ("llama3_8b", "llama3_70b", "qwen3_0_6b", "qwen3_1_7b", "qwen3_14b", "qwen3_32b", "qwen3_30b_a3b")
     more = ("llama31_405b", "deepseek_v2_lite", "deepseek_v3", "gpt_oss_20b", "gpt_oss_120b")
+    more += ("llama3_debugmodel", "qwen3_debugmodel")
     sizes = [facts_of(model(name)) for name in (*names, *more)]
     for entry in registry():
         keys = ("layers", "hidden", "heads", "kv_heads", "ffn", "experts", "vocab")

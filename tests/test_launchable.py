@@ -85,7 +85,9 @@ def test_where_the_best_layout_has_no_launch_the_next_ones_are_named_with_their_
     assert "--rank 2 --to megatron" in text
     with pytest.raises(InputError) as error:
         launch_or_others(odd, 1, Target(format="megatron"))
-    assert error.value.allowed.endswith("; or --rank 2: rank 2, 9.000 s (+2.9 %) and rank 3, 11.50 s (+31.4 %) can")
+    assert (
+        "; or --rank 2: rank 2, 9.000 s (+2.9 %) and rank 3, 11.50 s (+31.4 %) can; or --to json" in error.value.allowed
+    )
     assert "--micro-batch-size" in launch_or_others(odd, 2, Target(format="megatron")).text
 
 
@@ -153,3 +155,15 @@ def test_a_plan_for_a_tpu_is_remarked_and_not_exported(tmp_path):
 def test_what_jax_leaves_of_a_gpu_is_remarked(preset, machine, told):
     found = memory_share_notes(software(preset), cluster(machine))
     assert [note.startswith("JAX takes 59.3 of 79.1 GiB") for note in found] == ([True] if told else [])
+
+
+@pytest.mark.parametrize(("framework", "name"), [("bridge", "Megatron-Bridge"), ("nemo", "NeMo")])
+def test_a_refused_export_speaks_of_who_was_asked_and_names_what_says_any_layout(framework, name):
+    report = samples.report()
+    first = replace(report.layouts[0], layout=replace(report.layouts[0].layout, schedule=Schedule.GPIPE))
+    target = Target(format=framework, version=None, hosts=())
+    with pytest.raises(InputError) as refused:
+        launch_or_others(replace(report, layouts=(first,)), 1, target)
+    assert "Megatron-LM" not in str(refused.value)
+    assert name in str(refused.value)
+    assert "--to json" in str(refused.value)

@@ -111,3 +111,8 @@ def test_keys_that_it_has_not_are_named(tmp_path):
     assert found.unknown == ("seq_lenght",)
     told = [violation.message for violation in found.violations]
     assert told == ["seq_lenght is unknown to GPT-NeoX (did you mean seq_length?)"]
+
+
+def test_advice_is_in_its_own_keys(tmp_path):
+    text = TWENTY.replace('"seq_length": 2048,', "")
+    assert any(note.endswith("seq_length states it") for note in judged(written(tmp_path, text), 96).notes)

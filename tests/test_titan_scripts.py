@@ -61,3 +61,21 @@ def test_the_registry_of_0_3_is_named_by_the_environment(tmp_path):
     found = judged(tmp_path, "MODULE=llama3 CONFIG=llama3_8b NGPU=4 ./run_train.sh --training.steps 10\n")
     assert found.legal, found.violations
     assert (found.world, found.model.name, found.title) == (4, "llama3_8b", "torchtitan 0.3")
+
+
+def test_a_number_in_quotes_stays_a_text_unless_an_option_says_it_again(tmp_path):
+    """tyro keeps a default of another type with a warning; torchtitan cannot count with it then."""
+    (tmp_path / "job.toml").write_text(TOML.replace("degree = 1", 'degree = "2"'), encoding="utf-8")
+    line = "torchrun --nproc_per_node=8 -m torchtitan.train --job.config_file ./job.toml"
+    (found,) = judged(tmp_path, line).violations
+    assert (found.rule, found.values["argument"]) == ("torchtitan-option-value", "--parallelism.tensor_parallel_degree")
+    again = judged(tmp_path, f"{line} --parallelism.tensor_parallel_degree 4")
+    assert again.legal
+    assert again.proposal.tp == 4
+
+
+def test_debug_models_are_known(tmp_path):
+    line = "torchrun --nproc_per_node=2 -m torchtitan.train --module llama3 --config llama3_debugmodel"
+    found = judged(tmp_path, line)
+    assert found.legal, found.violations
+    assert (found.model.layers, found.proposal.seq, found.proposal.global_batch) == (6, 2048, 16)

@@ -10,7 +10,8 @@ Hydra overrides).
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
@@ -19,7 +20,7 @@ from costmodels.job import TrainingJob
 from costmodels.layout import Layout
 from costmodels.workload.model import Attention, LayerKind, ModelSpec
 from hardware.errors import InputError
-from planner.adapters import said_targets, without_adapters
+from planner.adapters import beside_experts, said_targets, without_adapters
 from planner.export.launch import Export, Planned, Program
 from planner.export.megatron import export_megatron, known_words
 from planner.export.megatron_hybrid import has_state_blocks, in_parts, is_hybrid, pattern_arguments
@@ -37,6 +38,7 @@ from planner.ingest.bridge import (
 )
 from planner.ingest.launch_text import LaunchText
 from planner.ingest.mixed_precision import recipe_override
+from planner.ingest.override_words import in_overrides
 from planner.ingest.plain_layout import same_launch
 from planner.ingest.software_flags import kernel_variables
 from planner.request import Framework
@@ -47,6 +49,7 @@ _PLAIN: Final = re.compile(r"[\w.+-]+")
 _BF16_GRADIENTS: Final = "--grad-reduce-in-bf16"
 _LOW_WEIGHTS: Final = "--fp8-param-gather"
 _PRECISION_FLAGS: Final = ("--bf16", "--fp16", "--fp8-", "--fp4-", "--reuse-grad-buf-for-mxfp8")
+_RECIPE_NAMES: Final = MappingProxyType({Framework.BRIDGE: "Megatron-Bridge", Framework.NEMO: "NeMo"})
 RECIPE_NOTE: Final = "MODEL_RECIPE names the recipe; its model must be that of the plan: layers, sizes, experts"
 _PROGRAM: Final = Program(
     target=(
@@ -100,9 +103,10 @@ def export_bridge(plan: Planned) -> Export:
     known, adapters = resolve_version(Framework.BRIDGE, plan.version), _adapter_words(plan)
     program, notes = (_LORA, _LORA_NOTES) if adapters else (_PROGRAM, _NOTES)
     plan = replace(plan, job=without_adapters(plan.job))
-    words = override_words(plan, Framework.BRIDGE)
-    check_rules(plan, Framework.BRIDGE, known)
-    core = export_megatron(replace(plan, version=CORE[Framework.BRIDGE], recipe=True))
+    with in_words_of(Framework.BRIDGE):
+        words = override_words(plan, Framework.BRIDGE)
+        check_rules(plan, Framework.BRIDGE, known)
+        core = export_megatron(replace(plan, version=CORE[Framework.BRIDGE], recipe=True))
     kernels = kernel_variables(plan.job.software)
     return Export(
         framework=Framework.BRIDGE,
@@ -114,6 +118,35 @@ def export_bridge(plan: Planned) -> Export:
         notes=(RECIPE_NOTE, *notes),
         program=program,
     )
+
+
+@contextmanager
+def in_words_of(framework: Framework) -> Iterator[None]:
+    """Tell what Megatron-core cannot be told by the name and in the keys of a framework whose recipes build its layers.
+
+    Parameters
+    ----------
+    framework : Framework
+        Megatron-Bridge or NeMo.
+
+    Raises
+    ------
+    InputError
+        As of what is inside, in those words.
+    """
+    try:
+        yield
+    except InputError as error:
+        what, allowed = (_of_recipes(text, framework) for text in (error.what, error.allowed))
+        raise InputError(what, allowed=allowed, where=error.where) from None
+
+
+def _of_recipes(text: str, framework: Framework) -> str:
+    """A text about Megatron-LM, by the name and in the keys of a framework whose recipes build its layers."""
+    name = _RECIPE_NAMES[framework]
+    text = re.sub(r"Megatron-LM core (\d[\d.]*)", rf"{name} (core \1)", text)
+    text = text.replace("Megatron-LM has no flag", f"{name} has no key").replace("Megatron-LM", name)
+    return in_overrides(text, (), framework)
 
 
 def frozen_words(job: TrainingJob) -> tuple[str, ...]:
@@ -143,7 +176,7 @@ def _adapter_words(plan: Planned) -> tuple[str, ...]:
     if job.trained_share == 1.0:
         return ()
     unnamed = [target for target in targets if target not in _ADAPTED]
-    if unnamed or ("mlp" in targets and has_experts(plan.model)):
+    if unnamed or beside_experts(plan.model, targets):
         what = f"beside {unnamed[0]} have no name" if unnamed else "beside mlp would stand beside routed experts too"
         raise InputError(f"adapters {what} in Megatron-Bridge", allowed="--lora-targets attn")
     mixers = [kind.mixer for kind in plan.model.kinds() if isinstance(kind, LayerKind)]

@@ -11,7 +11,7 @@ NeMo 2.7: ``nemo/lightning/pytorch/strategies/megatron_strategy.py``, ``nemo/col
 from dataclasses import replace
 from typing import Final
 
-from planner.export.bridge import RECIPE_NOTE, override_words
+from planner.export.bridge import RECIPE_NOTE, in_words_of, override_words
 from planner.export.launch import Export, Planned, Program
 from planner.export.megatron import export_megatron
 from planner.export.plan_checks import check_rules, refuse_adapters
@@ -57,10 +57,11 @@ def export_nemo(plan: Planned) -> Export:
     """
     refuse_adapters(plan.job, "NeMo, whose recipes set them up by name")
     known = resolve_version(Framework.NEMO, plan.version)
-    words = override_words(plan, Framework.NEMO)
-    check_rules(plan, Framework.NEMO, known)
+    with in_words_of(Framework.NEMO):
+        words = override_words(plan, Framework.NEMO)
+        check_rules(plan, Framework.NEMO, known)
+        core = export_megatron(replace(plan, version=CORE[Framework.NEMO], recipe=True))
     machines = (f"trainer.num_nodes={len(plan.nodes)}", f"trainer.devices={plan.site.gpus_per_node}")
-    core = export_megatron(replace(plan, version=CORE[Framework.NEMO], recipe=True))
     return Export(
         framework=Framework.NEMO,
         version=known,

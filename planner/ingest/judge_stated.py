@@ -29,7 +29,7 @@ from planner.ingest.judged import (
 )
 from planner.ingest.launch_text import LaunchText, without_unresolved
 from planner.ingest.named_sizes import other_model_notes
-from planner.ingest.neox import neox_faults, of_neox
+from planner.ingest.neox import is_neox, neox_faults, of_neox
 from planner.ingest.open_ends import DECIDING_IN_TITAN, refuse_gaps
 from planner.ingest.openrlhf import of_openrlhf, openrlhf_faults
 from planner.ingest.options import Fault, rest_stands
@@ -183,7 +183,8 @@ def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
         raise unknown_model("the model is not known", allowed, lambda facts: _answered(asked, facts, reading).found)
     reading = replace(reading, faults=(*trainers, *_limits(given, model, sharded=sharded is not None), *own))
     judged = _stated(given, model, _with_positions(model), reading)
-    length = _sequence_note(judged, "--seq-length", stated=launch.arguments.has("--seq-length"))
+    how = "seq_length" if is_neox(options.text) else "--seq-length"
+    length = _sequence_note(judged, how, stated=launch.arguments.has("--seq-length"))
     ignored = [f"DeepSpeed ignores the key {name} without a word" for name in launch.unread]
     optimizer, states = deepspeed.in_host(launch)
     adapters = of_trainer(given.text.arguments, separate=True)

@@ -12,7 +12,7 @@ from hardware.text_file import is_file, read_text_file
 from planner.ingest.accelerate_settings import TRL_OPTION, is_accelerate, named_settings
 from planner.ingest.layers_file import PATH, TEXT
 from planner.ingest.option_words import option_of, without
-from planner.ingest.settings_files import load_yaml, plain_value, toml_options, yaml_overrides
+from planner.ingest.settings_files import load_yaml, plain_value, toml_options, without_restated, yaml_overrides
 from planner.ingest.shell_script import MOST_SCRIPT_BYTES, ShellCommand
 from planner.ingest.shell_values import BLANK
 from planner.ingest.trainer_words import as_options, is_settings
@@ -204,7 +204,8 @@ def of_titan(found: TrainingCommand, path: Path) -> tuple[TrainingCommand, tuple
     others = tuple(without(found.arguments, TITAN_FILE))
     file = beside(name, path)
     if file is not None:
-        return replace(found, arguments=(*toml_options(text_of(file), str(file)), *others)), ()
+        told = without_restated([*toml_options(text_of(file), str(file))], others)
+        return replace(found, arguments=(*told, *others)), ()
     model, _, flavor = Path(name).stem.rpartition("_")
     note = f"{name.replace(BLANK, ' ')} is not beside {path.name}: what torchtitan ships under this name is taken"
     return replace(found, arguments=("--model.name", model, "--model.flavor", flavor, *others)), (note,)

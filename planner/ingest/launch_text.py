@@ -35,7 +35,7 @@ from planner.ingest.launch_world import world_of
 from planner.ingest.option_words import option_of
 from planner.ingest.script_files import written_files
 from planner.ingest.script_pieces import whole_script
-from planner.ingest.settings_files import load_yaml, toml_options, written_out
+from planner.ingest.settings_files import load_yaml, toml_options, without_restated, written_out
 from planner.ingest.shell_script import ShellScript, read_script
 from planner.ingest.shell_values import BLANK
 from planner.ingest.trainer_words import as_options, is_settings
@@ -126,7 +126,7 @@ def read_launch_text(path: Path | None, words: Sequence[str]) -> LaunchText:
         content = load_yaml(text, where)
         found = _by_accelerate(content, path) if is_accelerate(content) else _of_yaml(content, path)
     elif suffix == ".toml":
-        found = LaunchText(arguments=tuple(toml_options(text, where)))
+        found = LaunchText(arguments=tuple(without_restated([*toml_options(text, where)], words)))
     else:
         found = _shell(text, path)
         found = replace(found, notes=(*found.notes, _WINDOWS)) if windows and found.program else found

@@ -135,6 +135,11 @@ def _above_one(value: object) -> bool:
     return isinstance(value, int) and value > 1
 
 
+def is_neox(text: LaunchText) -> bool:
+    """Whether a launch has settings of GPT-NeoX, as the user wrote it."""
+    return _is_neox(_settings(text))
+
+
 def _is_neox(told: Mapping[str, Any]) -> bool:
     return any(name in NEOX_SIGNS for name in told)
 

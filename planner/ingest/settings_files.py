@@ -19,6 +19,7 @@ MOST_NESTING: Final = 20
 MOST_ALIASES: Final = 12
 """Each may stand for all before it: so many make at most 81 of one entry, where a few dozen would never end."""
 _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_NUMBER: Final = re.compile(r"[-+]?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?")
 _LAYOUT_WORDS: Final = MappingProxyType({"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"})
 
 
@@ -142,7 +143,11 @@ def layout_of_lists(stages: Sequence[Sequence[object]]) -> str:
 
 
 def toml_options(text: str, where: str) -> Iterator[str]:
-    """Options of torchtitan 0.2's command line that say what its TOML says; InputError where it is none."""
+    """Options of torchtitan 0.2's command line that say what its TOML says; InputError where it is none.
+
+    A number that stands in quotes keeps them: torchtitan keeps it as a text, with which it cannot count (tyro warns of
+    a default of another type and takes it; ``distributed/parallel_dims.py`` compares it with a number).
+    """
     try:
         content = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also numbers of thousands of digits
@@ -155,8 +160,20 @@ def toml_options(text: str, where: str) -> Iterator[str]:
             if value:
                 yield f"--{name}"
                 yield from (_modules(entry) for entry in value)
+        elif isinstance(value, str) and _NUMBER.fullmatch(value):
+            yield from (f"--{name}", f'"{value}"')
         else:
             yield from (f"--{name}", str(value))
+
+
+def without_restated(words: Sequence[str], later: Sequence[str]) -> Iterator[str]:
+    """Words of :func:`toml_options` without the options, and their values, that later words state again."""
+    stated = {word.partition("=")[0] for word in later if word.startswith("--")}
+    kept = True
+    for word in words:
+        kept = word not in stated if word.startswith("--") else kept
+        if kept:
+            yield word
 
 
 def _modules(entry: object) -> str:

@@ -45,6 +45,7 @@ EXPORTERS: Mapping[str, Callable[[Planned], Export]] = MappingProxyType(
     }
 )
 FORMATS = (*EXPORTERS, "json")
+_NEUTRAL = "--to json, which says any layout, without a framework's words"
 NAMED = 3
 """Layouts that are named in the place of one which a format cannot say."""
 
@@ -171,11 +172,12 @@ def launch_or_others(report: PlanReport, rank: int, target: Target) -> LaunchFil
         ranked = report.layouts[rank - 1]
         return launch_of(report.request_of(ranked), ranked, target)
     except InputError as error:
-        others = launchable(report, target)
-        if not others:
+        if target.format not in EXPORTERS:
             raise
-        can = f"--rank {others[0]}: {launchable_words(report, others)} can"
-        raise InputError(error.what, allowed="; or ".join(filter(None, (error.allowed, can)))) from None
+        others = launchable(report, target)
+        can = f"--rank {others[0]}: {launchable_words(report, others)} can" if others else ""
+        told = filter(None, (error.allowed, can, "" if "--to json" in error.allowed else _NEUTRAL))
+        raise InputError(error.what, allowed="; or ".join(told), where=error.where) from None
 
 
 def _warnings(request: PlanRequest, ranked: RankedLayout) -> tuple[str, ...]:
