@@ -359,9 +359,9 @@ class Part:
 
     def _repeated(self, recompute: Recompute) -> Floats:
         """Share of every op that a recompute choice runs again, shape (ops,)."""
-        software, scaled = self.pricing.job.software, self.pricing.job.precision.scaled
+        software, unlisted = self.pricing.job.software, self.pricing.job.precision.unlisted
         if recompute.per_op and self.name not in (EMBEDDING, HEAD):
-            return np.array([op.again for op in listed(self.ops, compiled=software.compiled, scaled=scaled)])
+            return np.array([op.again for op in listed(self.ops, compiled=software.compiled, unlisted=unlisted)])
         again = np.array([float(_repeats(recompute, op)) for op in self.ops])
         if software.repeats_what_is_read and recompute.granularity is not Granularity.NONE:
             again[_read_until(self.ops) :] = 0.0

@@ -54,6 +54,7 @@ COLUMNS = {
     "network_gbps": "scaleout_gbps_per_node",
     "cuda_graphs": "cuda_graphs",
     "notes": "notes",
+    "sequence_parallel": "sequence_parallel",
     "images": "images",
     "freeze": "freeze",
 }

@@ -483,3 +483,16 @@ def test_many_layouts_at_once_agree_with_one(strategies, pp):
     for row, strategy in enumerate(strategies):
         uses = stage_memory(plan([[MOE.layers // pp]] * pp, strategy), MOE, job(), BIG)
         assert total_bytes(named)[row] == pytest.approx([use.total_bytes for use in uses])
+
+
+def test_gradients_under_zero_3_are_as_wide_as_they_are_reduced():
+    """Two layers' weights and one's gradient in 16 bits; where that is reduced in fp32, a copy of it as well."""
+    table = table_of([Strategy(dp=8, zero=3)], pp=[1], micro_batch=[1])
+    layer = (LLAMA_PARAMETERS - 2 * 32000 * 2048) / 16
+
+    def gathered(reduce_bytes: float) -> float:
+        pure = replace(job(replace(NOW, reduce_bytes=reduce_bytes)), precision=precision("bf16-pure"))
+        return float(layer_memory(LLAMA.runs[0].kind, LLAMA, pure, table).gathered[0])
+
+    assert gathered(2.0) == pytest.approx((2 * 2 + 2) * layer, rel=1e-3)
+    assert gathered(4.0) == pytest.approx((2 * 2 + 2 + 4) * layer, rel=1e-3)

@@ -21,9 +21,9 @@ def ops_of(name):
     return layer_ops(spec.runs[-1].kind, spec)
 
 
-def elements(name, *, compiled=True, scaled=False):
+def elements(name, *, compiled=True, unlisted=False):
     ops = ops_of(name)
-    what = listed(ops, compiled=compiled, scaled=scaled)
+    what = listed(ops, compiled=compiled, unlisted=unlisted)
     return {op.name: one.elements for op, one in zip(ops, what, strict=True) if one.elements}
 
 
@@ -32,12 +32,12 @@ def test_every_second_product_of_llama_is_kept():
     kept = {"qkv": 4096 + 1024, "core_attention": 4096, "fc1": 14336}
     assert elements("llama3_8b") == kept
     assert elements("llama3_8b", compiled=False) == {**kept, "fc2": 4096}
-    assert elements("llama3_8b", scaled=True) == {"core_attention": 4096}
+    assert elements("llama3_8b", unlisted=True) == {"core_attention": 4096}
 
 
 def test_shares_that_run_again_are_those_that_are_not_kept():
     ops = ops_of("llama3_8b")
-    again = {op.name: one.again for op, one in zip(ops, listed(ops, compiled=True, scaled=False), strict=True)}
+    again = {op.name: one.again for op, one in zip(ops, listed(ops, compiled=True, unlisted=False), strict=True)}
     assert again["qkv"] == pytest.approx(1024 / 6144)
     assert (again["proj"], again["fc1"], again["fc2"], again["core_attention"]) == (1.0, 0.5, 0.0, 0.0)
     assert again["mixer_norm"] == again["activation"] == 1.0
@@ -53,7 +53,7 @@ def test_queries_of_latent_attention_come_before_keys():
 
 def test_products_of_experts_run_again():
     ops = ops_of("qwen3_30b_a3b")
-    again = {op.name: one.again for op, one in zip(ops, listed(ops, compiled=True, scaled=False), strict=True)}
+    again = {op.name: one.again for op, one in zip(ops, listed(ops, compiled=True, unlisted=False), strict=True)}
     assert all(again[name] == 1.0 for name in ("router", "dispatch", "expert_fc1", "expert_activation", "expert_fc2"))
     assert elements("qwen3_30b_a3b") == {"qkv": 4096 + 512, "core_attention": 4096}
 
@@ -88,3 +88,9 @@ def test_words_name_it_alone():
     assert parse_recompute_words("selective:per_op") == (TITAN_SELECTIVE, 0)
     with pytest.raises(InputError, match="a list of its own"):
         parse_recompute_words("selective:per_op+mlp")
+
+
+@pytest.mark.parametrize(("recipe", "unlisted"), [("bf16", False), ("mxfp8", False), ("fp8", True), ("nvfp4", True)])
+def test_which_products_the_list_lacks(recipe, unlisted):
+    """MXFP8's are torch.mm of a tensor class, as those of 16 bits; NVFP4's a function's of its own."""
+    assert precision(recipe, framework="torchtitan").unlisted is unlisted

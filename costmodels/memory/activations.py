@@ -74,7 +74,7 @@ def listed_bytes(ops: Sequence[Op], job: TrainingJob, shares: TokenShares, excha
     """
     width = job.precision.activation_bytes
     total = np.zeros_like(shares.tokens)
-    for op, what in zip(ops, listed(ops, compiled=job.software.compiled, scaled=job.precision.scaled), strict=True):
+    for op, what in zip(ops, listed(ops, compiled=job.software.compiled, unlisted=job.precision.unlisted), strict=True):
         total += (what.elements * width + what.fixed_bytes) * shares.share(what.split)
         total += np.where(shares.tp > 1, what.scattered * width * shares.share(Split.SEQUENCE), 0.0)
         received = what.received * width * op.top_k

@@ -18,7 +18,13 @@ from costmodels.memory.activations import (
 )
 from costmodels.memory.constants import MemoryConstants, default_memory
 from costmodels.memory.offloaded import away_bytes
-from costmodels.memory.states import LocalParameters, largest_parameters, local_parameters, state_bytes
+from costmodels.memory.states import (
+    LocalParameters,
+    largest_parameters,
+    local_parameters,
+    reduced_bytes,
+    state_bytes,
+)
 from costmodels.memory.tokens import TokenShares, sample_shares, token_shares
 from costmodels.table import Floats, StrategyTable
 from costmodels.workload.layers import embedding_ops, head_ops, layer_ops, mtp_ops
@@ -211,8 +217,9 @@ def _with_states(
     """Activations with the states of ``parameters``, which ``ops`` own."""
     states = state_bytes(parameters, scope.job, scope.table)
     precision = scope.job.precision
-    # the whole gradient of what runs, and its copy where it is reduced wider
-    copy = precision.reduce_bytes if precision.reduce_bytes != precision.activation_bytes else 0.0
+    # the whole gradient of what runs, and its copy where it is reduced in another width
+    reduced = reduced_bytes(scope.job)
+    copy = reduced if reduced != precision.activation_bytes else 0.0
     gathered = _gathered(scope, ops, parameters, (precision.activation_bytes + copy) * scope.job.trained_share)
     sharded = (scope.table.zero >= 3) & (scope.table.zero_group > 1)
     return LayerMemory(

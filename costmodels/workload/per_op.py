@@ -29,7 +29,7 @@ class Listed:
     again: float = 1.0
 
 
-def listed(ops: Sequence[Op], *, compiled: bool, scaled: bool) -> tuple[Listed, ...]:
+def listed(ops: Sequence[Op], *, compiled: bool, unlisted: bool) -> tuple[Listed, ...]:
     """Return what a layer keeps, op by op, when every second product and all attention outputs are on the list.
 
     Kept are the outputs of the first, third, ... product in the order in which they run (queries, keys, values, output,
@@ -43,8 +43,8 @@ def listed(ops: Sequence[Op], *, compiled: bool, scaled: bool) -> tuple[Listed, 
         The layer, in forward order.
     compiled : bool
         The layer is compiled.
-    scaled : bool
-        Products run in a format of 8 or fewer bits, by an op that is not on the list.
+    unlisted : bool
+        Products run by an op that is not on the list.
 
     Returns
     -------
@@ -61,7 +61,7 @@ def listed(ops: Sequence[Op], *, compiled: bool, scaled: bool) -> tuple[Listed, 
     found = []
     for number, op in enumerate(ops):
         unread = compiled and op.kind is OpKind.GEMM and all(later.module == "residual" for later in ops[number + 1 :])
-        product = op.kind is OpKind.GEMM and not (scaled and op.low_precision)
+        product = op.kind is OpKind.GEMM and not (unlisted and op.low_precision)
         found.append(_of_op(op, turns[number] if product else 0, unread=unread))
     return tuple(found)
 
