@@ -7,7 +7,7 @@ from costmodels.workload.counts import parameter_count
 from planner.adapters import said_targets
 from planner.images import images_note, said_images
 from planner.layouts.grids import expert_count
-from planner.layouts.platform_notes import expert_notes, memory_share_notes, platform_notes
+from planner.layouts.platform_notes import dispatcher_notes, expert_notes, memory_share_notes, platform_notes
 from planner.layouts.shape_notes import position_notes, shape_notes
 from planner.losses import loss_words, refused_loss, said_loss, usual_software
 from planner.request import Framework, PlanRequest
@@ -39,6 +39,7 @@ def request_notes(request: PlanRequest) -> tuple[str, ...]:
         *platform_notes(request.framework, request.cluster),
         *memory_share_notes(request.job.software, request.cluster),
         *expert_notes(request.framework, request.cluster, expert_count(request.model)),
+        *dispatcher_notes(request.cluster, expert_count(request.model)),
     )
 
 
