@@ -55,7 +55,7 @@ def test_sequences_beyond_the_stated_positions_are_one_truth(tmp_path):
 
 
 def test_learned_positions_end_where_their_table_ends():
-    request = request_of(Question(model="gpt3_175b", cluster="dgx-h100:32", global_batch=256, seq=4096))
+    request = request_of(Question(model="gpt3_1_3b", cluster="dgx-h100:1", global_batch=16, seq=4096))
     assert plan(request).infeasible.constraint.endswith("--max-position-embeddings from 4096")
 
 
@@ -69,7 +69,19 @@ def test_an_export_of_what_does_not_fit_says_so(tmp_path):
 
 
 def test_a_layout_that_cannot_be_launched_is_not_said_to_be_exported(tmp_path):
-    foreign = ("search", "gemma_7b", "dgx-h100:1", "--global-batch", "8", "--seq", "4096", "--top", "1")
+    foreign = (
+        "search",
+        "gemma_7b",
+        "dgx-h100:1",
+        "--global-batch",
+        "8",
+        "--seq",
+        "4096",
+        "--top",
+        "1",
+        "--fix",
+        "pp=1",
+    )
     report = str(tmp_path / "hybrid.json")
     text = run(*foreign, "--json", report)
     assert "no launch can be written: model gemma_7b: Megatron-LM has no flag for the gated activation gelu" in text

@@ -27,6 +27,7 @@ def blocks(text: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
+@pytest.mark.deep
 def test_the_first_command_prints_what_the_page_shows():
     command = re.search(r"<!-- output of: plan ([^>]*?) -->", README)
     first = next(line for line in README.splitlines() if "pip install . &&" in line)

@@ -18,6 +18,14 @@ from planner.rules import facts_of
 DENSE, SPARSE, LATENT = "llama3_8b", "qwen3_30b_a3b", "deepseek_v2_lite"
 FRAMEWORKS = [framework for framework in Framework if framework is not Framework.NONE]
 PINS = ((), ("pp=4",), ("tp=2",), ("pp=2", "vpp=2"), ("cp=2",), ("zero=2",), ("zero=0",), ("pp=3",))
+QUICK = (
+    (Framework.MEGATRON, LATENT, ("pp=2", "vpp=2", "micro_batch=1", "cp=1")),
+    (Framework.BRIDGE, SPARSE, ("tp=2", "micro_batch=1", "cp=1", "pp=1")),
+    (Framework.NEMO, DENSE, ("pp=4", "micro_batch=1")),
+    (Framework.TORCHTITAN, DENSE, ("cp=2", "micro_batch=1")),
+    (Framework.DEEPSPEED, DENSE, ("zero=2",)),
+    (Framework.GALVATRON, DENSE, ("tp=2", "pp=2")),
+)
 
 
 def layouts(words: dict, framework: Framework):
@@ -43,6 +51,24 @@ def checked(request, ranked, folder):
     return read_launch(question)
 
 
+def check_found(framework: Framework, words: dict, folder) -> int:
+    """Hold the first layouts of a request against what is read back of their launches; how many there are."""
+    request, found = layouts({**words, "top": 3}, framework)
+    for ranked in found:
+        judged = checked(request, ranked, folder.mktemp("launch") / "plan")
+        assert judged.legal, judged.violations
+        assert judged.layout is not None
+        assert same_launch(judged.layout, ranked.layout, experts=facts_of(request.model).experts > 0)
+    return len(found)
+
+
+@pytest.mark.parametrize(("framework", "model", "fixed"), QUICK)
+def test_a_found_plan_is_exported_and_checks_as_itself(framework, model, fixed, tmp_path_factory):
+    words = {"model": model, "cluster": "dgx-h100:1", "global_batch": 32, "seq": 2048, "fixed": fixed}
+    assert check_found(framework, words, tmp_path_factory)
+
+
+@pytest.mark.deep
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @given(
     model=st.sampled_from([DENSE, SPARSE, LATENT]),
@@ -51,14 +77,9 @@ def checked(request, ranked, folder):
     seq=st.sampled_from([2048, 4096]),
     fixed=st.sampled_from(PINS),
 )
-@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
-def test_a_found_plan_is_exported_and_checks_as_itself(framework, tmp_path_factory, **words):
-    request, found = layouts({**words, "top": 3}, framework)
-    for ranked in found:
-        judged = checked(request, ranked, tmp_path_factory.mktemp("launch") / "plan")
-        assert judged.legal, judged.violations
-        assert judged.layout is not None
-        assert same_launch(judged.layout, ranked.layout, experts=facts_of(request.model).experts > 0)
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
+def test_any_found_plan_is_exported_and_checks_as_itself(framework, tmp_path_factory, **words):
+    check_found(framework, words, tmp_path_factory)
 
 
 @pytest.mark.parametrize("framework", ["bridge", "nemo"])

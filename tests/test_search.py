@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -65,7 +66,10 @@ def exhaustive(name: str) -> tuple[PlanRequest, float, int]:
     return request, *least_of(request)
 
 
-@pytest.mark.parametrize("name", SPACES)
+QUICK = ("three GPUs", "some layers recompute", "groups of a node, as the network is slow")
+
+
+@pytest.mark.parametrize("name", quick_and_deep(QUICK, SPACES))
 def test_the_best_of_the_search_is_the_best_there_is(name):
     request, best_s, seen = exhaustive(name)
     report = plan(replace(request, top=1))
@@ -116,7 +120,7 @@ def random_request(seed: int) -> PlanRequest:
 OF_TORCHTITAN = (Schedule.GPIPE, Schedule.LOOPED_BFS, Schedule.INTERLEAVED_ZB, Schedule.ZBV, Schedule.DUALPIPEV)
 
 
-@pytest.mark.parametrize("seed", quick_and_deep((2, 5, 2149), range(2, 14)))  # 2149 fits as 1,3,1 alone
+@pytest.mark.parametrize("seed", quick_and_deep((2, 10, 2149), range(2, 14)))  # 2149 fits as 1,3,1 alone
 def test_the_best_of_random_requests_is_the_best_there_is(seed):
     request = random_request(seed)
     best_s, _ = least_of(request)
@@ -171,10 +175,10 @@ def answered(name: str) -> PlanReport:
     requests = {
         "dense": small("llama3_8b", layers=(8,), gpus=8, memory_gib=20.0, global_batch=16, seq=4096),
         "experts": small(
-            "deepseek_v2_lite", cluster="dgx-h100:1", layers=(1, 6), gpus=8, memory_gib=20.0, global_batch=16, seq=4096
+            "deepseek_v2_lite", cluster="dgx-h100:1", layers=(1, 4), gpus=4, memory_gib=24.0, global_batch=16, seq=4096
         ),
         "any strategy": small(
-            "llama3_8b", layers=(6,), gpus=8, memory_gib=11.0, global_batch=16, seq=4096, framework="none"
+            "llama3_8b", layers=(4,), gpus=4, memory_gib=16.0, global_batch=16, seq=4096, framework="none"
         ),
         "kinds in turn": small("nemotronh_8b", layers=(1,) * 12, gpus=4, memory_gib=28.0, global_batch=8, seq=16384),
         "several nodes": replace(asked("llama3_8b", "dgx-a100:2", global_batch=64, seq=8192), time_limit_s=60.0),
@@ -268,7 +272,7 @@ def free_to_choose() -> tuple[PlanRequest, float]:
     return request, min(candidate.total_s for candidate in found.values())
 
 
-@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(pins=PINS)
 def test_pinned_degrees_hold(pins):
     base, free_s = free_to_choose()
@@ -291,7 +295,7 @@ def test_pinned_recompute_holds():
 
 
 def test_the_same_request_gives_the_same_plan():
-    for name in ("dense", "experts", "any strategy"):
+    for name in ("dense", "experts"):
         first, again = answered(name), plan(answered(name).request)
         assert again.layouts == first.layouts
         assert again.rejected == first.rejected
@@ -299,9 +303,10 @@ def test_the_same_request_gives_the_same_plan():
 
 
 PRINT_PLAN = """
-from planner import Question, plan, request_of
-words = dict(model="deepseek_v2_lite", cluster="dgx-h100:1", global_batch=8, seq=2048, top=5)
-report = plan(request_of(Question(**words)))
+from planner import plan
+from small_requests import small
+words = dict(cluster="dgx-h100:1", layers=(1, 3), gpus=4, global_batch=8, seq=2048, top=5)
+report = plan(small("deepseek_v2_lite", **words))
 print([(r.layout, r.cost.step.total_s, r.why) for r in report.layouts], report.search.lower_bound_s, report.rejected)
 """
 
@@ -309,7 +314,8 @@ print([(r.layout, r.cost.step.total_s, r.why) for r in report.layouts], report.s
 def test_the_plan_does_not_depend_on_the_seed_of_hashes():
     answers = set()
     for seed in ("0", "4242"):
-        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        paths = os.pathsep.join((str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")))
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": paths}
         found = subprocess.run(
             [sys.executable, "-c", PRINT_PLAN], env=environment, capture_output=True, text=True, check=True, timeout=120
         )
@@ -319,7 +325,7 @@ def test_the_plan_does_not_depend_on_the_seed_of_hashes():
 
 @pytest.mark.parametrize("framework", ["megatron", "none"])
 def test_more_nodes_behind_a_slow_network_are_left_idle_where_one_is_faster(framework: str):
-    one = replace(small(layers=(8,), gpus=2, global_batch=8, framework=framework), recompute="none")
+    one = replace(small(layers=(4,), gpus=2, global_batch=8, framework=framework), recompute="none")
     island = one.cluster.islands[0]
     nics = replace(island.node.nics, count=1, bytes_per_s=1.25e9)
     four = replace(island, nodes=4, node=replace(island.node, nics=nics))

@@ -4,6 +4,7 @@ from dataclasses import replace
 from itertools import pairwise, product
 
 import pytest
+from quick_and_deep import quick_and_deep
 from small_requests import asked, sized
 
 from costmodels.layout import Layout
@@ -33,7 +34,9 @@ def explicit(request: PlanRequest, **degrees: int) -> Layout:
     return layout_of(request, ExplicitLayout(**degrees))
 
 
-@pytest.mark.parametrize("islands", [(("dgx-h100", 4), ("dgx-a100", 4)), (("dgx-a100", 2), ("dgx-h100", 4))])
+@pytest.mark.parametrize(
+    "islands", quick_and_deep([(("dgx-a100", 2), ("dgx-h100", 4))], [(("dgx-h100", 4), ("dgx-a100", 4))])
+)
 def test_an_estimate_of_what_a_search_found_is_what_the_search_said(islands):
     request = replace(request_on(*islands), fixed=(("cp", 1), ("micro_batch", 1)), recompute="none")
     for ranked in plan(request).layouts:

@@ -7,6 +7,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from quick_and_deep import quick_and_deep
 from rich.console import Console
 from small_requests import asked, pricing_of, small
 
@@ -93,7 +94,7 @@ def test_an_end_comes_with_the_work_and_with_the_clock_as_a_last_resort() -> Non
     assert UNENDING.part(0.5) == UNENDING
 
 
-@pytest.mark.parametrize("limit_s", [0.3, 1.0])
+@pytest.mark.parametrize("limit_s", quick_and_deep([0.3], [1.0]))
 def test_a_search_that_its_work_ends_finds_the_same_however_slow_the_machine(
     monkeypatch: pytest.MonkeyPatch, limit_s: float
 ) -> None:
@@ -149,7 +150,7 @@ def test_a_limit_that_does_not_bind_changes_nothing() -> None:
     assert not any("time limit" in reason for reason, _ in reports[0].search.pruned)
 
 
-@pytest.mark.parametrize("model", ["llama3_70b", "mixtral_8x22b"])
+@pytest.mark.parametrize("model", quick_and_deep(["llama3_70b"], ["mixtral_8x22b"]))
 def test_an_end_that_has_passed_costs_a_few_grids(model: str) -> None:
     """Counted, not timed: a search without time left prices grids until one fits, and proves no more than it may."""
     request = asked(model, cluster="dgx-h100:4", global_batch=256, seq=4096)

@@ -147,7 +147,7 @@ def test_torus_axes_of_slices() -> None:
     assert torus_axes(8960, (16, 20, 28)) == (28, 20, 16)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     nodes=st.integers(2, 24),
     sizes=st.sampled_from([(), (2,), (3,), (2, 4), (2, 6), (3, 12), (4, 8)]),

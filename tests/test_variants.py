@@ -180,7 +180,7 @@ def test_the_ranking_is_that_of_searches_one_by_one(name):
     assert report.search.enumerated <= sum(one.search.enumerated for one in alone)
 
 
-@pytest.mark.parametrize("name", SPACES)
+@pytest.mark.parametrize("name", quick_and_deep(["schedules", "exchanges of context parallelism"], SPACES))
 def test_every_layout_is_priced_with_its_own_choice_and_says_it(name):
     report = answered(name)
     assert len({(ranked.layout, ranked.cost) for ranked in report.layouts}) == len(report.layouts)

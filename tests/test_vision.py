@@ -227,7 +227,9 @@ def test_the_ledger_lists_what_gathers_a_tower():
 
 def test_a_trained_tower_takes_layers_from_the_first_stage():
     """A tower as dear as several layers: the even split leaves the first stage the slowest."""
-    asked = ask(cluster="dgx-h100:2", fixed=("pp=4", "vpp=1"), global_batch=64, images="3x1024")
+    asked = ask(
+        cluster="dgx-h100:2", fixed=("pp=4", "vpp=1", "cp=1", "micro_batch=1"), global_batch=64, images="3x1024"
+    )
     first = {}
     for images in ("3x1024", "0"):
         best = plan(request_of(replace(asked, images=images))).layouts[0].layout
@@ -296,7 +298,9 @@ def seen(tmp_path_factory):
 )
 def test_a_report_that_is_carried_keeps_what_no_option_says_of_its_images(seen, asked, images, freeze):
     words = {"model": "", "precision": "", "framework": "", "global_batch": 0, "seq": 0, "top": 1, "time_limit_s": 1.0}
-    question = PortQuestion(file=seen, asked=Question(**{**words, "cluster": "dgx-h100:1", **asked}))
+    question = PortQuestion(
+        file=seen, asked=Question(**{**words, "cluster": "dgx-h100:1", "fixed": ("pp=1", "cp=1"), **asked})
+    )
     job = port(recipe_in(question), question).report.request.job
     assert (said_images(job, VL), said_freeze(job)) == (images, freeze)
     assert job.images.divided == (asked.get("framework") != "deepspeed")
