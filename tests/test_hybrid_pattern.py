@@ -82,6 +82,13 @@ def test_predictions_of_layers_without_feed_forward_parts_are_legal_and_have_no_
         model_of(launch.arguments)
 
 
+def test_predictions_state_their_own_feed_forward_part():
+    """Where no other layer has one, the model could not be built and a traceback was shown."""
+    launch = parse_megatron(f"{SIZES} --hybrid-layer-pattern MM*M|M*MM/*-".split(), world=8)
+    assert judge(launch).legal
+    assert model_of(launch.arguments).mtp_kind.ffn is not None
+
+
 def test_the_older_name_has_letters_alone_and_equal_stages():
     words = f"{SIZES} --hybrid-override-pattern M-M*M-M* --num-layers 8".split()
     assert judge(parse_megatron(words, world=8, version="0.13")).layers_per_stage == ((4,), (4,))

@@ -68,6 +68,21 @@ def test_graphs_of_attention_alone_leave_the_experts_to_the_host():
     assert whole < 0.87 * parts
 
 
+@pytest.mark.parametrize(
+    ("question", "words", "remark"),
+    [
+        (MOE, ("graphed_experts=off",), "graphed_experts changes nothing without CUDA graphs"),
+        (MOE, ("graphed_experts=off", "cuda_graphs=on"), ""),
+        (DENSE, ("graphed_experts=off",), "has no experts, graphed_experts changes nothing"),
+        (DENSE, ("graphed_experts=off", "cuda_graphs=on"), "has no experts, graphed_experts changes nothing"),
+    ],
+)
+def test_graphs_of_experts_without_graphs_or_experts_are_remarked(question, words, remark):
+    notes = [note for note in request_notes(asked(question, *words)) if "changes nothing" in note]
+    assert len(notes) == bool(remark)
+    assert remark in "".join(notes)
+
+
 def test_the_optimizers_states_are_the_jobs():
     """Adam in 8 bits: two bytes a parameter."""
     assert asked(DENSE, "optimizer_bytes=2").job == replace(asked(DENSE).job, optimizer_bytes=2.0)

@@ -337,9 +337,9 @@ class Architecture:
 
         Where any layer has an indexer, it has one too; beside layers of compressed keys it has a window alone.
         """
-        last = next(ffn for _, ffn in reversed(self._parts()) if ffn)
+        own = self.mtp_ffn or next(ffn for _, ffn in reversed(self._parts()) if ffn)
         mixer = "i" if self.index_heads else "f"
-        return self._kind("w" if self.sparse_rate or self.heavy_rate else mixer, self.mtp_ffn or last)
+        return self._kind("w" if self.sparse_rate or self.heavy_rate else mixer, own)
 
     def _ffn(self, letter: str) -> Ffn | None:
         if letter == "d":

@@ -152,14 +152,17 @@ def _between(read: Arguments, version: tuple[int, ...]) -> dict[str, tuple[str, 
 
 
 def _evaluation(read: Arguments, single: int) -> dict[str, tuple[str, ...]]:
-    """Batch and micro-batch of evaluation, where they are not those of training."""
+    """Batch and micro-batch of evaluation, where they are not those of training.
+
+    The micro-batch is without its sign, which leaves the remainder that Megatron-LM asks for as it is.
+    """
     names = ("--eval-global-batch-size", "--eval-micro-batch-size")
     if not any(read.has(name) for name in names):
         return {}
     batch, micro = read.number("--global-batch-size", single), read.number("--micro-batch-size", 1)
     return {
         "--eval-batch": (str(read.number(names[0], batch)),),
-        "--eval-micro-batch": (str(read.number(names[1], micro)),),
+        "--eval-micro-batch": (str(abs(read.number(names[1], micro))),),
     }
 
 

@@ -12,7 +12,8 @@ from planner.layouts.shape_notes import position_notes, shape_notes
 from planner.losses import loss_words, refused_loss, said_loss, usual_software
 from planner.request import Framework, PlanRequest
 
-OF_EXPERTS: Final = ("expert_overlap", "grouped_gemm", "dispatcher", "capacity_factor", "routing_imbalance")
+_GRAPHED: Final = "graphed_experts"
+OF_EXPERTS: Final = ("expert_overlap", "grouped_gemm", "dispatcher", "capacity_factor", "routing_imbalance", _GRAPHED)
 """Switches of software that say how experts run."""
 _UNMEASURED: Final = "no run with images has been measured: likely ranges are those of runs on text"
 
@@ -84,6 +85,9 @@ def _stated(request: PlanRequest) -> tuple[str, ...]:
     told = [word for name, word in request.words if name == "software"]
     if not told:
         return ()
-    idle = [] if expert_count(request.model) else [name for name in stated_switches(told) if name in OF_EXPERTS]
-    nothing = f"{request.model.name} has no experts, {', '.join(idle)} changes nothing"
-    return (f"software as stated: {', '.join(told)}", *([nothing] if idle else []))
+    switches = stated_switches(told)
+    idle = [] if expert_count(request.model) else [name for name in switches if name in OF_EXPERTS]
+    nothing = [f"{request.model.name} has no experts, {', '.join(idle)} changes nothing"] if idle else []
+    if _GRAPHED in switches and not idle and not request.job.software.cuda_graphs:
+        nothing.append(f"{_GRAPHED} changes nothing without CUDA graphs: cuda_graphs=on captures them")
+    return (f"software as stated: {', '.join(told)}", *nothing)
