@@ -148,7 +148,8 @@ def test_stages_of_deepseek_v3_and_kimi_k2_choose_their_layouts():
     def layouts(model, gpu, *options):
         words = ("-mr", model, "--gpu", gpu, "-ng", "256", "-c", "bf16", *options)
         told = with_recipe_chosen(LaunchText(arguments=words)).arguments
-        return [word.partition("=")[2] for word in told if word.startswith("model.pipeline_model_parallel_layout=")]
+        layout = "model.pipeline_model_parallel_layout="
+        return [word.removeprefix(layout).strip("'") for word in told if word.startswith(layout)]
 
     whole, halves = "Et*8|(t*8|)*6t*5mL", "Et*4|(t*4|)*14tmL"
     assert layouts("deepseek_v3", "gb200") == []

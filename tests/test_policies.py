@@ -230,3 +230,15 @@ def test_settings_of_the_model_that_are_not_read_are_named(tmp_path):
     unread = next(note for note in found.notes if note.startswith(f"of {section} not read: "))
     assert "tensor_model_parallel_sizee (did you mean tensor_model_parallel_size?)" in unread
     assert "param_offload" in unread
+
+
+def test_rules_are_told_by_the_names_of_the_settings(tmp_path):
+    """They named Megatron-LM's flags, which nobody had written."""
+    section = "actor_rollout_ref.actor.megatron"
+    inner = f"{section}.override_transformer_config"
+    found = verl(
+        tmp_path, words=[f"{section}.virtual_pipeline_model_parallel_size=5", f"{inner}.recompute_method=null"]
+    )
+    told = " ".join(violation.message for violation in found.violations)
+    assert f"allowed: {inner}.recompute_method uniform or block" in told
+    assert "--" not in told

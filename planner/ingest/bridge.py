@@ -164,6 +164,7 @@ def read_overrides(overrides: Sequence[str], framework: Framework) -> Overrides:
     found: dict[str, str] = {}
     unjudged: list[str] = []
     formats, faults = _formats(overrides, framework)
+    overrides = _without_deleted(overrides, framework)
     stated = {name: value for name, _, value in (override.lstrip("+-~").partition("=") for override in overrides)}
     for override in overrides:
         name, sign, value = override.lstrip("+-~").partition("=")
@@ -204,6 +205,18 @@ def read_overrides(overrides: Sequence[str], framework: Framework) -> Overrides:
         answered=tuple(key.flag for key in override_keys(framework) if any(name in found for name in key.keys)),
         one_chunk=any(name.endswith(".virtual_pipeline_model_parallel_size") and found[name] == "1" for name in found),
     )
+
+
+def _without_deleted(overrides: Sequence[str], framework: Framework) -> Sequence[str]:
+    """Overrides without keys that a later ``~key`` takes out, whose values Megatron-Bridge leaves as the recipe's."""
+    kept: list[str] = []
+    for override in overrides:
+        name = override.removeprefix("~").partition("=")[0]
+        if framework is Framework.BRIDGE and override.startswith("~") and _is_field(name, framework):
+            kept = [word for word in kept if word.lstrip("+").partition("=")[0] != name]
+        else:
+            kept.append(override)
+    return kept
 
 
 @lru_cache(maxsize=1)

@@ -181,7 +181,8 @@ def _override(key: str, value: str) -> list[str]:
         return [f"{key}=null"] if key == _VIRTUAL else []
     value = _SWITCHED.get(value, value) if key in _SWITCHES else value
     sharded = key == _FSDP and value.lower() == "true"
-    return [f"{key}={value}", *(_OF_FSDP if sharded else ())]
+    quoted = f"'{value}'" if key == _LAYOUT else value  # which an option needs no quotes for
+    return [f"{key}={quoted}", *(_OF_FSDP if sharded else ())]
 
 
 def _sequence_split(overrides: Sequence[str]) -> tuple[str, ...]:
@@ -214,7 +215,8 @@ def _own_layout(model: str, recipe: str, overrides: Sequence[str]) -> tuple[str,
     named = f"{said[_STAGES]}x{whole(said[_VIRTUAL]) or 1}"
     if named not in layouts and model == _KEEPS_ITS_RECIPES:
         return ()
-    return (f"{_LAYOUT}={layouts.get(named) or 'null'}",)
+    layout = layouts.get(named)
+    return (f"{_LAYOUT}='{layout}'" if layout else f"{_LAYOUT}=null",)
 
 
 def _world(choice: Mapping[str, str]) -> int:

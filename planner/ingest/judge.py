@@ -32,8 +32,8 @@ from planner.ingest.open_ends import deciding_keys, foreign_notes, own_options, 
 from planner.ingest.option_facts import schedule_notes
 from planner.ingest.options import Arguments, Fault, megatron_options, rest_stands
 from planner.ingest.other_frameworks import refuse_foreign
-from planner.ingest.override_words import in_overrides, violation_in_overrides
-from planner.ingest.policies import adapters_of_policy, gpus_of_policy, of_policy, program_of
+from planner.ingest.override_words import in_names, in_overrides, unquoted_notes, violation_in_overrides
+from planner.ingest.policies import adapters_of_policy, gpus_of_policy, names_of_policy, of_policy, program_of
 from planner.ingest.recipe_defaults import shipped_words, with_recipe_defaults
 from planner.ingest.sharded_policies import sharded_program_of
 from planner.ingest.slime import gpus_of_actor, is_slime, of_slime
@@ -47,7 +47,7 @@ from planner.ingest.software_flags import (
     kernel_of_variables,
     stated_software,
 )
-from planner.ingest.swift import gpus_of_swift, is_swift, of_swift, refuse_unnamed
+from planner.ingest.swift import gpus_of_swift, is_swift, names_of_swift, of_swift, refuse_unnamed
 from planner.ingest.trainers import trainer_remarks
 from planner.request import Framework
 from planner.rules.proposal import facts_of
@@ -134,6 +134,7 @@ def _megatron(given: LaunchInput) -> JudgedLaunch:
         )
     own_parser = is_swift(own_text) or bool(program_of(own_text))
     verdict = _without_parser(judge(launch)) if own_parser else judge(launch)
+    verdict = _in_own_words(verdict, given, own_text)
     judged = _judged(given, launch, verdict, model, tuple(notes))
     tools = _stated_in_flags(launch.arguments, model, own=text is own_text)
     spread = launch.proposal.world > launch.proposal.tp * launch.proposal.pp
@@ -167,6 +168,17 @@ def _in_own_flags(given: LaunchInput) -> tuple[LaunchInput, Adapters | None, tup
         return given, adapters, remarks
     refuse_unnamed(text, named, own)
     return replace(given, text=text, model=named), adapters, remarks
+
+
+def _in_own_words(verdict: LaunchVerdict, given: LaunchInput, own: LaunchText) -> LaunchVerdict:
+    """The verdict in the names that the launch's program has for Megatron-LM's flags."""
+    if is_swift(own):
+        names = names_of_swift(megatron_options(given.version))
+    elif program_of(own):
+        names = names_of_policy(own)
+    else:
+        return verdict
+    return replace(verdict, violations=tuple(in_names(one, names) for one in verdict.violations))
 
 
 def _without_parser(verdict: LaunchVerdict) -> LaunchVerdict:
@@ -354,6 +366,7 @@ def _overrides(given: LaunchInput) -> JudgedLaunch:
         notes += [why] if why else []
     notes += [in_overrides(one, text.arguments, framework) for one in schedule_notes(launch.arguments, launch.version)]
     notes += [in_overrides(one, text.arguments, framework) for one in unlike_notes(launch, given.model)]
+    notes += unquoted_notes(given.text.arguments) if framework is Framework.BRIDGE else ()
     judged = _judged(given, launch, verdict, model, (*text.notes, *notes, *assumed, *ignored, *kernels))
     name = "Megatron-Bridge" if framework is Framework.BRIDGE else "NeMo"
     adapters = of_overrides(text, framework)

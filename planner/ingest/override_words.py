@@ -13,11 +13,16 @@ from planner.request import Framework
 from planner.rules.verdict import Violation
 
 _FLAG: Final = re.compile(r"(?P<no>\bno )?(?P<option>\boption )?(?P<flag>--[a-z][a-z0-9-]*)(?P<rest>(?: [^\s,;:]+)?)")
+_NAME: Final = re.compile(r"--[a-z][a-z0-9-]*")
 _JOINING: Final = (
     *("with", "without", "together", "and", "or", "instead", "of", "is", "are", "alone", "only", "out", "has", "from"),
     *("does", "outside", "by", "in", "that", "where", "up", "got", "as", "for", "to", "though"),
 )
 """Words behind a flag that are not its value."""
+_CALL: Final = re.compile(
+    r"(?:choice|range|interval|tag|shuffle|sort|glob|extend_list|int|str|float|bool|json_str)\(.*\)"
+)
+"""A value that one of Hydra's functions makes."""
 _OTHER: Final = MappingProxyType({"true": "false", "false": "true"})
 
 
@@ -77,6 +82,51 @@ def _written(words: Mapping[str, Sequence[str]], given: Collection[str]) -> Call
         return f"{negated}{option}{key}{rest}"
 
     return write
+
+
+def in_names(violation: Violation, names: Mapping[str, str]) -> Violation:
+    """A broken rule with flags by the names that a program has for them.
+
+    Parameters
+    ----------
+    violation : Violation
+        In Megatron-LM's flags.
+    names : mapping of str to str
+        The program's name of each flag that has one.
+    """
+    return replace(violation, message=_NAME.sub(lambda found: names.get(found[0], found[0]), violation.message))
+
+
+def bridge_names() -> Mapping[str, tuple[str, ...]]:
+    """Keys of Megatron-Bridge that stand for each flag."""
+    words = _words(Framework.BRIDGE)
+    return {flag: tuple(key.partition("=")[0] for key in keys) for flag, keys in words.items()}
+
+
+def unquoted_notes(overrides: Sequence[str]) -> tuple[str, ...]:
+    """Say of each override which letters of its value Hydra takes in quotes alone.
+
+    Parameters
+    ----------
+    overrides : sequence of str
+        Of a launch of Megatron-Bridge, as they reach the program: a shell has taken its own quotes off.
+
+    References
+    ----------
+    Hydra 1.3 ``grammar/OverrideLexer.g4`` and ``OverrideParser.g4``: a value of plain letters has no parentheses, which
+    call a function, and no comma, which parts values of a sweep.
+    """
+    notes = []
+    for word in overrides:
+        name, sign, value = word.partition("=")
+        plain = re.sub(r"\\.", "", value.strip())
+        if not sign or not plain or plain[0] in "'\"[{" or "$" in plain or _CALL.fullmatch(plain):
+            continue
+        strange = [letter for letter in "()," if letter in plain]
+        if strange:
+            told = " and ".join(strange)
+            notes.append(f"on a command line Hydra takes {told} in quotes alone: '{name}=\"{value}\"', with both kinds")
+    return tuple(notes)
 
 
 def violation_in_overrides(violation: Violation, overrides: Sequence[str], framework: Framework) -> Violation:

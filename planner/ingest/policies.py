@@ -23,6 +23,7 @@ from planner.ingest.bridge import override_keys, read_overrides
 from planner.ingest.launch_text import LaunchText
 from planner.ingest.open_ends import refuse_gaps
 from planner.ingest.options import near_key, refuse_faults, whole
+from planner.ingest.override_words import bridge_names
 from planner.ingest.trainers import preset_of_path
 from planner.request import Framework
 from planner.rules.proposal import facts_of, replicas_of
@@ -386,6 +387,27 @@ def _of_another_name(key: str, value: str) -> Mapping[str, str]:
     if key == "model.moe_enable_deepep" and value.lower() == "true":
         return {"model.moe_flex_dispatcher_backend": "deepep"}
     return {}
+
+
+def names_of_policy(text: LaunchText) -> Mapping[str, str]:
+    """Settings that say what flags of Megatron-LM say, by flag: the one that the launch has, or where it belongs.
+
+    Parameters
+    ----------
+    text : LaunchText
+        Of one of these programs.
+    """
+    program = PROGRAMS[program_of(text)]
+    told = {key: name for name, key in _keys(program, settings_told(text.arguments))}
+    inner = {section: prefix for prefix, section in program.inner.items()}
+    found: dict[str, str] = {}
+    for flag, keys in bridge_names().items():
+        stated = [told[key] for key in keys if key in told]
+        section, _, name = keys[0].partition(".")
+        own = program.section if name in (*_DEGREES, "sequence_parallel") else inner.get(section, "")
+        if stated or own:
+            found[flag] = stated[0] if stated else f"{own}.{name}"
+    return found
 
 
 def fitting(most: int, samples: int, dp: int) -> int:

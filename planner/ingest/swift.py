@@ -118,6 +118,18 @@ def of_swift(
     return replace(text, arguments=tuple(words), program="", environment=None, notes=notes), found
 
 
+def names_of_swift(options: Mapping[str, Option]) -> Mapping[str, str]:
+    """Options of ms-swift that say what flags of Megatron-LM say, by flag.
+
+    Parameters
+    ----------
+    options : mapping of str to Option
+        Of Megatron-LM's parser.
+    """
+    other = {flag: name for name, flag in _NAMES.items()}
+    return {flag: f"--{other.get(flag, flag).removeprefix('--').replace('-', '_')}" for flag in options}
+
+
 def refuse_unnamed(text: LaunchText, model: ModelSpec | None, own: LaunchText) -> None:
     """Refuse a launch whose model is not known: it is named by its path, and no option states its sizes.
 

@@ -26,6 +26,7 @@ from planner.ingest.judge import judge_launch, stated_world
 from planner.ingest.judged import JudgedLaunch, LaunchInput, no_layout_rule
 from planner.ingest.launch_text import LaunchText, read_launch_text
 from planner.ingest.other_frameworks import framework_meant, refuse_other_framework
+from planner.launches.exchange_notes import exchange_notes
 from planner.launches.near import near_launch
 from planner.launches.vision import with_images
 from planner.layouts.build import uniform_layout
@@ -109,6 +110,8 @@ def check_launch(question: LaunchQuestion) -> LaunchReport:
     judged = _judged(question, given)
     near = near_launch(judged, given)
     request = request_of_launch(judged, question.cluster) if question.cluster else None
+    if request is not None:
+        judged = replace(judged, notes=(*judged.notes, *exchange_notes(judged, request.cluster)))
     if request is None:
         unpriced = tuple(PricedNeighbour(neighbour=neighbour, ranked=None) for neighbour in near)
         return LaunchReport(judged=judged, near=unpriced, request=None, ranked=None, faster=())
