@@ -5,13 +5,14 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from launch_words import priced_launch
 
 from costmodels.workload import presets
 from hardware.errors import InputError
 from planner.ingest.bridge_programs import gpus_in_name, with_recipe_chosen
 from planner.ingest.bridge_recipes import recipe_names, recipe_overrides
 from planner.ingest.launch_text import LaunchText
-from planner.launches.check import check_launch, read_launch
+from planner.launches.check import read_launch
 from planner.question import LaunchQuestion
 
 TABLE = Path(__file__).parent / "reference" / "bridge_recipes.toml"
@@ -203,8 +204,8 @@ def test_the_program_with_most_settings_is_named():
 def test_a_recipe_is_priced_as_its_own_overrides_are():
     """The price of a recipe by its name is that of everything it sets, stated."""
     recipe = "llama3_8b_pretrain_8gpu_h100_fp8cs_config"
-    named = check_launch(LaunchQuestion(framework="bridge", arguments=("--recipe", recipe), cluster="dgx-h100"))
-    stated = check_launch(
+    named = priced_launch(LaunchQuestion(framework="bridge", arguments=("--recipe", recipe), cluster="dgx-h100"))
+    stated = priced_launch(
         LaunchQuestion(
             framework="bridge", arguments=recipe_overrides(recipe), cluster="dgx-h100", model="llama3_8b", world=8
         )

@@ -138,19 +138,19 @@ def check_against_oracle(problem, solution):
         assert solution.lower_bound_s <= best
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(problems())
 def test_label_search_equals_enumeration(problem):
     check_against_oracle(problem, solve(problem, options=EXACT))
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(problems())
 def test_counts_ilp_equals_enumeration(problem):
     check_against_oracle(problem, solve(problem, options=CP_SAT_ONLY))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(problems(constrained=True))
 def test_constraints_equal_enumeration(problem):
     check_against_oracle(problem, solve(problem, options=EXACT))
@@ -205,7 +205,7 @@ def test_a_coarse_gap_is_kept(problem, gap):
         assert solution.time_s - solution.lower_bound_s <= gap * solution.time_s + 1e-9
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(problems())
 def test_dominance_keeps_the_optimum_and_the_leanest(problem):
     chain = encode(problem)

@@ -33,7 +33,7 @@ from planner.search.island_frontier import PRICED_FIRST, IslandFrontier, Shape
 from planner.search.island_rows import IslandRows
 from planner.search.islands import IslandSearch
 
-QUICK = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+QUICK = settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 EXACT = 1.0 + 1e-9
 
 

@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from small_requests import asked
+from small_requests import asked, small
 
 import costmodels.known_parts
 from costmodels.known_parts import known_parts
@@ -46,7 +46,7 @@ def test_splits_chunks_and_micro_batches_share_the_parts_of_their_strategy(monke
 
 
 def test_a_search_prices_no_strategy_of_an_explicit_layout_twice(monkeypatch):
-    request = asked("llama3_8b", cluster="dgx-h100:1", global_batch=32, seq=4096)
+    request = small("llama3_8b", layers=(4,), gpus=4)
     seen = counted(monkeypatch)
     found = plan(request)
     first = len(seen)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from launch_words import priced_launch
 
 from costmodels.job import Dispatcher, Software, TrainingJob
 from costmodels.layout import Layout, Stage, Strategy, StrategyRun
@@ -17,7 +18,7 @@ from planner.export.launch import Planned
 from planner.export.megatron import export_megatron
 from planner.export.megatron_model import model_arguments
 from planner.export.nemo import export_nemo
-from planner.launches.check import check_launch, job_of_launch, read_launch
+from planner.launches.check import job_of_launch, read_launch
 from planner.launches.porting import port, recipe_of_launch
 from planner.planning import estimate, over_islands
 from planner.question import LaunchQuestion, PortQuestion, Question, question_of, request_of
@@ -82,7 +83,7 @@ def test_a_launch_costs_what_the_same_software_is_estimated_at():
     def step_s(more: str) -> float:
         run = f"--micro-batch-size 2 --global-batch-size 64 --bf16 --use-distributed-optimizer {NO_DROPOUT} {more}"
         words = (*model_arguments(model("llama32_1b"), 4096), *run.split())
-        report = check_launch(LaunchQuestion(framework="megatron", arguments=words, cluster="l40s-8:4"))
+        report = priced_launch(LaunchQuestion(framework="megatron", arguments=words, cluster="l40s-8:4"))
         assert report.ranked is not None
         late = any("behind the backward passes" in note for note in report.judged.notes)
         assert late is ("--overlap-grad-reduce" not in more)
@@ -130,7 +131,7 @@ def test_recipes_with_whole_graphs_take_what_was_measured():
     Its host was priced to start every kernel, 10.8 s.
     """
     recipe = ("--recipe", "qwen3_30b_a3b_pretrain_8gpu_gb200_fp8mx_config")
-    report = check_launch(LaunchQuestion(framework="bridge", arguments=recipe, cluster="gb200-nvl72"))
+    report = priced_launch(LaunchQuestion(framework="bridge", arguments=recipe, cluster="gb200-nvl72"))
     assert report.ranked.cost.step.total_s == pytest.approx(6.50, rel=0.1)
     partly = read_launch(
         LaunchQuestion(framework="bridge", arguments=("--recipe", "deepseek_v3_pretrain_256gpu_gb200_bf16_config"))

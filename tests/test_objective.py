@@ -13,12 +13,13 @@ from planner.question import Question, request_of
 from planner.request import Objective
 from planner.search.objective import objective_value, objective_values, run_cost, step_cost, step_energy_j
 
-FEW = (("cp", 1), ("vpp", 1))
+FEW = ("cp=1", "vpp=1")
 """A smaller space, in which energy and time disagree as well."""
 
 
 def request(machine="dgx-a100:2", **more):
-    return request_of(Question(model="gpt2_xl", cluster=machine, global_batch=64, seq=1024, top=4, **more))
+    words = {"model": "gpt2_xl", "cluster": machine, "global_batch": 64, "seq": 1024, "top": 4, "fixed": FEW}
+    return request_of(Question(**words | more))
 
 
 def priced(base, *, rent, power):
@@ -83,7 +84,7 @@ def test_caps_trade_time_for_energy_and_money(by_time):
 @pytest.mark.deep
 @pytest.mark.parametrize("cap_w", [150.0, 280.0, 400.0])
 def test_at_every_cap_the_ranking_by_energy_takes_no_more_than_that_by_time(cap_w):
-    asked = replace(request(power_cap_w=cap_w), fixed=FEW)
+    asked = request(power_cap_w=cap_w)
     fast, lean = (
         plan(replace(asked, objective=objective)).layouts[0] for objective in (Objective.TIME, Objective.ENERGY)
     )
@@ -95,8 +96,7 @@ def test_at_every_cap_the_ranking_by_energy_takes_no_more_than_that_by_time(cap_
 @pytest.mark.deep
 def test_least_energy_is_looked_for_beyond_the_fastest_grids():
     """Llama-3 70B on 64 H100: the thriftiest layout leaves nodes idle and is not among the ten fastest grids."""
-    asked = request_of(Question(model="llama3_70b", cluster="dgx-h100:8", global_batch=128, seq=8192, top=4))
-    asked = replace(asked, fixed=FEW)
+    asked = request_of(Question(model="llama3_70b", cluster="dgx-h100:8", global_batch=128, seq=8192, top=4, fixed=FEW))
     thrifty = plan(replace(asked, objective=Objective.ENERGY)).layouts
     fast = plan(replace(asked, top=10)).layouts
     least_j = min(step_energy_j(ranked.cost) for ranked in fast)

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from launch_words import priced_launch
 from typer.testing import CliRunner
 
 from costmodels.software import software
@@ -12,7 +13,7 @@ from hardware.errors import InputError
 from planner.choices import Framework, Offload
 from planner.cli import app
 from planner.ingest.judged import JudgedLaunch
-from planner.launches.check import check_launch, read_launch
+from planner.launches.check import read_launch
 from planner.offloads import recompute_under, said_offload, with_offload
 from planner.plan_report import RankedLayout
 from planner.question import LaunchQuestion, Question, request_of
@@ -99,7 +100,7 @@ SHARED = ("--tensor-model-parallel-size=2", "--num-layers=32", "--hidden-size=40
 
 def _offloaded(*words: str) -> RankedLayout:
     given = (*SHARED, *words)
-    found = check_launch(LaunchQuestion(framework="megatron", arguments=given, world=16, cluster="dgx-b200:2")).ranked
+    found = priced_launch(LaunchQuestion(framework="megatron", arguments=given, world=16, cluster="dgx-b200:2")).ranked
     assert found is not None
     return found
 

@@ -19,6 +19,8 @@ from planner.report.porting_text import recipe_in
 from planner.report.target import Target
 
 RUN = CliRunner()
+FEW = ("--fix", "pp=1", "--fix", "cp=1", "--fix", "micro_batch=2", "--top", "1")
+"""A search among few layouts, where what is found does not matter."""
 SMALL = (
     "--num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention "
     "--num-query-groups 8 --seq-length 8192 --max-position-embeddings 8192 --vocab-size 128256 --swiglu "
@@ -99,9 +101,9 @@ def test_a_port_compares_with_the_fastest():
     assert found.further
 
 
-@pytest.fixture
-def saved(tmp_path):
-    file = tmp_path / "one.json"
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    file = tmp_path_factory.mktemp("saved") / "one.json"
     words = ["estimate", "llama3_8b", "dgx-h200:2", "--global-batch", "64", "--seq", "8192", "--tp", "2"]
     assert RUN.invoke(app, [*words, "--json", str(file)]).exit_code == 0
     return file
@@ -109,7 +111,7 @@ def saved(tmp_path):
 
 def test_a_saved_report_is_carried_by_the_command(saved, tmp_path):
     out = tmp_path / "port.json"
-    words = ["search", "dgx-h100:1", "--from", str(saved), "--top", "1", "--json", str(out)]
+    words = ["search", "dgx-h100:1", "--from", str(saved), *FEW, "--json", str(out)]
     result = RUN.invoke(app, words)
     assert result.exit_code == 0, result.output
     assert "What must change, and why" in result.stdout
@@ -142,14 +144,14 @@ def test_a_port_searches_as_it_is_asked():
 
 def test_a_port_keeps_the_precision_of_its_file_unless_asked(saved, tmp_path):
     out = tmp_path / "fp16.json"
-    words = ["search", "dgx-h100:1", "--from", str(saved), "--top", "1"]
+    words = ["search", "dgx-h100:1", "--from", str(saved), *FEW]
     assert RUN.invoke(app, [*words, "--precision", "fp16", "--json", str(out)]).exit_code == 0
     assert json.loads(out.read_text())["request"]["precision"] == "fp16"
 
 
 def test_a_report_is_carried_to_the_framework_that_is_asked(saved, tmp_path):
     out = tmp_path / "bridge.json"
-    words = ["search", "dgx-h100:2", "--from", str(saved), "--top", "1", "--framework", "bridge", "--json", str(out)]
+    words = ["search", "dgx-h100:2", "--from", str(saved), *FEW, "--framework", "bridge", "--json", str(out)]
     assert RUN.invoke(app, words).exit_code == 0
     assert json.loads(out.read_text())["request"]["framework"] == "bridge"
 
@@ -159,7 +161,7 @@ def test_adapters_are_carried_or_refused_by_who_has_none(tmp_path):
     file, out = tmp_path / "lora.json", tmp_path / "port.json"
     words = ["estimate", "llama32_1b", "dgx-h100:1", "--global-batch", "16", "--seq", "2048", "--lora-rank", "8"]
     assert RUN.invoke(app, [*words, "--framework", "bridge", "--json", str(file)]).exit_code == 0
-    carry_on = ["search", "dgx-a100:1", "--from", str(file), "--top", "1", "--json", str(out)]
+    carry_on = ["search", "dgx-a100:1", "--from", str(file), *FEW, "--json", str(out)]
     for more in (["--framework", "nemo"], ["--precision", "fp16"]):
         assert RUN.invoke(app, [*carry_on, *more]).exit_code == 0
         assert json.loads(out.read_text())["request"]["lora_rank"] == 8
@@ -181,7 +183,8 @@ def test_groups_that_zero_shards_over_stay_as_large(tmp_path, machine, group, wh
     words = ["estimate", "llama32_1b", "dgx-h100:2", "--global-batch", "96", "--seq", "2048", "--zero", "3"]
     words += ["--framework", "torchtitan", "--shard-group", "8", "--json", str(file)]
     assert RUN.invoke(app, words).exit_code == 0
-    found = port(recipe_in(asking(machine, file=file)), asking(machine, file=file))
+    asked = asking(machine, file=file, fixed=("tp=1", "pp=1", "cp=1"))
+    found = port(recipe_in(asked), asked)
     assert [change.what for change in found.forced] == what
     assert found.carried.layout.first.shard_group == group
 
@@ -190,7 +193,7 @@ def test_a_port_to_a_machine_of_a_file_can_be_explained(saved, tmp_path):
     machine = tmp_path / "mine.toml"
     machine.write_text('name = "mine"\n[[island]]\nnode = "dgx-h100"\nnodes = 1\n')
     out = tmp_path / "port.json"
-    words = ["search", str(machine), "--from", str(saved), "--top", "1", "--json", str(out)]
+    words = ["search", str(machine), "--from", str(saved), *FEW, "--json", str(out)]
     assert RUN.invoke(app, words).exit_code == 0
     assert RUN.invoke(app, ["explain", str(out)]).exit_code == 0
 
@@ -226,7 +229,7 @@ def test_a_launch_that_is_not_legal_is_refused_with_what_is_allowed_once(tmp_pat
 def test_number_formats_of_a_launch_are_carried(more, size):
     start = recipe(more=f"{more} --grad-reduce-in-bf16")
     assert (start.job.optimizer_bytes, start.job.software.gradient_bytes) == (size, 2.0)
-    found = port(start, asking("dgx-h100:1")).report
+    found = port(start, asking("dgx-h100:1", fixed=("pp=1", "cp=1"))).report
     assert (found.request.job.optimizer_bytes, found.request.job.global_batch) == (size, 64)
     words = launch_of(found.request, found.layouts[0], Target(format="megatron")).text
     assert "--grad-reduce-in-bf16" in words
@@ -249,7 +252,7 @@ def test_a_machine_without_the_recipes_format_forces_a_wider_one(cluster, precis
 
 def test_a_share_of_the_optimizer_in_the_host_is_carried_and_read_back():
     words = "--optimizer-cpu-offload --use-precision-aware-optimizer --optimizer-offload-fraction 0.25"
-    moved = port(recipe(more=words), asking("dgx-h100:2", time_limit_s=1.0)).report
+    moved = port(recipe(more=words), asking("dgx-h100:2", fixed=("pp=1", "cp=1"))).report
     assert moved.request.job.software.share_in_host == 0.25
     assert "optimizer_offload_share=0.25" in question_of(moved.request).software
     said = launch_of(moved.request, moved.layouts[0], Target(format="megatron")).text
@@ -259,7 +262,7 @@ def test_a_share_of_the_optimizer_in_the_host_is_carried_and_read_back():
 @pytest.mark.parametrize("cluster", ["dgx-h100:2", "rtx-4090-8:2"])
 def test_scales_per_block_give_way_to_one_per_tensor(cluster):
     low = recipe(more="--fp8-format hybrid --fp8-recipe mxfp8")
-    moved = port(low, asking(cluster, time_limit_s=1.0))
+    moved = port(low, asking(cluster, fixed=("pp=1", "cp=1")))
     assert moved.forced[0].what == "precision mxfp8 -> fp8-cs"
     assert "does not compute in mxfp8 (a scale per 32 elements)" in moved.forced[0].why
     assert moved.report.request.job.precision.name == "fp8-cs"
@@ -339,7 +342,7 @@ def test_a_carried_launch_whose_model_no_preset_has_can_be_exported_and_explaine
     carried, launch = tmp_path / "r.json", tmp_path / "launch"
     asked = ["search", "dgx-h100:1", "--from", str(tmp_path / "run.sh"), "--world-size", "8", "--json", str(carried)]
     (tmp_path / "run.sh").write_text(f"torchrun pretrain_gpt.py {' '.join(words)}\n")
-    assert RUN.invoke(app, [*asked, "--top", "2"]).exit_code == 0
+    assert RUN.invoke(app, [*asked, *FEW]).exit_code == 0
     exported = RUN.invoke(app, ["export", str(carried), "--to", "megatron", "-o", str(launch)])
     assert exported.exit_code == 0, exported.output
     assert "--ffn-hidden-size 13312" in (launch / "launch.sh").read_text()

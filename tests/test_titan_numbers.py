@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from launch_words import priced_launch
 
 from costmodels.compute.machine import lacking_format, recipes_on
 from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, TITAN_SELECTIVE
@@ -45,8 +46,12 @@ def old(*words: str, world: int = 8) -> JudgedLaunch:
     return read_launch(LaunchQuestion(framework="torchtitan", arguments=(*OLD, *words), world=world))
 
 
+def asked(*words: str, cluster: str) -> LaunchQuestion:
+    return LaunchQuestion(framework="torchtitan", arguments=(*OLD, *words), world=8, cluster=cluster)
+
+
 def priced(*words: str, cluster: str = "dgx-h100:1") -> LaunchReport:
-    return check_launch(LaunchQuestion(framework="torchtitan", arguments=(*OLD, *words), world=8, cluster=cluster))
+    return priced_launch(asked(*words, cluster=cluster))
 
 
 def asking(cluster: str) -> PortQuestion:
@@ -134,7 +139,7 @@ def test_converters_of_a_toml(tmp_path):
     ],
 )
 def test_parts_without_the_format_give_no_price(words, cluster, lacks):
-    report = priced(*words, cluster=cluster)
+    report = check_launch(asked(*words, cluster=cluster))
     assert (report.ranked is None) == bool(lacks)
     assert f"does not compute in {lacks}" in report.unpriced if lacks else not report.unpriced
 

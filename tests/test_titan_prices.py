@@ -1,6 +1,7 @@
 """Launches of torchtitan are priced as they run: compiled or not, and with the parameters' own format."""
 
 import pytest
+from launch_words import priced_launch
 
 from costmodels.precision import precision
 from costmodels.software import RunText, software_for
@@ -11,7 +12,7 @@ from planner.export.launch import Planned, Site
 from planner.export.torchtitan import export_torchtitan
 from planner.ingest.torchtitan import read_torchtitan
 from planner.ingest.torchtitan_switches import priced_as
-from planner.launches.check import check_launch, read_launch
+from planner.launches.check import read_launch
 from planner.layouts.explicit import ExplicitLayout, layout_of
 from planner.planning import estimate
 from planner.question import LaunchQuestion, Question, request_of
@@ -23,7 +24,7 @@ def launch(*arguments, cluster=""):
     asked = LaunchQuestion(
         framework="torchtitan", world=8, model="llama3_8b", cluster=cluster, arguments=(*BATCH, *arguments)
     )
-    return check_launch(asked) if cluster else read_launch(asked)
+    return priced_launch(asked) if cluster else read_launch(asked)
 
 
 @pytest.mark.parametrize(
