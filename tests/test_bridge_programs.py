@@ -237,3 +237,12 @@ def test_a_recipe_of_bridge_is_none_of_nemo():
     words = ("--recipe", "llama3_8b_pretrain_config", "trainer.strategy.tensor_model_parallel_size=2")
     with pytest.raises(InputError, match="is a recipe of Megatron-Bridge; allowed: --framework bridge"):
         judged(words, framework="nemo", world=8)
+
+
+def test_gpus_that_only_the_running_shell_knows_are_not_those_of_a_node(tmp_path):
+    file = tmp_path / "run.sh"
+    line = "python setup_experiment.py -m deepseek -mr deepseek_v3 --gpus_per_node 8 --num_gpus"
+    file.write_text(f"{line} $TOTAL --nsys_trace=cuda --enable_pct_binding true\n")
+    found = judged(file=file)
+    assert found.legal, found.violations
+    assert found.world == 1024  # of the recipe's name

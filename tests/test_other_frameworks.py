@@ -181,3 +181,27 @@ def test_a_launch_without_a_framework_is_judged_by_its_own(tmp_path):
     file.write_text(FACTORY)
     answer = read_launch(LaunchQuestion(file=file, world=8, model="llama3_8b"))
     assert "llamafactory" in next(note for note in answer.notes if note.startswith("taken as a launch of deepspeed"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ("actor: {backend: 'fsdp:d4', path: x}\n", "settings of AReaL"),
+        ("global_train_batch_size: 8\nmodel: {name: hf}\n", "settings of LLM Foundry"),
+        (
+            "step_scheduler: {global_batch_size: 8}\nmodel: {name: x}\noptimizer: {lr: 1}\n",
+            "settings of NeMo Automodel",
+        ),
+        ("trainer: {policy: {model: {path: x}}}\n", "settings of SkyRL"),
+        (
+            "experiment: {name: x, port: 8}\n",
+            "settings of a program that is not known (experiment.name, experiment.port)",
+        ),
+    ],
+)
+def test_programs_without_a_reader_are_named_without_a_framework_too(tmp_path, settings, named):
+    file = tmp_path / "a.yaml"
+    file.write_text(settings)
+    with pytest.raises(InputError) as refused:
+        read_launch(LaunchQuestion(file=file, world=8))
+    assert named in str(refused.value)

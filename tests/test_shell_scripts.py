@@ -272,3 +272,24 @@ def test_a_whole_command_behind_two_dashes_is_read_as_a_script_of_one_line(comma
     judged = read_launch(LaunchQuestion(framework="megatron", arguments=tuple(given.split()), world=8))
     assert [violation.rule for violation in judged.violations] == ["megatron-connections"]
     assert judged.proposal.tp == 2
+
+
+def test_letters_are_changed_as_bash_changes_them(tmp_path):
+    text = "A=${A:-BF16}\nB=${A,,}\nC=x${B^}\nD=${B^^}\ntorchrun x.py --a $B --c $C --d $D --e ${E,,}\n"
+    words = read_launch_text(script(tmp_path, text), ()).arguments
+    assert words == ("--a", "bf16", "--c", "xBf16", "--d", "BF16", "--e", "$E")
+
+
+def test_a_script_is_started_with_its_arguments_and_variables(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    script(
+        tmp_path, f"torchrun --nproc_per_node $GPUS pretrain_gpt.py {SIZES} {BATCH} --tensor-model-parallel-size $1\n"
+    )
+    found = read_launch(LaunchQuestion(arguments=("GPUS=8", "bash", "train.sh", "4")))
+    assert found.legal, found.violations
+    assert (found.world, found.proposal.tp) == (8, 4)
+
+
+def test_what_installs_packages_trains_nothing(tmp_path):
+    text = f"python -m pip install a b c --no-deps --upgrade\ntorchrun pretrain_gpt.py {SIZES} {BATCH}\n"
+    assert read_launch_text(script(tmp_path, text), ()).program == "pretrain_gpt.py"

@@ -79,3 +79,10 @@ def test_debug_models_are_known(tmp_path):
     found = judged(tmp_path, line)
     assert found.legal, found.violations
     assert (found.model.layers, found.proposal.seq, found.proposal.global_batch) == (6, 2048, 16)
+
+
+def test_a_switch_that_moved_is_known_when_it_is_off(tmp_path):
+    (tmp_path / "job.toml").write_text(TOML, encoding="utf-8")
+    line = "torchrun --nproc_per_node=8 -m torchtitan.train --job.config_file ./job.toml"
+    found = judged(tmp_path, f"{line} --parallelism.no_enable_async_tensor_parallel")
+    assert found.legal, found.violations

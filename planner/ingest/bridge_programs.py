@@ -224,6 +224,8 @@ def _world(choice: Mapping[str, str]) -> int:
         told = choice.get(name, "")
         if told and "$" not in told and not whole(told):
             raise InputError(f"--{name} {told}", allowed="a whole number from 1")
+    if "$" in choice.get("num_gpus", ""):
+        return 0  # only the running shell knows
     if total := whole(choice.get("num_gpus", "")):
         return total
     return (whole(choice.get("nodes", "1")) or 0) * (whole(choice.get("gpus_per_node", "")) or 0)

@@ -10,6 +10,7 @@ from typing import Any, Final
 from hardware.errors import InputError
 from hardware.text_file import is_file, read_text_file
 from planner.ingest.accelerate_settings import TRL_OPTION, is_accelerate, named_settings
+from planner.ingest.factory_v1 import of_factory_v1
 from planner.ingest.layers_file import PATH, TEXT
 from planner.ingest.option_words import option_of, without
 from planner.ingest.settings_files import load_yaml, plain_value, toml_options, without_restated, yaml_overrides
@@ -152,7 +153,7 @@ def with_settings(arguments: tuple[str, ...], path: Path, *, any_trainer: bool =
     if file is None or not (any_trainer or is_settings(overrides)):
         return arguments, path
     others = arguments[1:] if first else tuple(without(arguments, _TRL_CONFIG))
-    return as_options((*overrides, *others)), file
+    return of_factory_v1(as_options((*overrides, *others))), file
 
 
 def of_swift_settings(arguments: tuple[str, ...], path: Path) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from hardware.errors import InputError
 from planner.ingest.accelerate_settings import AccelerateSettings, is_accelerate, launcher_words, settings_of
+from planner.ingest.factory_v1 import of_factory_v1
 from planner.ingest.launch_files import (
     JSON_BEGINS,
     TRAINERS_CONFIG,
@@ -257,7 +258,7 @@ def _settings(overrides: tuple[str, ...], path: Path) -> LaunchText:
     """A YAML file: overrides, or settings of a trainer on DeepSpeed with the configuration that they name."""
     if not is_settings(overrides):
         return LaunchText(arguments=overrides)
-    words = with_named_sections(as_options(overrides), path)
+    words = with_named_sections(of_factory_v1(as_options(overrides)), path)
     return LaunchText(arguments=words, config=json_beside(option_of(words, TRAINERS_CONFIG), path))
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 from hardware.errors import InputError
 from hardware.package_table import package_table
 from planner.ingest.accelerate_megatron import by_plugin
+from planner.ingest.bridge import override_keys
 from planner.ingest.bridge_programs import is_bridge_program
 from planner.ingest.bridge_recipes import recipe_names
 from planner.ingest.judged import LaunchInput
@@ -58,6 +59,7 @@ _OPTIONS: Final = (
 """Options of Megatron-LM whose names programs on Megatron-core keep."""
 _SIZES: Final = 5
 """Missing options among the six that every launch of Megatron-LM has."""
+_READ: Final = "a launch of Megatron-LM, or --framework with the framework that it is for"
 _OF_GALVATRON: Final = ('"tp_sizes_enc"', '"pp_deg"')
 """Keys of a Galvatron configuration."""
 
@@ -115,8 +117,11 @@ def _by_words(text: LaunchText) -> tuple[Framework, str] | None:
     if text.config and not text.arguments:
         galvatron = any(key in text.config for key in _OF_GALVATRON)
         return (Framework.GALVATRON if galvatron else Framework.DEEPSPEED), "its configuration is JSON"
-    read = ((one, _own_word(text.arguments, one)) for one in (Framework.DEEPSPEED, Framework.NEMO, Framework.BRIDGE))
-    return next(((one, f"it has {word}") for one, word in read if word), None)
+    read = ((one, _own_word(text.arguments, one)) for one in (Framework.DEEPSPEED, Framework.NEMO))
+    known = {name for key in override_keys(Framework.BRIDGE) for name in key.keys}
+    names = (word.lstrip("+").partition("=")[0] for word in text.arguments)
+    bridge = ((Framework.BRIDGE, name) for name in names if name in known)  # others have sections of these names too
+    return next(((one, f"it has {word}") for one, word in (*read, *bridge) if word), None)
 
 
 def _mismatch(given: LaunchInput) -> tuple[str, str] | None:
@@ -195,7 +200,7 @@ def _instead(facts: Mapping[str, Any], told: Mapping[str, str]) -> str:
 
 
 def refuse_foreign(program: str, foreign: Sequence[str], faults: Sequence[Fault]) -> None:
-    """Refuse arguments of which none is Megatron-LM's, for a program that is not its own either.
+    """Refuse arguments of which none is Megatron-LM's, for a program that is not its own, or settings without one.
 
     Raises
     ------
@@ -207,5 +212,9 @@ def refuse_foreign(program: str, foreign: Sequence[str], faults: Sequence[Fault]
         name = program.rpartition("/")[2]
         raise InputError(
             f"the arguments of {name} are not Megatron-LM's ({', '.join(foreign[:3])})",
-            allowed="a launch of Megatron-LM, or --framework with the framework that it is for",
+            allowed=_READ,
         )
+    settings = [fault.argument.partition("=")[0] for fault in faults if "=" in fault.argument]
+    if len(missing) >= _SIZES and settings and not program:
+        told = ", ".join(settings[:3])
+        raise InputError(f"these are settings of a program that is not known ({told})", allowed=_READ)

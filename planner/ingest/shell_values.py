@@ -8,7 +8,9 @@ POSIX.1-2017, Shell Command Language: parameter expansion, field splitting. Arra
 """
 
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
 from hardware.errors import InputError
@@ -26,6 +28,15 @@ ASSIGNED: Final = "assigned"
 """Kind of the plain parts of what is assigned: expanded and not split, but quotes inside them count."""
 _NAME: Final = re.compile(r"[A-Za-z_]\w*")
 _DEFAULTED: Final = re.compile(r"([A-Za-z_]\w*|\d+)(?:\[[@*]\])?(?:(:?)([-=?+])(.*))?", re.DOTALL)
+_CASED: Final = re.compile(r"(?P<name>[A-Za-z_]\w*)(?P<how>,,|\^\^|,|\^)")
+_CASES: Final[Mapping[str, Callable[[str], str]]] = MappingProxyType(
+    {
+        ",,": str.lower,
+        "^^": str.upper,
+        ",": lambda text: text[:1].lower() + text[1:],
+        "^": lambda text: text[:1].upper() + text[1:],
+    }
+)
 _ALL_ARGUMENTS: Final = re.compile(r"([@*])(?::\s*(\d{1,9})(?::\s*(\d{1,9}))?)?")
 _WHOLE: Final = re.compile(r"\$@|\$\{@.*\}|\$\{\w+\[@\]\}")
 _ARITHMETIC: Final = re.compile(
@@ -191,7 +202,8 @@ def _arguments(name: str, state: Known) -> tuple[str, ...] | None:
 
 
 def _parameter(body: str, state: Known, kind: str) -> tuple[str, ...]:
-    element = _element(body, state)
+    cased = _CASED.fullmatch(body)
+    element = _element(body, state) if cased is None else _in_case(cased["name"], cased["how"], state)
     if element is not None:
         return (element,)
     found = _DEFAULTED.fullmatch(body)
@@ -213,6 +225,12 @@ def _parameter(body: str, state: Known, kind: str) -> tuple[str, ...]:
         return values if every else values[:1] or ("",)
     braced = name.startswith(("@", "*", "#")) and len(name) > 1
     return (_not_known(f"${{{name}}}" if (name.isdigit() and len(name) > 1) or braced else f"${name}", state),)
+
+
+def _in_case(name: str, how: str, state: Known) -> str:
+    """Value of ``${A,,}`` or ``${A^^}``: a variable's in other letters."""
+    values = state.values.get(name)
+    return _not_known(f"${name}", state) if values is None else _CASES[how](" ".join(values[:1]))
 
 
 def _element(body: str, state: Known) -> str | None:

@@ -76,7 +76,10 @@ def _only_old(word: str) -> bool:
 
 def _new_name(word: str) -> str:
     name, sign, value = word.partition("=")
-    found = option_table()["old_names"].get(name.removeprefix("--").replace("-", "_"))
+    plain = name.removeprefix("--").replace("-", "_")
+    off = ".no_" in plain
+    found = option_table()["old_names"].get(plain.replace(".no_", ".", 1))
+    found = found.replace(".", ".no_", 1) if found and off else found
     return f"--{found}{sign}{value}" if found else word
 
 

@@ -28,17 +28,18 @@ _NAMES_CONFIGURATION: Final = ("--deepspeed", "--deepspeed-config")
 _STRATEGIES: Final = ("full_shard", "shard_grad_op", "no_shard", "hybrid_shard_zero2", "hybrid_shard")
 _NEWEST: Final = "2"
 _AXOLOTL: Final = "--base-model"
-"""An option of the one trainer whose own options have degrees."""
+_WITH_DEGREES: Final = (_AXOLOTL, "--cp-size")
+"""Options of trainers whose own options have degrees."""
 _NONE: Final = ("", "none", "null", "false", "[]")
 _SIZES: Final = MappingProxyType(
     {
         "tp": ("--tensor-parallel-size",),
-        "cp": ("--context-parallel-size", "--sequence-parallel-degree"),
+        "cp": ("--context-parallel-size", "--sequence-parallel-degree", "--cp-size"),
         "dp_replicate": ("--dp-replicate-size",),
         "dp_shard": ("--dp-shard-size",),
     }
 )
-"""Degrees of Axolotl, by accelerate's name of the axis."""
+"""Degrees of Axolotl, and of LLaMA-Factory's version 1, by accelerate's name of the axis."""
 
 
 def with_own_sharding(text: LaunchText, world: int) -> LaunchText:
@@ -59,7 +60,8 @@ def with_own_sharding(text: LaunchText, world: int) -> LaunchText:
     settings: dict[str, Any] = {"distributed_type": kind}
     if section is not None:
         settings |= {"fsdp_config": section, **_grid(told, world)}
-    return replace(text, accelerate=AccelerateSettings(distribution=kind, values=settings, grid=_AXOLOTL in told))
+    grid = any(name in told for name in _WITH_DEGREES)
+    return replace(text, accelerate=AccelerateSettings(distribution=kind, values=settings, grid=grid))
 
 
 def _section(told: Mapping[str, str]) -> Mapping[str, str] | None:

@@ -59,9 +59,10 @@ def with_fills(text: LaunchText, world: int) -> LaunchText:
         fills |= {name: "true" for name in [_DTYPES.get(told.get("--torch-dtype", ""), "--bf16")] if name}
     if _CUT_PLUGIN in told.get("--plugins", ""):
         fills["--cut-cross-entropy"] = "true"
-    if batch := facts.get("global_batch"):
+    if batch := whole(told.get("--global-batch-size", "")) or facts.get("global_batch"):
         micro = whole(_stated(told, "--micro-batch-size")) or 1
-        fills["--gradient-accumulation-steps"] = str(max(1, -(-batch // (micro * world))))
+        replicas = max(1, world // (whole(told.get("--cp-size", "")) or 1))
+        fills["--gradient-accumulation-steps"] = str(max(1, -(-batch // (micro * replicas))))
     known = {_known(option) for option in told}
     words = [f"{option}={value}" for option, value in fills.items() if _known(option) not in known]
     notes = [f"{trainer} fills in what the launch leaves out: {', '.join(words)}"] if words else []

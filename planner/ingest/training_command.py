@@ -22,6 +22,10 @@ _SILENT: Final = (
 _SHELLS: Final = ("bash", "sh", "sbatch")
 _LAUNCHERS: Final = ("torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic")
 _STARTERS: Final = ("torchrun", "python", "python3", "deepspeed", "srun", "mpirun", "accelerate", "nemo", "exec")
+_TOOLS: Final = ("pip", "venv", "ensurepip", "build", "http.server")
+"""Modules of Python that install or serve."""
+_WHOLE: Final = (*_STARTERS, "bash", "sh", "sbatch")
+"""How a command begins that is a launch of its own."""
 _VARIABLE: Final = re.compile(r"[A-Z_][A-Z0-9_]*=")
 _MODULE: Final = ("-m", "--module")
 _CHOOSES: Final = ("--recipe", "--model_recipe_name")
@@ -79,7 +83,7 @@ def one_command(words: Sequence[str]) -> str:
     """
     start = next((index for index, word in enumerate(words) if not _VARIABLE.match(word)), len(words))
     first = words[start].rpartition("/")[2] if start < len(words) else ""
-    if first not in _STARTERS and not first.endswith(".py"):
+    if first not in _WHOLE and not first.endswith(".py"):
         return ""
     starter = ("python",) if first.endswith(".py") else ()
     return shlex.join((*words[:start], *starter, *words[start:]))
@@ -235,7 +239,7 @@ def _behind_program(command: ShellCommand, *, later: bool = True) -> tuple[str, 
     With ``later``, a program that a variable without a value names is one too.
     """
     words = command.words
-    if command.program in _SILENT:
+    if command.program in _SILENT or any(pair[0] in _MODULE and pair[1] in _TOOLS for pair in pairwise(words)):
         return None
     if command.program == "megatron" and len(words) > 1 and words[1] in _SWIFT_COMMANDS:
         return SWIFT, tuple(words[2:])
