@@ -6,6 +6,7 @@ as it stands is looked up without its maker and in any order of its words: ``NVI
 
 import math
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -29,6 +30,12 @@ SLOWEST_RDMA_BYTES_PER_S: Final = 5e9
 """Adapters below 40 Gb/s are taken as plain Ethernet: no RDMA network of GPU servers is slower."""
 TCP_LATENCY_S: Final = 30e-6
 """Assumed for kernel TCP, as in the catalogue's Ethernet presets."""
+EFA_LATENCY_S: Final = 10e-6
+OLD_EFA_LATENCY_S: Final = 20e-6
+OLD_EFA_NODE_BYTES_PER_S: Final = 50e9
+"""EFA of nodes of up to 400 Gb/s (P3dn, P4d), and of later ones: as in the catalogue's presets."""
+RDMA_WORDS: Final = re.compile(r"roce|rdma|infiniband|\bib\b|ultra.?ethernet|spectrum")
+"""What says of Ethernet that its adapters write to memory themselves."""
 
 PCIE_SHARE_OF_ALL: Final = 0.45
 PCIE_SHARE_OF_PAIR: Final = 0.7
@@ -231,6 +238,7 @@ def cluster_of_run(
     gpus_per_node: int = 0,
     scaleout_bytes_per_s_per_node: float | None = None,
     intra_node: str = "",
+    interconnect: str = "",
 ) -> Cluster:
     """Return the cluster of a measured run.
 
@@ -246,6 +254,8 @@ def cluster_of_run(
         As in :func:`custom_island`.
     intra_node : str
         As in :func:`custom_island`.
+    interconnect : str
+        What the run says of its network; EFA, and Ethernet without RDMA, are adapters of those kinds.
 
     Raises
     ------
@@ -263,7 +273,9 @@ def cluster_of_run(
         if per_kind % per_node:
             raise InputError(f"{per_kind} x {kind} with {per_node} a node", allowed=f"a multiple of {per_node}")
         sizes = (per_node, per_kind // per_node)
-        islands.append(_custom_island(preset, kind, sizes, scaleout_bytes_per_s_per_node, intra_node))
+        island = _custom_island(preset, kind, sizes, scaleout_bytes_per_s_per_node, intra_node)
+        nics = _named_nics(island.node.nics, interconnect.lower())
+        islands.append(replace(island, node=replace(island.node, nics=nics)))
     slowest = min(islands, key=lambda island: island.node.nics.node_bytes_per_s).node.nics if len(islands) > 1 else None
     machine = Cluster(
         name=f"{hardware} x {gpus}",
@@ -356,11 +368,21 @@ def _scaled_nics(node: NodeType, bytes_per_s: float, where: str) -> Nics:
         most = max(1, min(nics.count, math.floor(bytes_per_s / SLOWEST_RDMA_BYTES_PER_S)))
         count = next(number for number in range(most, 0, -1) if gpus % number == 0 or number % gpus == 0)
     each = bytes_per_s / count
-    if each >= SLOWEST_RDMA_BYTES_PER_S:
-        return replace(nics, count=count, bytes_per_s=each)
-    return replace(
-        nics, kind=LinkKind.ETHERNET, count=count, bytes_per_s=each, gpudirect=False, latency_s=TCP_LATENCY_S
-    )
+    scaled = replace(nics, count=count, bytes_per_s=each)
+    return scaled if each >= SLOWEST_RDMA_BYTES_PER_S else _sockets(scaled)
+
+
+def _sockets(nics: Nics) -> Nics:
+    """Return adapters as plain Ethernet: kernel TCP through host memory."""
+    return replace(nics, kind=LinkKind.ETHERNET, gpudirect=False, latency_s=TCP_LATENCY_S)
+
+
+def _named_nics(nics: Nics, words: str) -> Nics:
+    """Return adapters of the kind that a run's words on its network say, at the same rate; else as they are."""
+    if re.search(r"\befa\b", words):
+        old = nics.node_bytes_per_s <= OLD_EFA_NODE_BYTES_PER_S
+        return replace(nics, kind=LinkKind.EFA, latency_s=OLD_EFA_LATENCY_S if old else EFA_LATENCY_S)
+    return _sockets(nics) if "ethernet" in words and not RDMA_WORDS.search(words) else nics
 
 
 def _with_intra_node(node: NodeType, intra_node: str, where: str) -> NodeType:

@@ -52,6 +52,7 @@ COLUMNS = {
     "routing": "token_routing",
     "intra_node": "intra_node",
     "network_gbps": "scaleout_gbps_per_node",
+    "network": "interconnect",
     "cuda_graphs": "cuda_graphs",
     "notes": "notes",
     "sequence_parallel": "sequence_parallel",

@@ -276,6 +276,24 @@ def test_islands_from_the_facts_of_a_run(hardware, gpus, per_node, rate, intra, 
 
 
 @pytest.mark.parametrize(
+    ("rate", "words", "kind", "latency_s"),
+    [
+        (400e9, "8xH100 nodes, NVLink intra, AWS EFA inter-node", LinkKind.EFA, 10e-6),
+        (50e9, "AWS EFA", LinkKind.EFA, 20e-6),  # P4d's
+        (5e9, "40 Gb/s Ethernet", LinkKind.ETHERNET, 30e-6),
+        (50e9, "RoCE over 400 Gb/s Ethernet", LinkKind.INFINIBAND, None),
+        (50e9, "", LinkKind.INFINIBAND, None),
+    ],
+)
+def test_words_on_a_network_say_what_its_adapters_are(rate, words, kind, latency_s) -> None:
+    usual = catalog.cluster_of_run("H100-SXM-80GB", 16, 8, rate).islands[0].node.nics
+    nics = catalog.cluster_of_run("H100-SXM-80GB", 16, 8, rate, "", words).islands[0].node.nics
+    assert (nics.kind, nics.node_bytes_per_s) == (kind, usual.node_bytes_per_s)
+    assert nics.latency_s == (latency_s or usual.latency_s)
+    assert nics.gpudirect == (kind is not LinkKind.ETHERNET)
+
+
+@pytest.mark.parametrize(
     ("hardware", "gpus", "expected"),
     [
         # expected: accelerator, nodes, GPUs of the scale-up domain, all of a node's adapters in Gb/s

@@ -91,9 +91,3 @@ def test_reductions_hide_apart_from_gathers_but_under_zero_3():
 )
 def test_composer_reduces_in_fp32_by_default_since_2023_10(run, reduced):
     assert software_for(run).software.reduce_bytes == reduced
-
-
-def test_mixtures_of_automodel_reduce_once():
-    named = RunText(framework="automodel (PyTorch FSDP2)")
-    assert software_for(named).software.sync_each_batch
-    assert not software_for(replace(named, dispatcher="deepep")).software.sync_each_batch

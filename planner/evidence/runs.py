@@ -257,6 +257,7 @@ def _cluster(run: MeasuredRun) -> Cluster:
         int(run.number("gpus_per_node") or 0),
         rate * BYTES_PER_GBIT if rate else None,
         run.text("intra_node"),
+        run.text("interconnect"),
     )
     return replace(machine, islands=tuple(in_segments(island) for island in machine.islands))
 
