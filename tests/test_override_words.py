@@ -64,3 +64,24 @@ def test_overlap_of_tensors_without_their_sequences_is_turned_off_by_megatron_br
     words = ("model.tp_comm_overlap=true", *HYBRID[2:])
     question = LaunchQuestion(framework="bridge", arguments=words, model="qwen3_30b_a3b", world=8)
     assert read_launch(question).legal
+
+
+@pytest.mark.parametrize(
+    ("word", "rules"),
+    [
+        ("model.num_moe_experts=6", {"layer-experts-ep", "experts-top-k"}),
+        ("model.num_moe_experts=64", set()),
+        ("model.num_query_groups=3", {"kv-heads-tp"}),
+        ("model.moe_ffn_hidden_size=767", {"expert-ffn-etp"}),
+    ],
+)
+def test_sizes_of_overrides_are_those_that_are_built(word, rules):
+    """The named model's were judged."""
+    degrees = (
+        "model.expert_model_parallel_size=4",
+        "model.tensor_model_parallel_size=2",
+        "model.sequence_parallel=true",
+    )
+    words = (*degrees, "model.expert_tensor_parallel_size=2", *HYBRID[2:], word)
+    question = LaunchQuestion(framework="bridge", arguments=words, model="qwen3_30b_a3b", world=8)
+    assert {violation.rule for violation in read_launch(question).violations} == rules

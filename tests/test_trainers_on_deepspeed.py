@@ -294,7 +294,7 @@ def test_swift_fuses_no_biases_with_dropout_beside_experts_with_biases(tmp_path)
 
 
 def test_a_model_of_swift_that_is_not_known_is_asked_for(tmp_path):
-    with pytest.raises(InputError, match="the model is not known"):
+    with pytest.raises(InputError, match="the model some/unheard-of is not known"):
         of_swift(tmp_path, "--tensor_model_parallel_size 2", model="some/unheard-of")
 
 

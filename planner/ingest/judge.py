@@ -25,7 +25,7 @@ from planner.ingest.megatron_model import model_of
 from planner.ingest.megatron_switches import CONNECTIONS
 from planner.ingest.mindspeed import adapters_of_mindspeed, is_mindspeed, of_mindspeed
 from planner.ingest.mixed_precision import KEY as PRECISION
-from planner.ingest.named_sizes import other_model_notes, unlike_notes, with_positions
+from planner.ingest.named_sizes import other_model_notes, unlike_notes, with_positions, with_sizes
 from planner.ingest.nanotron import gpus_of_nanotron, is_nanotron, judge_nanotron
 from planner.ingest.nemo_recipes import gpus_of_factory
 from planner.ingest.open_ends import deciding_keys, foreign_notes, own_options, refuse_gaps, refuse_missing
@@ -342,7 +342,8 @@ def _overrides(given: LaunchInput) -> JudgedLaunch:
     read = read_overrides(launcher_options_off(without_unresolved(text, any_value), framework), framework)
     model, notes = _recipe_model(given, read.layers)
     notes += told_of_recipe
-    facts = replace(facts_of(model), max_positions=0) if model else None  # positions follow the sequence here
+    facts = with_sizes(facts_of(model), read.flags) if model else None
+    facts = replace(facts, max_positions=0) if facts else None  # positions follow the sequence here
     words, assumed = with_recipe_defaults(read.flags, read.answered, model, given)
     words, ignored = _without_layout(words, model, framework)
     words, kernels = _kernels(words, text, framework)

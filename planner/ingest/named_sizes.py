@@ -1,12 +1,15 @@
 """What a launch says of a model beside the one that the user names: positions count, other sizes are told."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from costmodels.workload.model import ModelSpec
 from planner.ingest.megatron import Launch
-from planner.rules.proposal import facts_of
+from planner.ingest.options import whole
+from planner.rules.proposal import ModelFacts, facts_of
 
 _SIZES: Final = MappingProxyType(
     {
@@ -19,6 +22,9 @@ _SIZES: Final = MappingProxyType(
         "--mtp-num-layers": "mtp",
     }
 )
+_WIDTHS: Final = MappingProxyType(
+    {"--ffn-hidden-size": "ffn", "--moe-shared-expert-intermediate-size": "shared_ffn"},
+)
 
 
 def with_positions(launch: Launch) -> Launch:
@@ -26,6 +32,24 @@ def with_positions(launch: Launch) -> Launch:
     model = launch.proposal.model
     positions = launch.arguments.number("--max-position-embeddings", model.max_positions)
     return replace(launch, proposal=replace(launch.proposal, model=replace(model, max_positions=positions)))
+
+
+def with_sizes(facts: ModelFacts, flags: Sequence[str]) -> ModelFacts:
+    """Sizes of a model with those that overrides state, which the framework builds; a part that it lacks stays away.
+
+    Parameters
+    ----------
+    facts : ModelFacts
+        Of the named model.
+    flags : sequence of str
+        Megatron-LM's flags that the overrides stand for.
+    """
+    said = dict(pairwise(flags))
+    stated = {size: whole(said[flag]) or 0 for flag, size in (*_SIZES.items(), *_WIDTHS.items()) if flag in said}
+    kept: dict[str, Any] = {size: number for size, number in stated.items() if number and getattr(facts, size)}
+    if facts.latent:
+        kept.pop("kv_heads", None)
+    return replace(facts, **kept)
 
 
 def unlike_notes(launch: Launch, named: ModelSpec | None) -> list[str]:
