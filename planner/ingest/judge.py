@@ -16,9 +16,10 @@ from planner.choices import Loss
 from planner.ingest.accelerate_answer import refuse_unread
 from planner.ingest.accelerate_megatron import by_plugin, of_plugin
 from planner.ingest.adapters import Adapters, of_overrides, of_trainer, said_overrides
+from planner.ingest.allocator import allocator_violations
 from planner.ingest.bridge import LAYOUT, launcher_options_off, override_keys, read_overrides
 from planner.ingest.judge_stated import any_value, judge_deepspeed, judge_galvatron, judge_torchtitan
-from planner.ingest.judged import SOURCES, JudgedLaunch, LaunchInput, unknown_names
+from planner.ingest.judged import SOURCES, JudgedLaunch, LaunchInput, unknown_names, with_violations
 from planner.ingest.launch_text import LaunchText, without_unresolved
 from planner.ingest.megatron import Launch, LaunchVerdict, broken_rules, judge, layout_built, parse_megatron
 from planner.ingest.megatron_model import model_of
@@ -96,9 +97,8 @@ def judge_launch(given: LaunchInput) -> JudgedLaunch:
             allowed="a launch script, YAML, TOML or KEY=VALUE words; JSON with --framework deepspeed or galvatron",
         )
     refuse_unread(given)
-    if is_nanotron(given.text):
-        return judge_nanotron(given)
-    return _READERS[given.framework](given)
+    read = judge_nanotron if is_nanotron(given.text) else _READERS[given.framework]
+    return with_violations(read(given), allocator_violations(given.text.environment))
 
 
 def _megatron(given: LaunchInput) -> JudgedLaunch:

@@ -26,6 +26,7 @@ from planner.ingest.judged import (
     fault_violations,
     no_layout_rule,
     unknown_names,
+    with_violations,
 )
 from planner.ingest.launch_text import LaunchText, without_unresolved
 from planner.ingest.named_sizes import other_model_notes
@@ -110,8 +111,8 @@ def judge_torchtitan(given: LaunchInput) -> JudgedLaunch:
     given = replace(given, version=version)
     judged = _stated(given, model, facts, reading)
     numbers = numbers_of(launch, experts=facts.experts > 0)
-    judged = _with_violations(judged, torchtitan_switches.switch_violations(plain, launch.checkpoint, facts))
-    judged = _with_violations(judged, fault_violations(numbers.faults, SOURCES[Framework.TORCHTITAN]))
+    judged = with_violations(judged, torchtitan_switches.switch_violations(plain, launch.checkpoint, facts))
+    judged = with_violations(judged, fault_violations(numbers.faults, SOURCES[Framework.TORCHTITAN]))
     if launch.layers_apart:
         notes.append(f"one layer in {launch.layers_apart} runs again in full ({torchtitan.LAYERS_APART})")
     notes += (*numbers.notes, *unpriced_notes(launch))
@@ -128,16 +129,6 @@ def judge_torchtitan(given: LaunchInput) -> JudgedLaunch:
         unjudged=unjudged_names(launch),
         notes=(*notes, *judged.notes),
     )
-
-
-def _with_violations(judged: JudgedLaunch, found: Sequence[Violation]) -> JudgedLaunch:
-    """The answer with violations that no rule on degrees states."""
-    if not found:
-        return judged
-    violations = (*judged.violations, *found)
-    accepted = accepted_at_launch(violations)
-    built, layout = (judged.built, judged.layout) if accepted else (None, None)
-    return replace(judged, violations=violations, accepted=accepted, built=built, layout=layout)
 
 
 def deepspeed_text(given: LaunchInput) -> LaunchText:

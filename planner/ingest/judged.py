@@ -1,7 +1,7 @@
 """What every reader of launches gives: the same facts, whatever the framework."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -17,7 +17,7 @@ from planner.request import Framework
 from planner.rules.proposal import Proposal
 from planner.rules.split import Layers
 from planner.rules.table import Found
-from planner.rules.verdict import Violation
+from planner.rules.verdict import Violation, accepted_at_launch
 from planner.sayable import EVERYTHING, Sayable
 
 ASSUMED_SEQ: Final = 4096
@@ -179,6 +179,16 @@ def fault_violations(faults: Sequence[Fault], source: str) -> tuple[Violation, .
         )
         for fault in faults
     )
+
+
+def with_violations(judged: JudgedLaunch, found: Sequence[Violation]) -> JudgedLaunch:
+    """The answer with violations that no rule on degrees states."""
+    if not found:
+        return judged
+    violations = (*judged.violations, *found)
+    accepted = accepted_at_launch(violations)
+    built, layout = (judged.built, judged.layout) if accepted else (None, None)
+    return replace(judged, violations=violations, accepted=accepted, built=built, layout=layout)
 
 
 def unknown_names(faults: Sequence[Fault]) -> tuple[str, ...]:
