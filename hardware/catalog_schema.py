@@ -122,9 +122,12 @@ def require_tables(value: object, where: str) -> list[Mapping[str, object]]:
 
 
 def require_text(value: object, where: str) -> str:
-    """Return ``value`` if it is text that is not empty, else raise InputError."""
+    """Return ``value`` if it is text of one line that is not empty, else raise InputError."""
     if not isinstance(value, str) or not value.strip():
         raise InputError(f"{_shown(value)} is not a name", allowed="text in quotes", where=where)
+    if not value.isprintable():  # it would reach terminals, tables and files of a launch
+        told = f"{_shown(value)} holds a line end or another character that cannot be printed"
+        raise InputError(told, allowed="text of one line in quotes", where=where)
     return value
 
 

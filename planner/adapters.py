@@ -113,8 +113,10 @@ def with_adapters(
     modules = target_modules(targets)
     trained = adapter_parameters(model, rank, modules, separate=separate)
     if not trained:
+        parts = (name for name in TARGETS if adapter_parameters(model, rank, target_modules([name]), separate=separate))
         raise InputError(
-            f"{model.name} has no products of {', '.join(targets)} for adapters", allowed=", ".join(TARGETS)
+            f"{model.name} has no products of {', '.join(targets)} for adapters",
+            allowed=", ".join(parts) or "a model with products of attention or of a dense feed-forward part",
         )
     share = trained / parameter_count(model).total
     return replace(job, trained_share=share, adapter_modules=modules, adapter_rank=rank)

@@ -224,6 +224,16 @@ def test_a_question_of_adapters():
     assert without_adapters(request.job) == request_of(replace(asked, lora_rank=0, lora_targets="")).job
 
 
+def test_a_schedule_that_has_virtual_chunks_is_named_where_it_asks_for_stages():
+    request = request_of(Question(model="llama3_8b", cluster="dgx-h100:1", global_batch=8, seq=4096, framework="none"))
+    with pytest.raises(
+        InputError, match="--schedule zbv, which has 2 virtual chunks a stage, with --pp 1; allowed: --pp"
+    ):
+        layout_of(request, ExplicitLayout(schedule="zbv"))
+    with pytest.raises(InputError, match=r"^--vpp 2 with --pp 1"):
+        layout_of(request, ExplicitLayout(schedule="zbv", vpp=2))
+
+
 def test_adapters_on_deepspeed_are_planned_for_who_has_them():
     """Megatron-DeepSpeed has none: a pipeline was the fastest layout, and no launch could say it."""
     asked = Question(model="llama3_8b", cluster="dgx-h100:1", global_batch=8, seq=4096, framework="deepspeed")
@@ -246,7 +256,7 @@ def test_wrong_words_are_named():
         asked_adapters(job(), LLAMA, Framework.MEGATRON, 16, "attn")
     with pytest.raises(InputError, match="--lora-rank 9999; allowed: 1 to 4096"):
         asked_adapters(job(), LLAMA, Framework.BRIDGE, 9999, "attn")
-    with pytest.raises(InputError, match="has no products of gdn for adapters"):
+    with pytest.raises(InputError, match=r"has no products of gdn for adapters; allowed: attn, mlp$"):
         asked_adapters(job(), LLAMA, Framework.BRIDGE, 16, "gdn")
     with pytest.raises(InputError, match="--lora-targets attn without a rank; allowed: --lora-rank N with it"):
         asked_adapters(job(), LLAMA, Framework.BRIDGE, 0, "attn")

@@ -228,6 +228,7 @@ def test_block_types_in_place_of_a_pattern() -> None:
             {"model_type": "llama9"},
             r"config\.json: model_type: 'llama9' is not known; nearest known: 'llama'; allow",
         ),
+        ({"model_type": "LLAMA"}, r"'LLAMA' is not known; nearest known: 'llama'; allow"),
         ({"model_type": "rembert"}, r"'rembert' is not known.*allowed: afmoe, .*qwen3_next"),
         (
             {"model_type": "xverse", "hidden_size": ...},

@@ -267,3 +267,23 @@ def test_reasons_that_name_different_things_stay_apart():
         "model 'llama-7b' is not known",
         "model 'llama-8b' is not known",
     ]
+
+
+def test_names_of_columns_may_have_spaces_around_them(tmp_path):
+    path = table(tmp_path)
+    path.write_text(path.read_text(encoding="utf-8").replace(",", " , "), encoding="utf-8")
+    spaced = read_runs(path)
+    assert [(run.id, run.step_time_s, run.grid) for run in spaced] == [
+        (run.id, run.step_time_s, run.grid) for run in read_runs(table(tmp_path))
+    ]
+
+
+def test_times_in_another_unit_are_told(tmp_path):
+    """Milliseconds were an error of 99.9 %, and a calibration that learns nothing."""
+    told = "more than 100 times the prediction, which is no matter of speed: step_time_s is in seconds"
+    good = rows(Machine(peaks=True), 5)
+    path = write(tmp_path / "runs.csv", good)
+    assert told not in shown("validate", path)[1]
+    write(path, [row | {"step_time_s": str(1000.0 * float(row["step_time_s"]))} for row in good])
+    assert told in shown("validate", path)[1]
+    assert told in shown("calibrate", path, "-o", tmp_path / "p.toml")[1]

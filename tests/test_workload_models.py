@@ -176,6 +176,8 @@ def test_layer_list_reads_units_and_counts(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("name = ", r"mine\.toml: not TOML"),
+        ('name = "x\\ny"\n' + TRANSFORMER, r"mine\.toml: name: 'x\\ny' is not accepted; allowed: a text of one line"),
+        ('name = " "\n' + TRANSFORMER, r"name: ' ' is not accepted; allowed: a text of one line that can be printed"),
         ('name = "x"\n', r"mine\.toml: needs one of \[transformer\] and \[\[layer\]\]"),
         (TRANSFORMER + LAYER, r"needs one of"),
         ('nam = "x"\n' + TRANSFORMER, r"mine\.toml: unknown field 'nam' \(did you mean 'name'\?\)"),

@@ -90,6 +90,13 @@ class Fields:
             raise self.wrong(name, value, "a text")
         return value
 
+    def label(self, name: str, default: str | None = None) -> str:
+        """Return a field that is the name of something: text of one line, not empty."""
+        value = self.text(name, default=default)
+        if not value.strip() or not value.isprintable():  # it would reach terminals, tables and files of a launch
+            raise self.wrong(name, value, "a text of one line that can be printed")
+        return value
+
     def texts(self, name: str) -> tuple[str, ...]:
         """Return a list of texts; empty when the field is missing."""
         value = self.values.get(name)

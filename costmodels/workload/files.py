@@ -100,7 +100,7 @@ def model_of_table(content: Mapping[str, object], name: str, *, where: str) -> M
     """
     top = Fields(content, where)
     top.only(_TOP)
-    name = top.text("name", default=name)
+    name = top.label("name", default=name)
     if top.has("transformer") == top.has("layer"):
         raise InputError(
             "needs one of [transformer] and [[layer]]",
@@ -187,7 +187,7 @@ def _layer_run(table: Mapping[str, object], where: str) -> LayerRun:
         if axis not in _AXES:
             raise row.wrong("shardable", axis, ", ".join(_AXES))
     layer = OpaqueLayer(
-        name=row.text("name"),
+        name=row.label("name"),
         forward_flops_per_sample=_GIGA * row.number("forward_gflops_per_sample"),
         parameters=row.whole("parameters"),
         activation_bytes_per_sample=_MEGA * row.number("activation_mb_per_sample"),

@@ -361,7 +361,7 @@ def from_config(config: Mapping[str, object], *, name: str, where: str) -> Model
             where=f"{where}: model_type",
         )
     if model_type not in FAMILIES:
-        near = get_close_matches(model_type, FAMILIES, n=1)
+        near = get_close_matches(model_type.lower(), FAMILIES, n=1)
         hint = f"; nearest known: {near[0]!r}" if near else ""
         known = ", ".join(sorted({*FAMILIES, *_WRAPPERS}))
         raise InputError(

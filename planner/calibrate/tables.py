@@ -181,7 +181,8 @@ def read_products(path: Path, part: Accelerator) -> Products:
 
 def _header(reader: "csv.DictReader[str]", source: SourceText) -> Sequence[str]:
     try:
-        return reader.fieldnames or ()
+        reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
+        return reader.fieldnames
     except csv.Error as error:
         raise source.wrong(f"is no CSV ({error})", 1, "comma-separated text with a header") from error
 

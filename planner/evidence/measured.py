@@ -128,6 +128,7 @@ def read_runs(path: Path) -> tuple[MeasuredRun, ...]:
     text = read_text_file(path, allowed="a CSV of measured runs", most_bytes=MAX_FILE_BYTES)
     try:
         reader = csv.DictReader(io.StringIO(text, newline=""))
+        reader.fieldnames = [name.strip() for name in reader.fieldnames or ()]
         _check_header(path, reader.fieldnames or ())
         return tuple(_unique(path, (replace(parse_run(row), file=path.name) for row in _whole_rows(path, reader))))
     except csv.Error as error:

@@ -162,7 +162,12 @@ def _pipeline(wanted: ExplicitLayout, chunks: tuple[tuple[int, ...], ...] | None
     elif schedule is Schedule.ONE_F_ONE_B and vpp > 1:
         schedule = Schedule.INTERLEAVED
     if pp == 1 and vpp > 1:
-        raise InputError(f"--vpp {vpp} with --pp 1", allowed="--pp 2 or more with virtual chunks")
+        told = (
+            f"--vpp {vpp}"
+            if wanted.vpp or not fixed
+            else f"--schedule {schedule}, which has {vpp} virtual chunks a stage,"
+        )
+        raise InputError(f"{told} with --pp 1", allowed="--pp 2 or more with virtual chunks")
     return schedule, pp, vpp
 
 

@@ -15,7 +15,7 @@ from planner.calibrate.calibration import Calibration
 from planner.profile import FittedRun, MachineProfile
 from planner.report.console import section, show
 from planner.report.layout_text import bullets, labelled
-from planner.report.left_out_text import left_out_rows
+from planner.report.left_out_text import left_out_rows, other_units
 from planner.report.tables import ruled_table
 from planner.report.words import gib, listed, percent
 
@@ -57,6 +57,7 @@ def print_calibration(console: Console, found: Calibration, place: Path) -> None
     ]
     if profile.runs or profile.memory.runs:
         parts.append(section("Errors", _errors(profile)))
+    parts += other_units((run.id, math.exp(-run.before)) for run in profile.runs)
     parts += _left_out(found)
     if not profile.learned:
         parts.append(

@@ -12,12 +12,12 @@ from costmodels.results import Evidence
 from planner.advice.gap import REPEATS, Gap, Suspect
 from planner.report.console import section, show
 from planner.report.layout_text import labelled
+from planner.report.left_out_text import OTHER_UNIT
 from planner.report.tables import ruled_table
 from planner.report.words import interval, percent, seconds
 
 CLEAR: Final = 0.5  # the share of the difference from which on one part is named alone
 LEAST_SHARE: Final = 0.02  # parts below it are left out
-OTHER_UNIT: Final = 100.0  # times the prediction from which on a time is taken to be in another unit
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from planner.profile import MachineProfile
 from planner.report.console import section, show
 from planner.report.json_report import Json, heading
 from planner.report.layout_text import bullets, labelled
-from planner.report.left_out_text import left_out_rows
+from planner.report.left_out_text import left_out_rows, other_units
 from planner.report.tables import ruled_table
 from planner.report.words import gib, percent
 
@@ -91,6 +91,8 @@ def print_predictions(
         groups = [(title, found) for title, found in _groups(predictions) if found]
         parts.append(section("Step time: error of the prediction against the measured step", _table(groups)))
     parts += _memory_parts(predictions)
+    errors = ((found.run.place, found.error) for found in predictions)
+    parts += other_units((place, 1.0 / (1.0 + error)) for place, error in errors if error is not None)
     parts += _left_out(predictions)
     parts.append(section("Fitted constants", labelled(_constants())))
     show(console, *parts)
