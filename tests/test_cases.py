@@ -32,6 +32,8 @@ DIFFERS = {
     "h418": ("step within 15%: 2: b300",),
     "h419": ("ddp faster than fsdp by 1.1", "zero2 faster than zero3 by 1.2"),
     "h421": ("step within 25%: 8: ",),
+    "h504": ("memory within 15%: 2: host4x8",),
+    "h507": ("memory within 10%: 4: eight2",),
     "h521": ("step within 25%: 2",),
     "h522": ("ep16_4 faster than ep32_4 by 1.15", "step within 25%: 2"),
     "h523": ("ep32_4 faster than ep32_1 by 2.0", "step within 30%: 4"),
