@@ -224,3 +224,9 @@ def test_gradients_of_recipes_are_wider_than_those_of_benchmarks():
 
 def test_hugging_faces_loss_is_the_same_whoever_shards_the_model():
     assert software("fsdp-modules").loss_bytes_per_logit == software("deepspeed-modules").loss_bytes_per_logit == 12.0
+
+
+def test_recompute_that_is_not_reentrant_ends_early_unless_it_is_told_not_to():
+    assert software("automodel").stops_recompute
+    assert software_for(RunText(framework="torchtitan", version="2024-04b")).software.stops_recompute
+    assert not software("torchtitan-eager").stops_recompute  # early_stop is false since 2025-08
