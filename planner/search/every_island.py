@@ -127,6 +127,7 @@ def search_island(
     chosen = sorted(tally.best.values(), key=lambda candidate: candidate.order)[: tally.wanted]
     if request.objective is not Objective.TIME:
         chosen = _thriftiest(request, pricings[island], chosen)
+        tally.open_bound_s = min(tally.open_bound_s, tally.best_s())  # the fastest need not be among the thriftiest
     priced: list[Priced] = []
     for number, candidate in enumerate(chosen):
         if number and look.until.late():

@@ -10,6 +10,8 @@ from costmodels.results import Verdict
 
 Key = tuple[int, ...]
 
+SIZES_KEPT: Final = 2  # micro-batches of a grid whose splits are refined beside the best of each virtual degree
+NEAR_BEST: Final = 1.1  # times the best of a grid as it is split: what another split of another micro-batch may make up
 TIGHT_KEPT: Final = 3  # variants of a grid that do not fit as they are split, kept for other splits
 
 
@@ -62,7 +64,7 @@ class Tally:
     accepted: Verdict  # fits: only what fits with a safe margin is kept; risky: whatever is not out of memory
     wanted: int  # grids that are kept
     best: dict[Key, Candidate] = field(default_factory=dict)
-    variants: dict[tuple[Key, int], Candidate] = field(default_factory=dict)  # the best of each grid and virtual degree
+    variants: dict[tuple[Key, int, int], Candidate] = field(default_factory=dict)  # by grid, vpp, micro-batch
     tight: dict[Key, list[Candidate]] = field(default_factory=dict)  # of each grid the fastest that just do not fit
     nearest: Candidate | None = None  # least over its memory, when nothing fits
     enumerated: int = 0
@@ -81,14 +83,24 @@ class Tally:
         held = self.best.get(candidate.key)
         if held is None or candidate.order < held.order:
             self.best[candidate.key] = candidate
-        variant = self.variants.get((candidate.key, candidate.vpp))
+        name = (candidate.key, candidate.vpp, candidate.micro_batch)
+        variant = self.variants.get(name)
         if variant is None or candidate.order < variant.order:
-            self.variants[candidate.key, candidate.vpp] = candidate
+            self.variants[name] = candidate
 
     def near_best(self, key: Key, most: int) -> list[Candidate]:
-        """The best variants of a grid, at most ``most``: an uneven split may change which of them wins."""
-        found = [candidate for (grid, _), candidate in self.variants.items() if grid == key]
-        return sorted(found, key=lambda candidate: candidate.order)[:most]
+        """The best variants of a grid, best first: an uneven split may change which of them wins.
+
+        At most ``most`` of unlike virtual degrees, and :data:`SIZES_KEPT` of other micro-batches near the best.
+        """
+        found = sorted((one for (grid, *_), one in self.variants.items() if grid == key), key=lambda one: one.order)
+        by_vpp, by_size = dict[int, Candidate](), dict[int, Candidate]()
+        for one in found:
+            by_vpp.setdefault(one.vpp, one)
+            by_size.setdefault(one.micro_batch, one)
+        kept, near_s = list(by_vpp.values())[:most], NEAR_BEST * found[0].total_s
+        others = [one for one in by_size.values() if one not in kept and one.total_s <= near_s][:SIZES_KEPT]
+        return sorted([*kept, *others], key=lambda one: one.order)
 
     def threshold_s(self) -> float:
         """Time beyond which nothing can be among the grids wanted any more."""

@@ -57,11 +57,11 @@ def uneven_layouts(pricing: Pricing, layout: Layout, paces: Sequence[Sequence[fl
             for slow, flight, limit in zip(pace or [1.0] * layout.pp, held, limits, strict=True)
         ]
         for chunks in _splits(pricing, layout, sizes, places):
-            yield _split_as(layout, chunks)
+            yield split_as(layout, chunks)
 
 
-def _split_as(layout: Layout, chunks: Sequence[Sequence[int]]) -> Layout:
-    """A uniform layout with its layers split in another way."""
+def split_as(layout: Layout, chunks: Sequence[Sequence[int]]) -> Layout:
+    """Return a uniform layout with its layers split in another way."""
     split = uniform_layout(
         layout.first,
         chunks,
@@ -88,7 +88,7 @@ def _splits_of_a_v(layout: Layout) -> Iterator[Layout]:
             found[tuple((count // 2, count - count // 2) for count in counts)] = None
     for chunks in found:
         if min(map(min, chunks)) > 0:
-            yield _split_as(layout, chunks)
+            yield split_as(layout, chunks)
 
 
 def _sizes(pricing: Pricing, layout: Layout) -> PartSizes:

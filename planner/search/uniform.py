@@ -102,7 +102,7 @@ class UniformSearch:
         """
         for verdict in accepted:
             self._search(verdict)
-            if not self.tally.best:
+            if not (self.tally.best and self.aim.any_will_do):
                 offer_other_splits(self.request, self.pricing, self.tally, self.until)
             if self.tally.best:
                 break
