@@ -46,6 +46,24 @@ def test_a_configuration_brings_its_own_degrees_and_batch():
 
 
 @pytest.mark.parametrize(
+    ("words", "refused"),
+    [
+        (("activation-checkpoint:full", "--compile.enable"), ["--compile.enable"]),
+        (("activation-checkpoint:none", "--metrics.log_freq", "5"), ["--metrics.log_freq"]),
+        (("activation-checkpoint:full", "activation-checkpoint:none"), ["activation-checkpoint:none"]),
+        (("activation-checkpoint:full", "--activation_checkpoint.preserve_rng_state"), []),
+        (("--compile.enable", "activation-checkpoint:full"), []),
+    ],
+)
+def test_options_behind_the_subcommand_of_checkpointing_are_not_torchtitans(words, refused):
+    """Its parser reads them as the subcommand's; they were taken wherever they stood."""
+    judged = titan("llama3_8b", UNCAPTURED, *words)
+    found = [one for one in judged.violations if one.rule == "torchtitan-unknown-behind"]
+    assert [one.values["argument"] for one in found] == refused
+    assert judged.accepted == (not refused)
+
+
+@pytest.mark.parametrize(
     ("words", "rule", "mended"),
     [
         (("--parallelism.pipeline_parallel_degree", "2"), "torchtitan-cuda-graphs", "disable_cuda_graphs 0 -> 1"),

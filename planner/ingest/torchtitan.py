@@ -29,6 +29,7 @@ from planner.ingest.torchtitan_words import (
     CHECKPOINT,
     OVERRIDE,
     SECTIONS,
+    behind_checkpoint,
     last_switches,
     of_any_version,
     opposite,
@@ -135,7 +136,9 @@ def _options(*, old: bool) -> Mapping[str, Option]:
 def read_torchtitan(arguments: Sequence[str], *, world: int) -> TitanLaunch:
     """Read the arguments of torchtitan 0.3, or of 0.2 in its own words; parameters as of :func:`parse_torchtitan`."""
     words, old = of_any_version(arguments)
-    return parse_torchtitan(words, world=world, old=old)
+    launch = parse_torchtitan(words, world=world, old=old)
+    faults = (*launch.arguments.faults, *(() if old else behind_checkpoint(arguments)))
+    return replace(launch, arguments=replace(launch.arguments, faults=faults))
 
 
 def parse_torchtitan(arguments: Sequence[str], *, world: int, old: bool = False) -> TitanLaunch:

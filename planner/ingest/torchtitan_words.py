@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from hardware.package_table import package_table
+from planner.ingest.options import Fault
 
 _MODEL: Final = ("name", "flavor")
 SECTIONS: Final = ("training", "parallelism", "compile", "loss")
@@ -60,6 +61,33 @@ def of_any_version(arguments: Sequence[str]) -> tuple[list[str], bool]:
         words += ["--module", told["name"]]
         words += ["--config", _config(told["name"], told["flavor"])] if told["flavor"] else []
     return [*words, *([f"{CHECKPOINT}{told['mode']}"] if told["mode"] else [])], bool(told["name"]) or before
+
+
+def behind_checkpoint(arguments: Sequence[str]) -> tuple[Fault, ...]:
+    """Options behind the subcommand of activation checkpointing that are none of its own, which the parser refuses.
+
+    Parameters
+    ----------
+    arguments : sequence of str
+        Of torchtitan 0.3, whose parser (tyro) reads what is behind a subcommand as the subcommand's.
+    """
+    at = next((index for index, word in enumerate(arguments) if word.startswith(CHECKPOINT)), len(arguments))
+    names = [word.partition("=")[0] for word in arguments[at + 1 :] if word.startswith(("--", CHECKPOINT))]
+    return tuple(
+        Fault(
+            rule="torchtitan-unknown-behind",
+            argument=name,
+            message=f"{name} is unknown behind {arguments[at]}; allowed: before it",
+        )
+        for name in names
+        if not name.replace("-", "_").startswith(f"__{_CHECKPOINT}.")
+    )
+
+
+def before_checkpoint(arguments: Sequence[str], more: Sequence[str]) -> tuple[str, ...]:
+    """Arguments with more options where torchtitan's parser takes them: before its subcommand, if there is one."""
+    at = next((index for index, word in enumerate(arguments) if word.startswith(CHECKPOINT)), len(arguments))
+    return (*arguments[:at], *more, *arguments[at:])
 
 
 def _told_by(section: str, field: str) -> str:

@@ -9,6 +9,7 @@ from planner.ingest.judge import judge_launch
 from planner.ingest.judge_stated import deepspeed_text
 from planner.ingest.judged import JudgedLaunch, LaunchInput, no_layout_rule
 from planner.ingest.options import megatron_options, without_unknown
+from planner.ingest.torchtitan_words import before_checkpoint
 from planner.ingest.trainer_words import without_options
 from planner.launches.restated import restated
 from planner.request import Framework
@@ -144,7 +145,8 @@ def _judged_again(changes: Written, given: LaunchInput) -> JudgedLaunch | None:
         for option, _, _, new in changes
         for word in ((option,) if option in torchtitan_switches.MENDING else (option, str(new)))
     ]
-    return _judged(replace(given, text=replace(given.text, arguments=(*given.text.arguments, *words))))
+    arguments = before_checkpoint(given.text.arguments, words)
+    return _judged(replace(given, text=replace(given.text, arguments=arguments)))
 
 
 def has_unknown(judged: JudgedLaunch) -> bool:
