@@ -205,3 +205,12 @@ def test_programs_without_a_reader_are_named_without_a_framework_too(tmp_path, s
     with pytest.raises(InputError) as refused:
         read_launch(LaunchQuestion(file=file, world=8))
     assert named in str(refused.value)
+
+
+@pytest.mark.parametrize("framework", ["", "deepspeed", "megatron"])
+def test_options_of_deepspeed_chat_are_not_the_trainers(tmp_path, framework):
+    file = tmp_path / "a.sh"
+    options = "--model_name_or_path facebook/opt-1.3b --per_device_train_batch_size 8 --num_warmup_steps 0"
+    file.write_text(f"deepspeed main.py {options} --zero_stage 2 --deepspeed\n")
+    with pytest.raises(InputError, match="options of DeepSpeed-Chat"):
+        read_launch(LaunchQuestion(file=file, framework=framework, world=8))

@@ -2,6 +2,7 @@
 
 import pytest
 
+from hardware.errors import InputError
 from planner.launches.check import read_launch
 from planner.question import LaunchQuestion
 
@@ -82,3 +83,15 @@ esac
     assert found.precision == "bf16"
     assert found.model.tied_embeddings
     assert found.proposal.tp == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["--use-dynamic-batch-size --max-tokens-per-gpu 0", "--actor-num-nodes x", "--rollout-batch-size 0"],
+)
+def test_counts_that_are_none_are_refused(tmp_path, words):
+    name = words.rpartition(" ")[0].rpartition(" ")[2] or words.partition(" ")[0]
+    file = tmp_path / "a.sh"
+    file.write_text(f"python train.py --actor-num-gpus-per-node 8 --hf-checkpoint Qwen/Qwen3-4B {words}\n")
+    with pytest.raises(InputError, match=f"{name} .*allowed: a whole number from 1"):
+        read_launch(LaunchQuestion(file=file, framework="megatron"))

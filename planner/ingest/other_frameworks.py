@@ -59,6 +59,8 @@ _OPTIONS: Final = (
 """Options of Megatron-LM whose names programs on Megatron-core keep."""
 _SIZES: Final = 5
 """Missing options among the six that every launch of Megatron-LM has."""
+_CHAT: Final = ("--zero-stage", "--per-device-train-batch-size")
+"""Options that DeepSpeed-Chat's ``main.py`` has together, beside others that Hugging Face's Trainer has not."""
 _READ: Final = "a launch of Megatron-LM, or --framework with the framework that it is for"
 _OF_GALVATRON: Final = ('"tp_sizes_enc"', '"pp_deg"')
 """Keys of a Galvatron configuration."""
@@ -156,13 +158,16 @@ def _own_word(words: Sequence[str], framework: Framework) -> str:
 def _of_trainer(given: LaunchInput) -> tuple[str, str] | None:
     """A launch of a trainer on DeepSpeed, by its program or by settings that no framework has."""
     text = given.text
+    told = told_options(text.arguments)
+    if all(name in told for name in _CHAT):
+        return "these are options of DeepSpeed-Chat, as there is zero_stage", "plan estimate with the layout"
     if given.framework is Framework.DEEPSPEED or text.accelerate is not None:
         return None
     allowed = f"--framework {Framework.DEEPSPEED}"
     if text.program in trainer_table():
         return f"this is a launch of {text.program}, which trains on DeepSpeed", allowed
     own = _SIGNS.get(given.framework, ())
-    found = trainer_sign(told_options(text.arguments))
+    found = trainer_sign(told)
     if found and not is_swift(text) and not any(word.startswith(own) for word in text.arguments if own):
         trainer, sign = found
         return f"these are settings of {trainer}, as there is {sign}", allowed

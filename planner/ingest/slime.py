@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Final
 
 from costmodels.workload.model import ModelSpec
+from hardware.errors import InputError
 from planner.ingest.launch_text import LaunchText
 from planner.ingest.options import Option, whole, without_unknown
 from planner.ingest.trainer_words import told_options
@@ -27,6 +28,7 @@ _SIGNS: Final = (_PER_NODE, _NODES)
 _USUAL_GPUS: Final = 8
 _USUAL_TOKENS: Final = 4096
 _TOKENS: Final = "--max-tokens-per-gpu"
+_ROLLOUT: Final = ("--rollout-batch-size", "--n-samples-per-prompt", "--num-steps-per-rollout")
 _DEFAULTS: Final = MappingProxyType({"--use-distributed-optimizer": "", "--micro-batch-size": "1"})
 _NOT_PRICED: Final = (
     "options of slime are left out; rollouts, the reference model and what moves between them are not priced, the "
@@ -63,6 +65,7 @@ def of_slime(
         As the user names it; None: as the launch does.
     """
     told = told_options(text.arguments)
+    _refuse_no_numbers(told)
     kept, _ = without_unknown(text.arguments, options)
     added = [word for name, value in _DEFAULTS.items() if name not in told for word in (name, value) if word]
     added += [] if "--fp16" in told or "--bf16" in told else ["--bf16"]
@@ -78,6 +81,20 @@ def of_slime(
         named = preset_of_path(told.get("--hf-checkpoint", ""))
         notes += [f"the model is taken as {named.name}, by its path"] if named else []
     return replace(text, arguments=(*kept, *added), program="", notes=(*text.notes, *notes, _NOT_PRICED)), named
+
+
+def _refuse_no_numbers(told: Mapping[str, str]) -> None:
+    """Refuse counts of slime's own that are none.
+
+    Raises
+    ------
+    InputError
+        Names the option.
+    """
+    for name in (_PER_NODE, _NODES, _TOKENS, *_ROLLOUT):
+        value = told.get(name, "1")
+        if "$" not in value and not whole(value):
+            raise InputError(f"{name} {value}".strip(), allowed="a whole number from 1")
 
 
 def _tokens(told: Mapping[str, str]) -> tuple[int, list[str]]:

@@ -30,6 +30,13 @@ _NEWEST: Final = "2"
 _AXOLOTL: Final = "--base-model"
 _WITH_DEGREES: Final = (_AXOLOTL, "--cp-size")
 """Options of trainers whose own options have degrees."""
+_OF_MODEL: Final = (
+    *("--base-model", "--model-name-or-path", "--model", "--plugins", "--adapter", "--finetuning-type", "--use-peft"),
+    *("--train-type", "--tuner-type", "--sft-type", "--lora-r", "--lora-rank", "--lora-target", "--lora-target-linear"),
+    *("--lora-target-modules", "--target-modules", "--load-in-4bit", "--load-in-8bit", "--quantization-bit"),
+    *("--quant-bits",),
+)
+"""Options that say which model is trained, and what of it (:mod:`planner.ingest.adapters`)."""
 _NONE: Final = ("", "none", "null", "false", "[]")
 _SIZES: Final = MappingProxyType(
     {
@@ -122,7 +129,7 @@ def _reads(name: str) -> bool:
         _ACCELERATOR,
         *sizes,
     )
-    return name in whole_names or name.startswith((_SECTION, f"{_ACCELERATOR}."))
+    return name in (*whole_names, *_OF_MODEL) or name.startswith((_SECTION, f"{_ACCELERATOR}."))
 
 
 def tied_over_tensors(arguments: Sequence[str], *, tied: bool) -> tuple[Fault, ...]:
