@@ -159,7 +159,7 @@ def test_the_graph_library_is_imported_only_when_a_graph_is_built():
 
 
 def test_the_command_line_starts_light():
-    heavy = ("numpy", "ortools", "networkx", "rich.table", "costmodels", "planner.planning", "hardware.catalog")
+    heavy = ("numpy", "ortools", "networkx", "rich", "costmodels", "planner.planning", "hardware.catalog")
     code = f"import sys, planner.cli; print([name for name in {heavy!r} if name in sys.modules])"
     assert printed_by(code) == "[]"
 

@@ -214,14 +214,15 @@ def test_one_slow_gpu_of_a_busy_layout_costs_at_most_what_it_is_slower():
 
 def test_the_commands_print_and_write(tmp_path):
     file = tmp_path / "x.json"
-    words = ("llama32_1b", "dgx-h100", "dgx-a100:1", "--global-batch", "8", "--seq", "2048", "--json", str(file))
+    asked_for = ("--global-batch", "8", "--seq", "2048", "--fix", "pp=1", "--fix", "cp=1", "--json", str(file))
+    words = ("llama32_1b", "dgx-h100", "dgx-a100:1", *asked_for)
     result = RUN.invoke(app, ["fewest", *words])
     assert result.exit_code == 0, result.output
     assert "The fewest GPUs that hold it" in result.output
     told = json.loads(file.read_text())
     assert [row["machine"] for row in told["machines"]] == ["dgx-h100", "dgx-a100"]
-    words = ("llama32_1b", "dgx-h100:1", "--by", "zero", "--global-batch", "8", "--seq", "2048", "--fix", "pp=1")
-    result = RUN.invoke(app, ["compare", *words, "--json", str(file)])
+    words = ("llama32_1b", "dgx-h100:1", "--by", "zero", *asked_for)
+    result = RUN.invoke(app, ["compare", *words])
     assert result.exit_code == 0, result.output
     assert "weights that a GPU receives" in result.output
     assert [row["value"] for row in json.loads(file.read_text())["values"]] == [0, 1, 2, 3]
@@ -243,7 +244,7 @@ def test_from_outside_a_loss_and_adapters_are_asked_for_and_said(tmp_path):
     file = tmp_path / "x.json"
     asked_for = ("--global-batch", "8", "--seq", "2048", "--framework", "none", "--loss", "liger", "--lora-rank", "8")
     for words in (("fewest", "llama32_1b", "dgx-h100"), ("compare", "llama32_1b", "dgx-h100:1", "--by", "tp")):
-        result = RUN.invoke(app, [*words, *asked_for, "--fix", "pp=1", "--json", str(file)])
+        result = RUN.invoke(app, [*words, *asked_for, "--fix", "pp=1", "--fix", "cp=1", "--json", str(file)])
         assert result.exit_code == 0, result.output
         assert "adapters of rank 8 beside attn+mlp are trained" in " ".join(result.output.split())
         told = json.loads(file.read_text())["request"]

@@ -124,7 +124,7 @@ def test_idle_gpus_are_priced_against_used_ones():
 @pytest.mark.parametrize("framework", list(Framework))
 def test_every_framework_gets_what_it_can_launch(framework):
     report = plan(
-        replace(small("llama3_8b", layers=(8,), gpus=8, memory_gib=24.0, global_batch=16), framework=framework)
+        replace(small("llama3_8b", layers=(4,), gpus=4, memory_gib=30.0, global_batch=16), framework=framework)
     )
     assert report.layouts
     for ranked in report.layouts:
