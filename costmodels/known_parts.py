@@ -5,9 +5,8 @@ from functools import lru_cache
 from typing import Final
 
 from costmodels.layer_costs import PartCosts, price_parts
-from costmodels.layout import Strategy
 from costmodels.pricing import Pricing
-from costmodels.table import StrategyTable, read_only, table_of
+from costmodels.table import StrategyTable, TableKey, key_of, read_only
 
 KEPT: Final = 512  # tables of a few strategies, some 50 KiB each
 
@@ -47,14 +46,11 @@ def known_parts(pricing: Pricing, table: StrategyTable) -> PartCosts:
     PartCosts
         Shared: its arrays cannot be written to.
     """
-    strategies = tuple(map(table.strategy, range(len(table))))
-    return _priced(_Known(pricing), strategies, tuple(table.pp.tolist()), tuple(table.micro_batch.tolist()))
+    return _priced(_Known(pricing), key_of(table))
 
 
 @lru_cache(maxsize=KEPT)
-def _priced(
-    known: _Known, strategies: tuple[Strategy, ...], pp: tuple[int, ...], micro_batch: tuple[int, ...]
-) -> PartCosts:
-    costs = price_parts(known.pricing, table_of(list(strategies), pp=list(pp), micro_batch=list(micro_batch)))
+def _priced(known: _Known, key: TableKey) -> PartCosts:
+    costs = price_parts(known.pricing, key.table())
     read_only(costs)
     return costs

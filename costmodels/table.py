@@ -114,3 +114,25 @@ def table_of(strategies: list[Strategy], *, pp: list[int], micro_batch: list[int
         recomputes=recomputes,
         **ints,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableKey:
+    """A table of a few strategies as the key of what is known of it: equal where every row is."""
+
+    strategies: tuple[Strategy, ...]
+    pp: tuple[int, ...]
+    micro_batch: tuple[int, ...]
+
+    def table(self) -> StrategyTable:
+        """Return the table that it is the key of."""
+        return table_of(list(self.strategies), pp=list(self.pp), micro_batch=list(self.micro_batch))
+
+
+def key_of(table: StrategyTable) -> TableKey:
+    """Return the key of a table of a few strategies."""
+    return TableKey(
+        strategies=tuple(map(table.strategy, range(len(table)))),
+        pp=tuple(table.pp.tolist()),
+        micro_batch=tuple(table.micro_batch.tolist()),
+    )

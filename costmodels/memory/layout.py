@@ -6,14 +6,14 @@ from typing import Final
 import numpy as np
 
 from costmodels.job import TrainingJob
-from costmodels.layout import Layout, Strategy
+from costmodels.layout import Layout
 from costmodels.memory.constants import MemoryConstants, default_memory
 from costmodels.memory.parts import ModelMemory, model_memory
 from costmodels.memory.peak import components, emptied, moments, usable_memory, verdicts
 from costmodels.memory.stages import stage_sums
 from costmodels.positions import contents_of
 from costmodels.results import MemoryUse, Moment, Verdict
-from costmodels.table import Bools, StrategyTable, read_only, table_of
+from costmodels.table import Bools, StrategyTable, TableKey, key_of, read_only
 from costmodels.workload.model import ModelSpec
 from hardware.cluster import Accelerator
 
@@ -89,19 +89,11 @@ def known_memory(model: ModelSpec, job: TrainingJob, table: StrategyTable, const
     ModelMemory
         Shared: its arrays cannot be written to.
     """
-    strategies = tuple(map(table.strategy, range(len(table))))
-    return _known(model, job, constants, strategies, tuple(table.pp.tolist()), tuple(table.micro_batch.tolist()))
+    return _known(model, job, constants, key_of(table))
 
 
 @lru_cache(maxsize=KEPT)
-def _known(
-    model: ModelSpec,
-    job: TrainingJob,
-    constants: MemoryConstants,
-    strategies: tuple[Strategy, ...],
-    pp: tuple[int, ...],
-    micro_batch: tuple[int, ...],
-) -> ModelMemory:
-    memory = model_memory(model, job, table_of(list(strategies), pp=list(pp), micro_batch=list(micro_batch)), constants)
+def _known(model: ModelSpec, job: TrainingJob, constants: MemoryConstants, key: TableKey) -> ModelMemory:
+    memory = model_memory(model, job, key.table(), constants)
     read_only(memory, memory.token_table, *memory.parts)
     return memory
