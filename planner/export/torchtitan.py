@@ -29,8 +29,9 @@ from planner.export.plan_checks import (
     whole_or_no_recompute,
 )
 from planner.ingest.plain_layout import same_launch
-from planner.ingest.torchtitan import CHUNKS, layout_of, parse_torchtitan, round_group
+from planner.ingest.torchtitan import CHUNKS, layout_of, parse_torchtitan
 from planner.ingest.torchtitan_models import registry, same_sizes
+from planner.ingest.torchtitan_stages import round_group
 from planner.request import Framework
 from planner.rules.proposal import ModelFacts, facts_of
 from planner.rules.table import resolve_version
