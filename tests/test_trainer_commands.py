@@ -263,3 +263,12 @@ def test_ms_swifts_megatron_takes_a_bare_switch(tmp_path, told, precision):
 def test_every_target_of_adapters_counts_not_the_first_alone(tmp_path):
     judged = trainer_checked(tmp_path, "trl sft", "--use_peft --lora_target_modules down_proj q_proj --bf16")
     assert judged.adapters.targets == ("attn", "mlp")
+
+
+def test_samples_of_a_policy_are_prompt_and_completion(tmp_path):
+    file = tmp_path / "grpo.yaml"
+    common = "model_name_or_path: Qwen/Qwen2.5-1.5B\nper_device_train_batch_size: 16\nmax_completion_length: 1024\n"
+    file.write_text(common + "max_prompt_length: 512\n")
+    assert read_launch(LaunchQuestion(file=file, world=8)).proposal.seq == 1536
+    file.write_text(common + "max_prompt_length: 512\nmax_length: 2048\n")
+    assert read_launch(LaunchQuestion(file=file, world=8)).proposal.seq == 2048

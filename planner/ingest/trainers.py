@@ -33,6 +33,8 @@ Names of ``OptimizerNames`` in Hugging Face's ``training_args.py``: ``adamw_bnb_
 ``adamw_torch_8bit``, ``lion_8bit``; Axolotl's ``adamw_8bit`` is one of them.
 """
 _CUT_PLUGIN: Final = "CutCrossEntropyPlugin"
+_PROMPT: Final = "--max-prompt-length"
+_COMPLETION: Final = "--max-completion-length"
 _WITHOUT_CONTEXT: Final = "llamafactory"
 
 
@@ -46,6 +48,7 @@ def with_fills(text: LaunchText, world: int) -> LaunchText:
     world : int
         Number of ranks.
     """
+    text = _with_sample_length(text)
     told = told_options(text.arguments)
     trainer = trainer_of(text, told)
     if not trainer:
@@ -131,6 +134,16 @@ def trainer_of(text: LaunchText, told: Mapping[str, str]) -> str:
     if text.program in table:
         return text.program
     return next((name for name, facts in table.items() if any(sign in told for sign in facts["signs"])), "")
+
+
+def _with_sample_length(text: LaunchText) -> LaunchText:
+    """A launch of a policy's training with the length of its samples: prompt and completion (TRL ``GRPOConfig``)."""
+    told = told_options(text.arguments)
+    prompt, answer = (whole(told.get(name, "")) for name in (_PROMPT, _COMPLETION))
+    if not (prompt and answer) or _stated(told, "--seq-length"):
+        return text
+    note = f"a sample is as long as {_PROMPT} and {_COMPLETION} together, its longest"
+    return replace(text, arguments=(*text.arguments, f"--max-length={prompt + answer}"), notes=(*text.notes, note))
 
 
 def _known(name: str) -> str:
