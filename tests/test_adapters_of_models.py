@@ -307,6 +307,7 @@ def test_trainers_on_deepspeed_say_their_adapters(tmp_path, words, rank, targets
     judged = read_launch(asked)
     assert judged.proposal is not None
     priced = job_of_launch(judged, judged.proposal)
+    assert not rank or not judged.unjudged  # a remark says them
     assert (priced.adapter_rank, said_targets(priced)) == (rank, targets)
     assert not rank or priced.trained_share == pytest.approx(
         adapter_parameters(LLAMA, rank, target_modules(tuple(targets.split("+"))), separate=True)

@@ -22,6 +22,10 @@ _SCHEMES: Final = ("lora", "dora")
 _OF_QUANTIZED: Final = "qlora"
 _KINDS: Final = ("--finetuning-type", "--train-type", "--tuner-type", "--sft-type", "--adapter")
 _QUANTIZED: Final = ("--quantization-bit", "--quant-bits", "--load-in-4bit", "--load-in-8bit")
+_RANKS: Final = ("--lora-rank", "--lora-r")
+_TARGETS: Final = ("--lora-target", "--lora-target-modules", "--target-modules")
+ADAPTER_OPTIONS: Final = (*_KINDS, *_QUANTIZED, *_RANKS, *_TARGETS, "--use-peft")
+"""Options of trainers that adapters are read from."""
 _NOTHING: Final = ("", "false", "null", "none")
 _NONE: Final = ("none", "null", "sft", "pretrain")
 _MODES: Final = ("--mode", "--peft-scheme")
@@ -110,8 +114,8 @@ def of_trainer(words: Sequence[str], *, separate: bool) -> Adapters | None:
     peft = switched_on(told, "--use-peft")
     if not (peft or kind.startswith((*_SCHEMES, _OF_QUANTIZED))):
         return None
-    rank = whole(_first(told, "--lora-rank", "--lora-r")) or (_OF_TRL if peft else _OF_TRAINERS)
-    asked = _first(told, "--lora-target", "--lora-target-modules", "--target-modules")
+    rank = whole(_first(told, *_RANKS)) or (_OF_TRL if peft else _OF_TRAINERS)
+    asked = _first(told, *_TARGETS)
     quantized = kind == _OF_QUANTIZED or any(switched_on(told, name) for name in _QUANTIZED)
     targets = targets_named(asked.replace(",", " ").split())
     return Adapters(rank=rank, targets=targets, separate=separate, quantized=quantized)

@@ -3,7 +3,7 @@
 Each is read into a layout, which the rules judge grid by grid; where a launch states none, its bare degrees are judged.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from planner.choices import Loss
 from planner.ingest import deepspeed, galvatron, torchtitan, torchtitan_switches
 from planner.ingest.accelerate import Accelerated, Engine, accelerated, refused, with_accelerate
 from planner.ingest.accelerate_answer import by_accelerate, with_groups
-from planner.ingest.adapters import of_trainer
+from planner.ingest.adapters import ADAPTER_OPTIONS, Adapters, of_trainer
 from planner.ingest.beside_faults import supposed_degrees, unknown_model
 from planner.ingest.deepspeed_sections import MOST_STAGE, copies_gradients, data_notes, faults_of_version, overlaps
 from planner.ingest.judged import (
@@ -43,7 +43,7 @@ from planner.ingest.torchtitan_numbers import numbers_of, unjudged_names, unpric
 from planner.ingest.trainer_limits import trainer_limits
 from planner.ingest.trainer_options import trainer_options
 from planner.ingest.trainer_sharding import not_read, tied_over_tensors, with_own_sharding
-from planner.ingest.trainers import model_named, named_config, optimizer_bytes, told_to, with_fills
+from planner.ingest.trainers import MODEL_OPTIONS, model_named, named_config, optimizer_bytes, told_to, with_fills
 from planner.request import Framework
 from planner.rules.proposal import ModelFacts, Proposal, facts_of
 from planner.rules.table import NEWEST, Found
@@ -198,11 +198,19 @@ def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
         adapters=adapters,
         stated=StatedSoftware({**_overlap(launch.config, judged.proposal), **_casts(launch, given.version)}),
         unknown=unknown,
-        unjudged=not_read(launch.unjudged, {name.lstrip("-") for name in unknown}),
+        unjudged=_not_read(launch, unknown, given.text, adapters),
         notes=(*given.text.notes, *length, *judged.notes, *told, *deepspeed.assumptions(launch), *ignored),
     )
     judged = replace(judged, notes=(*judged.notes, *data_notes(launch.config), *_late(judged)))
     return judged if plugin is None else by_accelerate(judged, plugin)
+
+
+def _not_read(
+    launch: deepspeed.DeepSpeedLaunch, unknown: Collection[str], text: LaunchText, adapters: Adapters | None
+) -> tuple[str, ...]:
+    """Options that say nothing here; remarks say those of adapters, and the path that the model is known by."""
+    told = (*(ADAPTER_OPTIONS if adapters else ()), *(MODEL_OPTIONS if model_named(text) else ()))
+    return not_read(launch.unjudged, {name.lstrip("-") for name in unknown}, told)
 
 
 def _limits(given: LaunchInput, model: ModelSpec, *, sharded: bool) -> tuple[Fault, ...]:

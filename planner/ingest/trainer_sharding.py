@@ -110,11 +110,21 @@ def _grid(told: Mapping[str, str], world: int) -> Mapping[str, Mapping[str, int]
     return {"parallelism_config": {f"parallelism_config_{axis}_size": max(1, size) for axis, size in sizes.items()}}
 
 
-def not_read(words: Sequence[str], unknown: Collection[str]) -> tuple[str, ...]:
-    """Names of the options among words that say nothing here, but for those that are unknown (without dashes)."""
+def not_read(words: Sequence[str], unknown: Collection[str], other: Collection[str]) -> tuple[str, ...]:
+    """Names of the options among words that say nothing here.
+
+    Parameters
+    ----------
+    words : sequence of str
+        Options with their values.
+    unknown : collection of str
+        Those that nobody knows, without dashes.
+    other : collection of str
+        Those that others read, with dashes alone.
+    """
     names = (word.partition("=")[0] for word in words if word.startswith("--"))
-    read = (name for name in names if not _reads(name.replace("_", "-")))
-    return tuple(name for name in read if name.lstrip("-") not in unknown)
+    left = (name for name in names if not _reads(dashed := name.replace("_", "-")) and dashed not in other)
+    return tuple(name for name in left if name.lstrip("-") not in unknown)
 
 
 def _reads(name: str) -> bool:

@@ -19,7 +19,7 @@ from planner.ingest.options import whole
 from planner.ingest.trainer_words import switched_on, told_options, trainer_table, trains
 from planner.sayable import EVERYTHING, LLAMAFACTORY, OPENRLHF, TRAINER, Sayable
 
-_MODELS: Final = ("--model-name-or-path", "--base-model", "--model", "--model-name")
+MODEL_OPTIONS: Final = ("--model-name-or-path", "--base-model", "--model", "--model-name")
 _AUTO: Final = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 _DTYPES: Final = MappingProxyType({"float16": "--fp16", "float32": ""})
 _KINDS: Final = ("--rlhf-type", "--stage", "--rl")
@@ -110,8 +110,8 @@ def _remarks(words: Sequence[str], told: Mapping[str, str]) -> Iterator[str]:
 def model_named(text: LaunchText) -> ModelSpec | None:
     """The preset that a launch's model path ends in, such as ``qwen25_7b`` of ``Qwen/Qwen2.5-7B-Instruct``."""
     told = told_options(text.arguments)
-    named = [told[name] for name in _MODELS if told.get(name)]
-    if not named or (not trains(text.program, told) and _MODELS[0] not in told):
+    named = [told[name] for name in MODEL_OPTIONS if told.get(name)]
+    if not named or (not trains(text.program, told) and MODEL_OPTIONS[0] not in told):
         return None
     return preset_of_path(named[0])
 
