@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from quick_and_deep import quick_and_deep
 from small_requests import GIB, compositions, fits, layouts_of, legal, pricing_of, small
 
+from costmodels.exchange import state_exchange
 from costmodels.layer_costs import price_parts
 from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Layout, Recompute
+from costmodels.memory.states import LocalParameters
 from costmodels.pipeline.inflight import in_flight_total, peak_activation_bytes
 from costmodels.pipeline.schedules import PipelineSpec, Schedule
 from costmodels.pipeline.simulate import makespan
@@ -257,6 +259,26 @@ def test_priced_parts_raise_the_bounds_of_grids_whose_exchanges_were_not_known(n
         assert np.median(raised[sharded]) > 1.0
         assert np.median((found.exchanged_s[both] / found.within_s[both])[sharded]) > 1.0
     assert (found.exchanged_s[both] / found.within_s[both])[~sharded] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("broadcasts", [False, True])
+def test_no_stage_exchanges_its_layers_faster_than_the_bound_says(broadcasts):
+    """Owners that broadcast their tensors are faster than a gather where stages hold many layers."""
+    request = small("llama3_8b", layers=(32,), cluster="dgx-h100:1", gpus=8, nodes=4, framework="none")
+    software = replace(request.job.software, broadcast_weights=broadcasts, grad_overlap=False, param_overlap=False)
+    pricing = pricing_of(replace(request, job=replace(request.job, software=software)))
+    grids = enumerate_grids(request, 32)
+    grids = grids.take(np.flatnonzero((grids.table.zero == 1) & (grids.table.micro_batch == 1)))
+    block = expand(grids, (NO_RECOMPUTE,), np.ones((len(grids), 1), dtype=np.bool_))
+    costs = price_parts(pricing, block.grids.table)
+    bounds = PricedBounds(request, pricing, Verdict.FITS, block, costs)
+    (once,) = bounds._once(np.arange(len(grids)))
+    for layers in (1, 4, 16, 32):
+        held = LocalParameters(dense=layers * costs.dense_parameters[0], expert=layers * costs.expert_parameters[0])
+        tensors = np.full(len(grids), layers * costs.weight_tensors[0])
+        priced = state_exchange(held, pricing.job, costs.placed, pricing.constants.overlap.bucket_bytes, tensors)
+        assert (layers * once.exchange_s <= (priced.reduce_s + priced.gather_s) * EXACT).all()
+    assert layers * once.exchange_s == pytest.approx(priced.reduce_s + priced.gather_s)
 
 
 def test_every_grid_of_which_a_layout_fits_has_a_finite_bound():

@@ -119,7 +119,8 @@ class PricedBounds:
     def _once(self, rows: Ints) -> tuple[OncePerStep, ...]:
         """What layers of each kind add to a step once under some rows.
 
-        The longer a message, the less a byte takes: no stage exchanges a layer faster than all layers together.
+        The longer a message, the less a byte takes: no stage exchanges a layer faster than all layers together. Owners
+        of whole tensors send one message each, and fewer tensors have no more owners for each of them.
         """
         pricing, costs = self.pricing, self.costs
         overlap, software = pricing.constants.overlap, pricing.job.software
@@ -129,7 +130,8 @@ class PricedBounds:
             held = LocalParameters(
                 dense=count * costs.dense_parameters[kind, rows], expert=count * costs.expert_parameters[kind, rows]
             )
-            exchange = state_exchange(held, pricing.job, placed, overlap.bucket_bytes)
+            tensors = np.full(len(rows), count * costs.weight_tensors[kind])
+            exchange = state_exchange(held, pricing.job, placed, overlap.bucket_bytes, tensors)
             update_s = optimizer_step_s(
                 exchange.owned_parameters,
                 pricing.job,
