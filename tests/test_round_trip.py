@@ -77,7 +77,7 @@ def test_a_found_plan_is_exported_and_checks_as_itself(framework, model, fixed, 
     seq=st.sampled_from([2048, 4096]),
     fixed=st.sampled_from(PINS),
 )
-@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
 def test_any_found_plan_is_exported_and_checks_as_itself(framework, tmp_path_factory, **words):
     check_found(framework, words, tmp_path_factory)
 
