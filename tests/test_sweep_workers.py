@@ -11,6 +11,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from quick_and_deep import quick_and_deep
 from sweep_jobs import broken, double, ending, large, refused, where
 
 from hardware.errors import InputError
@@ -115,7 +116,7 @@ def test_an_interrupt_from_outside_ends_it_wherever_the_answers_are(answered):
     assert error.rstrip().endswith(b"KeyboardInterrupt")
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", quick_and_deep([2], [1]))
 def test_an_interrupt_between_answers_leaves_no_worker(tmp_path, workers):
     def interrupt(_done, _of):
         raise KeyboardInterrupt
@@ -127,7 +128,7 @@ def test_an_interrupt_between_answers_leaves_no_worker(tmp_path, workers):
     assert not list((tmp_path / "points").glob(".*"))
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", quick_and_deep([2], [1]))
 def test_sigterm_leaves_whole_points_and_no_worker(tmp_path, workers):
     """As a batch system ends a job: 128 and the number of the signal, points that ``--resume`` keeps."""
     file = tmp_path / "sweep.toml"
