@@ -30,10 +30,10 @@ from costmodels.workload import presets
 from costmodels.workload.architecture import Architecture
 from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
+from planner.ingest.bridge.mixed_precision import named_configurations, precision_override
 from planner.ingest.judge import judge_launch, model_of_recipe
 from planner.ingest.judged import JudgedLaunch, LaunchInput
 from planner.ingest.launch_text import LaunchText
-from planner.ingest.mixed_precision import named_configurations, precision_override
 from planner.ingest.settings_files import layout_of_lists
 from planner.launches.check import request_of_launch
 from planner.planning import estimate, plan

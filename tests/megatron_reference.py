@@ -4,7 +4,7 @@ import shlex
 import tomllib
 from pathlib import Path
 
-from planner.ingest.megatron import Launch, parse_megatron
+from planner.ingest.megatron.arguments import Launch, parse_megatron
 
 _REFERENCE = Path(__file__).parent / "reference"
 TABLE = tomllib.loads((_REFERENCE / "megatron_cases.toml").read_text(encoding="utf-8"))

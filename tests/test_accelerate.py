@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from hardware.errors import InputError
-from planner.ingest.accelerate_settings import accelerate_table
 from planner.ingest.judged import JudgedLaunch
+from planner.ingest.trainers.accelerate_settings import accelerate_table
 from planner.launches.check import check_launch, job_of_launch, read_launch
 from planner.question import LaunchQuestion
 from planner.request import Framework

@@ -19,7 +19,7 @@ from costmodels.software import software
 from costmodels.table import table_of
 from costmodels.workload.adapters import adapter_parameters, target_modules
 from costmodels.workload.counts import parameter_count
-from costmodels.workload.huggingface import FAMILIES, from_config
+from costmodels.workload.huggingface.config import FAMILIES, from_config
 from costmodels.workload.layers import layer_ops
 from costmodels.workload.model import DeltaNet
 from costmodels.workload.presets import model, names

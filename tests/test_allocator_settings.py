@@ -8,7 +8,7 @@ from planner.ingest.allocator import allocator_violations
 from planner.ingest.judge import judge_launch
 from planner.ingest.judged import LaunchInput
 from planner.ingest.launch_text import read_launch_text
-from planner.ingest.shell_values import BLANK
+from planner.ingest.scripts.values import BLANK
 from planner.request import Framework
 from planner.rules.table import NEWEST
 

@@ -9,8 +9,8 @@ from launch_words import priced_launch
 
 from costmodels.workload import presets
 from hardware.errors import InputError
-from planner.ingest.bridge_programs import gpus_in_name, with_recipe_chosen
-from planner.ingest.bridge_recipes import recipe_names, recipe_overrides
+from planner.ingest.bridge.programs import gpus_in_name, with_recipe_chosen
+from planner.ingest.bridge.recipes import recipe_names, recipe_overrides
 from planner.ingest.launch_text import LaunchText
 from planner.launches.check import read_launch
 from planner.question import LaunchQuestion

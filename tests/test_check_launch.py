@@ -14,7 +14,7 @@ from planner.cli import app
 from planner.export.megatron_model import model_arguments
 from planner.ingest.judge import model_of_recipe
 from planner.ingest.launch_text import read_launch_text
-from planner.ingest.megatron_model import model_of
+from planner.ingest.megatron.model import model_of
 from planner.ingest.options import megatron_options, read_arguments
 from planner.ingest.settings_files import yaml_overrides
 from planner.launches.check import check_launch, read_launch, request_of_launch

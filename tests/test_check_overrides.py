@@ -13,11 +13,11 @@ from costmodels.pipeline.schedules import Schedule
 from costmodels.workload.presets import model
 from hardware.errors import InputError
 from planner.choices import Framework, Loss
-from planner.ingest.bridge import override_keys
+from planner.ingest.bridge.override_words import in_overrides
+from planner.ingest.bridge.overrides import override_keys
 from planner.ingest.judge import judge_launch
 from planner.ingest.judged import JudgedLaunch, LaunchInput
 from planner.ingest.launch_text import LaunchText
-from planner.ingest.override_words import in_overrides
 from planner.ingest.plain_layout import uniform_stages
 from planner.launches.check import read_launch
 from planner.planning import plan

@@ -15,7 +15,7 @@ from costmodels.precision import precision
 from costmodels.software import software
 from costmodels.table import table_of
 from costmodels.workload.counts import forward_flops, parameter_count
-from costmodels.workload.huggingface import from_config
+from costmodels.workload.huggingface.config import from_config
 from costmodels.workload.layers import layer_ops
 from costmodels.workload.model import LayerKind, ModelSpec
 from costmodels.workload.op import Op, OpKind, kept

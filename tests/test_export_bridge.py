@@ -13,7 +13,7 @@ from costmodels.layout import FULL_RECOMPUTE, Granularity, Layout, RankOrder, Re
 from costmodels.pipeline.schedules import Schedule
 from costmodels.precision import precision
 from costmodels.software import software
-from costmodels.workload.huggingface import from_config
+from costmodels.workload.huggingface.config import from_config
 from costmodels.workload.presets import model
 from hardware.errors import InputError
 from planner.export.bridge import export_bridge
@@ -22,7 +22,7 @@ from planner.export.hosts import Site
 from planner.export.launch import Planned
 from planner.export.megatron_model import model_arguments
 from planner.export.nemo import export_nemo
-from planner.ingest.bridge import layout_of_overrides, override_keys
+from planner.ingest.bridge.overrides import layout_of_overrides, override_keys
 from planner.ingest.judge import judge_launch
 from planner.ingest.judged import LaunchInput
 from planner.ingest.launch_text import LaunchText

@@ -19,7 +19,7 @@ from planner.export.deepspeed import CONFIG, export_deepspeed
 from planner.export.folder import export_files
 from planner.export.hosts import Site
 from planner.export.launch import Planned
-from planner.ingest.deepspeed import balanced_layers, layout_of, model_of, parse_deepspeed
+from planner.ingest.deepspeed.configuration import balanced_layers, layout_of, model_of, parse_deepspeed
 from planner.ingest.plain_layout import same_launch, uniform_stages
 from planner.request import Framework
 from planner.rules import check_layout, facts_of

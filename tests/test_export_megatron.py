@@ -21,8 +21,8 @@ from planner.export.hosts import Site, site_of
 from planner.export.launch import Export, Planned
 from planner.export.megatron import export_megatron, recompute_arguments
 from planner.export.megatron_model import model_arguments, model_notes
-from planner.ingest.layer_pattern import moe_pattern
-from planner.ingest.megatron import layout_of, parse_megatron
+from planner.ingest.megatron.arguments import layout_of, parse_megatron
+from planner.ingest.megatron.layer_pattern import moe_pattern
 from planner.plan_report import RankPlace
 from planner.request import Framework
 from planner.rules import check_layout

@@ -27,8 +27,8 @@ from planner.export.launch import Planned
 from planner.export.script import launch_script
 from planner.export.torchtitan import export_torchtitan
 from planner.ingest.plain_layout import same_launch, uniform_stages
-from planner.ingest.torchtitan import layout_of, parse_torchtitan
-from planner.ingest.torchtitan_models import registry
+from planner.ingest.torchtitan.command_line import layout_of, parse_torchtitan
+from planner.ingest.torchtitan.models import registry
 from planner.request import Framework
 from planner.rules import check_layout, facts_of
 

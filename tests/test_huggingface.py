@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from costmodels.workload.counts import flops_per_token, parameter_count
-from costmodels.workload.huggingface import FAMILIES, from_config
+from costmodels.workload.huggingface.config import FAMILIES, from_config
 from costmodels.workload.model import Attention, LayerKind, MoeFfn
 from costmodels.workload.presets import model
 from hardware.errors import InputError

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from costmodels.workload.counts import parameter_count
-from costmodels.workload.huggingface import FAMILIES, class_defaults, from_config
+from costmodels.workload.huggingface.config import FAMILIES, class_defaults, from_config
 from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
 

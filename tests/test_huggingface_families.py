@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from costmodels.workload.counts import parameter_count
-from costmodels.workload.huggingface import from_config
+from costmodels.workload.huggingface.config import from_config
 from costmodels.workload.model import Attention, LayerKind
 from costmodels.workload.presets import model
 from hardware.errors import InputError

@@ -12,7 +12,7 @@ from costmodels.layout import Strategy
 from costmodels.precision import precision
 from costmodels.software import software
 from costmodels.workload.counts import parameter_count
-from costmodels.workload.huggingface import from_config
+from costmodels.workload.huggingface.config import from_config
 from costmodels.workload.model import ModelSpec
 from costmodels.workload.presets import model
 from hardware.errors import InputError
@@ -20,8 +20,8 @@ from planner.export.hosts import Site
 from planner.export.launch import Export, Planned
 from planner.export.megatron import export_megatron
 from planner.export.megatron_model import model_notes
-from planner.ingest.megatron import judge, layout_of, parse_megatron
-from planner.ingest.megatron_model import model_of
+from planner.ingest.megatron.arguments import judge, layout_of, parse_megatron
+from planner.ingest.megatron.model import model_of
 from planner.request import Framework
 from planner.rules import ModelFacts, Proposal, check
 

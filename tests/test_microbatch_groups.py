@@ -18,7 +18,7 @@ from planner.export.megatron import export_megatron
 from planner.export.nemo import export_nemo
 from planner.export.torchtitan import export_torchtitan
 from planner.ingest.plain_layout import same_launch
-from planner.ingest.torchtitan_stages import round_group
+from planner.ingest.torchtitan.stages import round_group
 from planner.layouts.build import uniform_layout, with_strategies
 from planner.planning import estimate
 from planner.question import Question, job_of, request_of

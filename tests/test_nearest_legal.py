@@ -5,7 +5,7 @@ import json
 import pytest
 from megatron_reference import TABLE, launch_of, words_of
 
-from planner.ingest.megatron import judge, parse_megatron
+from planner.ingest.megatron.arguments import judge, parse_megatron
 from planner.launches.check import check_launch
 from planner.question import LaunchQuestion
 from planner.request import Framework

@@ -2,8 +2,8 @@
 
 import pytest
 
+from planner.ingest.bridge.nemo_recipes import factory_of, factory_overrides, gpus_of_factory
 from planner.ingest.launch_text import read_launch_text
-from planner.ingest.nemo_recipes import factory_of, factory_overrides, gpus_of_factory
 from planner.launches.check import check_launch
 from planner.question import LaunchQuestion
 

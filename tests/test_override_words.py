@@ -3,8 +3,8 @@
 import pytest
 
 from planner.choices import Framework
-from planner.ingest.bridge import read_overrides
-from planner.ingest.override_words import unquoted_notes
+from planner.ingest.bridge.override_words import unquoted_notes
+from planner.ingest.bridge.overrides import read_overrides
 from planner.launches.check import check_launch, read_launch
 from planner.question import LaunchQuestion
 

@@ -4,7 +4,7 @@ import pytest
 
 from hardware.errors import InputError
 from planner.ingest.launch_text import LaunchText
-from planner.ingest.policies import gpus_of_policy, settings_told
+from planner.ingest.trainers.policies import gpus_of_policy, settings_told
 from planner.launches.check import read_launch
 from planner.question import LaunchQuestion
 

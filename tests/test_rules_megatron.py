@@ -16,10 +16,10 @@ from megatron_reference import (
 )
 
 from hardware.errors import InputError
-from planner.ingest import layers_file, option_facts, schedule_facts
-from planner.ingest.layer_pattern import moe_pattern
-from planner.ingest.megatron import judge, layout_of, parse_megatron
-from planner.ingest.option_facts import schedule_notes
+from planner.ingest.megatron import layers_file, option_facts, schedule_facts
+from planner.ingest.megatron.arguments import judge, layout_of, parse_megatron
+from planner.ingest.megatron.layer_pattern import moe_pattern
+from planner.ingest.megatron.option_facts import schedule_notes
 from planner.ingest.options import megatron_options
 from planner.request import Framework
 from planner.rules import all_rules, rules_for

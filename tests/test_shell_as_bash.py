@@ -10,7 +10,7 @@ import pytest
 from hardware.errors import InputError
 from planner.ingest.launch_text import read_launch_text
 from planner.ingest.options import megatron_options, read_arguments
-from planner.ingest.shell_script import read_script
+from planner.ingest.scripts.script import read_script
 
 TRAIN = "torchrun --nproc_per_node 8 pretrain_gpt.py"
 STAND_IN = "torchrun() { shift 3; printf '%s\\0' \"$@\"; }\n"

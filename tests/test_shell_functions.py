@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 
 from hardware.errors import InputError
 from planner.cli import app
-from planner.ingest.shell_script import read_script
+from planner.ingest.scripts.script import read_script
 from planner.launches.check import read_launch
 from planner.question import LaunchQuestion, PortQuestion, Question
 from planner.report.porting_text import recipe_in

@@ -7,9 +7,9 @@ from launch_words import BATCH, SIZES
 
 from hardware.errors import InputError
 from planner.ingest.launch_text import read_launch_text
-from planner.ingest.script_files import written_files
-from planner.ingest.shell_conditions import condition
-from planner.ingest.shell_script import read_script
+from planner.ingest.scripts.conditions import condition
+from planner.ingest.scripts.script import read_script
+from planner.ingest.scripts.written_files import written_files
 from planner.launches.check import read_launch
 from planner.question import LaunchQuestion
 

@@ -10,7 +10,7 @@ import pytest
 
 from costmodels.exchange.volumes import context_widths, tensor_widths
 from costmodels.workload.counts import flops_per_token, parameter_count
-from costmodels.workload.huggingface import from_config
+from costmodels.workload.huggingface.config import from_config
 from costmodels.workload.layers import layer_ops
 from costmodels.workload.model import Attention, LayerKind, ModelSpec, SelectiveScan, SideBySide, StateSpace
 from costmodels.workload.op import Split, kept

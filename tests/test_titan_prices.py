@@ -10,8 +10,8 @@ from planner.evidence.measured import parse_run
 from planner.evidence.validate import predict
 from planner.export.launch import Planned, Site
 from planner.export.torchtitan import export_torchtitan
-from planner.ingest.torchtitan import read_torchtitan
-from planner.ingest.torchtitan_switches import priced_as
+from planner.ingest.torchtitan.command_line import read_torchtitan
+from planner.ingest.torchtitan.switches import priced_as
 from planner.launches.check import read_launch
 from planner.layouts.explicit import ExplicitLayout, layout_of
 from planner.planning import estimate

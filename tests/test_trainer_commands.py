@@ -6,8 +6,8 @@ import pytest
 
 from hardware.errors import InputError
 from planner.choices import Loss
-from planner.ingest.deepspeed_sections import key_table
-from planner.ingest.trainer_words import trainer_table
+from planner.ingest.deepspeed.sections import key_table
+from planner.ingest.trainers.words import trainer_table
 from planner.launches.check import read_launch
 from planner.question import LaunchQuestion
 

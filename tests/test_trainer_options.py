@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from planner.cli import app
 from planner.ingest.launch_text import LaunchText, read_launch_text
-from planner.ingest.trainer_options import trainer_options
+from planner.ingest.trainers.options import trainer_options
 
 RUN = CliRunner()
 PLAIN = "--model_name_or_path Qwen/Qwen3-14B --bf16 --per_device_train_batch_size 2"

@@ -8,7 +8,7 @@ import pytest
 
 from costmodels.layout import Strategy
 from planner.ingest.judged import JudgedLaunch
-from planner.ingest.trainer_sharding import not_read
+from planner.ingest.trainers.sharding import not_read
 from planner.launches.check import check_launch, faster_layouts, read_launch
 from planner.layouts.build import uniform_layout
 from planner.question import LaunchQuestion
@@ -131,4 +131,4 @@ def test_grids_are_told_to_the_second_version_of_fsdp(changed: dict[str, int], f
 
 def test_what_names_the_model_and_its_adapters_is_read():
     words = ("--base-model=x", "--adapter=lora", "--lora_r=8", "--load_in_4bit=true", "--tf32=true", "--lora_dropout=0")
-    assert not_read(words, ()) == ("--tf32", "--lora_dropout")
+    assert not_read(words, (), ()) == ("--tf32", "--lora_dropout")

@@ -14,10 +14,10 @@ from planner.evidence.runs import question_of as run_question
 from planner.evidence.validate import predict
 from planner.export.deepspeed import CONFIG, export_deepspeed
 from planner.export.launch import Planned, Site
-from planner.ingest.deepspeed import in_host, inputs_in_host, parse_deepspeed
-from planner.ingest.deepspeed_sections import key_table
-from planner.ingest.deepspeed_text import read_config
-from planner.ingest.deepspeed_words import spelled
+from planner.ingest.deepspeed.configuration import in_host, inputs_in_host, parse_deepspeed
+from planner.ingest.deepspeed.sections import key_table
+from planner.ingest.deepspeed.text import read_config
+from planner.ingest.deepspeed.words import spelled
 from planner.launches.check import check_launch, job_of_launch, read_launch, request_of_launch
 from planner.layouts.explicit import ExplicitLayout, layout_of
 from planner.offloads import said_offload

@@ -5,7 +5,7 @@ import pytest
 from costmodels.exchange.volumes import tensor_widths
 from costmodels.workload.architecture import Architecture
 from costmodels.workload.counts import flops_per_token, parameter_count
-from costmodels.workload.huggingface import from_config
+from costmodels.workload.huggingface.config import from_config
 from costmodels.workload.layers import layer_ops
 from costmodels.workload.model import LayerKind, ModelSpec
 from costmodels.workload.op import kept

@@ -12,7 +12,7 @@ from costmodels.pipeline.schedules import Schedule
 from costmodels.precision import precision
 from costmodels.software import software
 from costmodels.workload.counts import parameter_count
-from costmodels.workload.huggingface import from_config
+from costmodels.workload.huggingface.config import from_config
 from hardware.errors import InputError
 from planner.export.bridge import export_bridge
 from planner.export.folder import export_files, write_folder
@@ -21,9 +21,9 @@ from planner.export.launch import Planned
 from planner.export.megatron import export_megatron
 from planner.export.megatron_layers import LAYERS_FILE
 from planner.export.nemo import export_nemo
-from planner.ingest.layers_file import PATH, TEXT
-from planner.ingest.megatron import judge, layout_of, parse_megatron
-from planner.ingest.megatron_model import model_of
+from planner.ingest.megatron.arguments import judge, layout_of, parse_megatron
+from planner.ingest.megatron.layers_file import PATH, TEXT
+from planner.ingest.megatron.model import model_of
 from planner.ingest.plain_layout import same_launch, uniform_stages
 from planner.launches.check import read_launch
 from planner.planning import plan

@@ -17,8 +17,8 @@ from costmodels.table import table_of
 from costmodels.tower import tower_flops
 from costmodels.workload.counts import parameter_count
 from costmodels.workload.fields import Fields
-from costmodels.workload.hf_vision import TOWERS, tower_of
-from costmodels.workload.huggingface import from_config
+from costmodels.workload.huggingface.config import from_config
+from costmodels.workload.huggingface.vision import TOWERS, tower_of
 from costmodels.workload.presets import model
 from costmodels.workload.tower import tower_parameters
 from hardware.errors import InputError

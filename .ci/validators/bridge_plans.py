@@ -19,13 +19,13 @@ from costmodels.layout import Layout, Strategy
 from costmodels.workload.model import ModelSpec
 from planner.export.megatron_hybrid import is_hybrid, pattern_arguments
 from planner.export.megatron_model import model_arguments
-from planner.ingest.mixed_precision import named_configurations
+from planner.ingest.bridge.mixed_precision import named_configurations
 from planner.ingest.plain_layout import uniform_stages
 from planner.request import Framework
 from planner.rules.table import CORE
 
 ADAPTED = ("++peft.dim=16", "++peft.target_modules=[linear_qkv,linear_proj]")
-FIELDS = Path(__file__).parents[2] / "planner" / "ingest" / "bridge_fields.toml"
+FIELDS = Path(__file__).parents[2] / "planner" / "ingest" / "bridge" / "fields.toml"
 
 
 def differing_fields() -> int:

@@ -21,7 +21,7 @@ from hardware.errors import InputError
 from planner.export.deepspeed import CONFIG, export_deepspeed
 from planner.export.hosts import Site
 from planner.export.launch import Export, Planned
-from planner.ingest.deepspeed import balanced_layers
+from planner.ingest.deepspeed.configuration import balanced_layers
 from planner.ingest.plain_layout import uniform_stages
 from planner.request import Framework
 from planner.rules import check_layout, facts_of

@@ -21,8 +21,8 @@ from costmodels.workload.presets import model
 from planner.ingest.judge import judge_launch
 from planner.ingest.judged import JudgedLaunch, LaunchInput
 from planner.ingest.launch_text import LaunchText
-from planner.ingest.torchtitan_models import registry
-from planner.ingest.torchtitan_words import option_table
+from planner.ingest.torchtitan.models import registry
+from planner.ingest.torchtitan.words import option_table
 from planner.request import Framework
 from planner.rules import Found
 from planner.rules.table import resolve_version

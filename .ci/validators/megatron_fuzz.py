@@ -16,7 +16,7 @@ import real
 from random_megatron import random_case
 from wide_flags import widened
 
-from planner.ingest.megatron import Launch, judge, parse_megatron
+from planner.ingest.megatron.arguments import Launch, judge, parse_megatron
 from planner.ingest.options import megatron_options
 from planner.rules import Found
 

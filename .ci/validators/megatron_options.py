@@ -1,4 +1,4 @@
-"""Reads the options of Megatron-LM's real parser, for planner/ingest/megatron_options.toml.
+"""Reads the options of Megatron-LM's real parser, for planner/ingest/megatron/options.toml.
 
 Run with the validators' Python: ``megatron_options.py`` prints one JSON object with each option's number of values,
 type and choices; ``megatron_options.py --check TABLE`` compares the table (and the choices beside it) with the parser

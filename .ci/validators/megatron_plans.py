@@ -19,7 +19,7 @@ from costmodels.pipeline.schedules import Schedule
 from costmodels.precision import precision
 from costmodels.software import software
 from costmodels.workload.counts import owned_parameters
-from costmodels.workload.huggingface import from_config
+from costmodels.workload.huggingface.config import from_config
 from costmodels.workload.layers import layer_ops
 from costmodels.workload.model import LayerKind, ModelSpec, MoeFfn
 from costmodels.workload.presets import model
@@ -27,7 +27,7 @@ from hardware.errors import InputError
 from planner.export.hosts import Site
 from planner.export.launch import Export, Planned
 from planner.export.megatron import export_megatron
-from planner.ingest.layers_file import PATH, TEXT
+from planner.ingest.megatron.layers_file import PATH, TEXT
 from planner.plan_report import RankPlace
 from planner.request import Framework
 from planner.rules import check_layout

@@ -6,8 +6,8 @@ from typing import Any
 
 from costmodels.workload.presets import model
 from planner.export.megatron_model import model_arguments
-from planner.ingest.deepspeed_sections import key_table
-from planner.ingest.torchtitan_models import model_of_config, registry
+from planner.ingest.deepspeed.sections import key_table
+from planner.ingest.torchtitan.models import model_of_config, registry
 from planner.rules import facts_of
 
 Case = dict[str, Any]

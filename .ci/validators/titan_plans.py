@@ -29,8 +29,8 @@ from planner.export.hosts import RankRow, Site
 from planner.export.launch import Export, Planned
 from planner.export.torchtitan import export_torchtitan, launch_arguments
 from planner.ingest.plain_layout import uniform_stages
-from planner.ingest.torchtitan import CHUNKS, option_table
-from planner.ingest.torchtitan_models import registry
+from planner.ingest.torchtitan.command_line import CHUNKS, option_table
+from planner.ingest.torchtitan.models import registry
 from planner.losses import with_loss
 from planner.request import Framework
 from planner.rules import Found, check_layout, facts_of

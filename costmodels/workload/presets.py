@@ -61,7 +61,7 @@ def _build(entry: PresetEntry) -> ModelSpec:
 def _tower(entry: PresetEntry, text_width: int) -> Tower | None:
     """The vision tower of a preset, told as a configuration tells it."""
     # Imported here: most presets have none.
-    from costmodels.workload.hf_vision import tower_of  # noqa: PLC0415
+    from costmodels.workload.huggingface.vision import tower_of  # noqa: PLC0415
 
     model_type, where = str(entry.vision["type"]), f"preset {entry.name}"
     vision = {name: value for name, value in entry.vision.items() if name != "type"}
@@ -213,7 +213,7 @@ def unknown(name: str) -> InputError:
 def _read(path: Path) -> ModelSpec:
     # Imported here: most runs name a preset and should not pay for the readers.
     if path.suffix.lower() == ".json":
-        from costmodels.workload.huggingface import read_config  # noqa: PLC0415
+        from costmodels.workload.huggingface.config import read_config  # noqa: PLC0415
 
         return read_config(path)
     from costmodels.workload.files import read_model  # noqa: PLC0415

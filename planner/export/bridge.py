@@ -27,7 +27,9 @@ from planner.export.megatron_hybrid import has_state_blocks, in_parts, is_hybrid
 from planner.export.megatron_model import model_arguments
 from planner.export.plan_checks import check_rules, check_sizes, has_experts
 from planner.ingest.adapters import of_overrides
-from planner.ingest.bridge import (
+from planner.ingest.bridge.mixed_precision import recipe_override
+from planner.ingest.bridge.override_words import in_overrides
+from planner.ingest.bridge.overrides import (
     LAYOUT,
     STAGES,
     VIRTUAL,
@@ -37,10 +39,8 @@ from planner.ingest.bridge import (
     precision_words,
 )
 from planner.ingest.launch_text import LaunchText
-from planner.ingest.mixed_precision import recipe_override
-from planner.ingest.override_words import in_overrides
+from planner.ingest.megatron.software_flags import kernel_variables
 from planner.ingest.plain_layout import same_launch
-from planner.ingest.software_flags import kernel_variables
 from planner.request import Framework
 from planner.rules.layout_string import parse_positions
 from planner.rules.table import CORE, resolve_version

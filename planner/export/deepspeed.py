@@ -2,7 +2,7 @@
 
 DeepSpeed cuts a pipeline evenly and has no list of layers for each stage; another split is refused with the nearest
 one.
-Every export is read back with :mod:`planner.ingest.deepspeed` before it is handed out.
+Every export is read back with :mod:`planner.ingest.deepspeed.configuration` before it is handed out.
 
 References
 ----------
@@ -31,8 +31,8 @@ from planner.export.plan_checks import (
     refuse_linear_loss,
     whole_or_no_recompute,
 )
-from planner.ingest.deepspeed import balanced_layers, layout_of, parse_deepspeed
-from planner.ingest.deepspeed_sections import MOST_STAGE
+from planner.ingest.deepspeed.configuration import balanced_layers, layout_of, parse_deepspeed
+from planner.ingest.deepspeed.sections import MOST_STAGE
 from planner.ingest.plain_layout import same_launch
 from planner.offloads import keeps_inputs_there
 from planner.request import Framework

@@ -1,7 +1,7 @@
 """A plan as a Megatron-LM launch: arguments, environment, ranks; what cannot be said is refused by name.
 
-Every export is read back with :mod:`planner.ingest.megatron` and judged by the rules before it is handed out, so that a
-launch which Megatron-LM would refuse, or would build with other layers, never leaves this module.
+Every export is read back with :mod:`planner.ingest.megatron.arguments` and judged by the rules before it is handed out,
+so that a launch which Megatron-LM would refuse, or would build with other layers, never leaves this module.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,10 +27,9 @@ from planner.export.megatron_hybrid import (
 from planner.export.megatron_layers import LAYERS_FILE, LAYERS_PROGRAM, layers_text
 from planner.export.megatron_model import has_delta_rule, model_arguments, model_notes
 from planner.export.plan_checks import check_sizes, has_experts, one_grid, refuse_adapters, refuse_linear_loss
-from planner.ingest.layers_file import PATH, TEXT
-from planner.ingest.megatron import judge, parse_megatron
-from planner.ingest.options import megatron_options
-from planner.ingest.software_flags import (
+from planner.ingest.megatron.arguments import judge, parse_megatron
+from planner.ingest.megatron.layers_file import PATH, TEXT
+from planner.ingest.megatron.software_flags import (
     CAPACITY,
     DEEPEP,
     DISPATCHER,
@@ -46,6 +45,7 @@ from planner.ingest.software_flags import (
     offload_words,
     switch_words,
 )
+from planner.ingest.options import megatron_options
 from planner.losses import NO_FUSED_LOSS_SINCE
 from planner.plan_report import RankPlace
 from planner.request import Framework

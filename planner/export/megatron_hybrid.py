@@ -9,7 +9,7 @@ from costmodels.workload.model import Attention, LayerKind, LayerRun, ModelSpec,
 from hardware.errors import InputError
 from planner.export.launch import Program
 from planner.export.plan_checks import mixer_words
-from planner.ingest.hybrid_pattern import OLD_OPTION, OPTION, POSITIONS_SINCE
+from planner.ingest.megatron.hybrid_pattern import OLD_OPTION, OPTION, POSITIONS_SINCE
 from planner.rules.table import version_key
 
 _STACK_SINCE: Final = (0, 18)  # the layers of hybrid models have a module of their own

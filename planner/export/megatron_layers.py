@@ -14,7 +14,7 @@ from costmodels.workload.model import Attention, DenseFfn, LayerKind, ModelSpec
 from planner.export.launch import Program
 from planner.export.megatron_hybrid import no_flag
 from planner.export.plan_checks import activation_of
-from planner.ingest.layers_file import PATH
+from planner.ingest.megatron.layers_file import PATH
 
 LAYERS_FILE: Final = "layers.json"
 LAYERS_PROGRAM: Final = Program(target=f'"$TRAIN_SCRIPT" {PATH} "$here/{LAYERS_FILE}"')

@@ -15,7 +15,7 @@ from planner.export.bridge import RECIPE_NOTE, in_words_of, override_words
 from planner.export.launch import Export, Planned, Program
 from planner.export.megatron import export_megatron
 from planner.export.plan_checks import check_rules, refuse_adapters
-from planner.ingest.software_flags import attention_words
+from planner.ingest.megatron.software_flags import attention_words
 from planner.request import Framework
 from planner.rules.table import CORE, resolve_version
 

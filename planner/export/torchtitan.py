@@ -1,6 +1,6 @@
 """A plan as a torchtitan launch: a configuration of its registry, and the options that make it this plan.
 
-Every export is read back with :mod:`planner.ingest.torchtitan` before it is handed out.
+Every export is read back with :mod:`planner.ingest.torchtitan.command_line` before it is handed out.
 
 References
 ----------
@@ -29,9 +29,9 @@ from planner.export.plan_checks import (
     whole_or_no_recompute,
 )
 from planner.ingest.plain_layout import same_launch
-from planner.ingest.torchtitan import CHUNKS, layout_of, parse_torchtitan
-from planner.ingest.torchtitan_models import registry, same_sizes
-from planner.ingest.torchtitan_stages import round_group
+from planner.ingest.torchtitan.command_line import CHUNKS, layout_of, parse_torchtitan
+from planner.ingest.torchtitan.models import registry, same_sizes
+from planner.ingest.torchtitan.stages import round_group
 from planner.request import Framework
 from planner.rules.proposal import ModelFacts, facts_of
 from planner.rules.table import resolve_version

@@ -15,7 +15,7 @@ from typing import Final
 from planner.adapters import USUAL_TARGETS
 from planner.ingest.launch_text import LaunchText
 from planner.ingest.options import whole
-from planner.ingest.trainer_words import switched_on, told_options
+from planner.ingest.trainers.words import switched_on, told_options
 from planner.request import Framework
 
 _SCHEMES: Final = ("lora", "dora")

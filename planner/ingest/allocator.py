@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from planner.ingest.shell_values import BLANK
+from planner.ingest.scripts.values import BLANK
 from planner.rules.table import Found
 from planner.rules.verdict import Violation
 

@@ -13,32 +13,20 @@ from costmodels.workload import presets
 from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
 from planner.choices import Loss
-from planner.ingest.accelerate_answer import refuse_unread
-from planner.ingest.accelerate_megatron import by_plugin, of_plugin
 from planner.ingest.adapters import Adapters, of_overrides, of_trainer, said_overrides
 from planner.ingest.allocator import allocator_violations
-from planner.ingest.bridge import LAYOUT, launcher_options_off, override_keys, read_overrides
+from planner.ingest.bridge.mixed_precision import KEY as PRECISION
+from planner.ingest.bridge.nemo_recipes import gpus_of_factory
+from planner.ingest.bridge.override_words import in_names, in_overrides, unquoted_notes, violation_in_overrides
+from planner.ingest.bridge.overrides import LAYOUT, launcher_options_off, override_keys, read_overrides
+from planner.ingest.bridge.recipe_defaults import shipped_words, with_recipe_defaults
 from planner.ingest.judge_stated import any_value, judge_deepspeed, judge_galvatron, judge_torchtitan
 from planner.ingest.judged import SOURCES, JudgedLaunch, LaunchInput, unknown_names, with_violations
 from planner.ingest.launch_text import LaunchText, without_unresolved
-from planner.ingest.megatron import Launch, LaunchVerdict, broken_rules, judge, layout_built, parse_megatron
-from planner.ingest.megatron_model import model_of
-from planner.ingest.megatron_switches import CONNECTIONS
-from planner.ingest.mindspeed import adapters_of_mindspeed, is_mindspeed, of_mindspeed
-from planner.ingest.mixed_precision import KEY as PRECISION
-from planner.ingest.named_sizes import other_model_notes, unlike_notes, with_positions, with_sizes
-from planner.ingest.nanotron import gpus_of_nanotron, is_nanotron, judge_nanotron
-from planner.ingest.nemo_recipes import gpus_of_factory
-from planner.ingest.open_ends import deciding_keys, foreign_notes, own_options, refuse_gaps, refuse_missing
-from planner.ingest.option_facts import schedule_notes
-from planner.ingest.options import Arguments, Fault, megatron_options, rest_stands
-from planner.ingest.other_frameworks import refuse_foreign
-from planner.ingest.override_words import in_names, in_overrides, unquoted_notes, violation_in_overrides
-from planner.ingest.policies import adapters_of_policy, gpus_of_policy, names_of_policy, of_policy, program_of
-from planner.ingest.recipe_defaults import shipped_words, with_recipe_defaults
-from planner.ingest.sharded_policies import sharded_program_of
-from planner.ingest.slime import gpus_of_actor, is_slime, of_slime
-from planner.ingest.software_flags import (
+from planner.ingest.megatron.arguments import Launch, LaunchVerdict, broken_rules, judge, layout_built, parse_megatron
+from planner.ingest.megatron.model import model_of
+from planner.ingest.megatron.option_facts import schedule_notes
+from planner.ingest.megatron.software_flags import (
     BACKEND,
     DROPOUTS,
     FUSED_LOSS,
@@ -48,8 +36,20 @@ from planner.ingest.software_flags import (
     kernel_of_variables,
     stated_software,
 )
-from planner.ingest.swift import gpus_of_swift, is_swift, names_of_swift, of_swift, refuse_unnamed
-from planner.ingest.trainers import trainer_remarks
+from planner.ingest.megatron.switches import CONNECTIONS
+from planner.ingest.named_sizes import other_model_notes, unlike_notes, with_positions, with_sizes
+from planner.ingest.open_ends import deciding_keys, foreign_notes, own_options, refuse_gaps, refuse_missing
+from planner.ingest.options import Arguments, Fault, megatron_options, rest_stands
+from planner.ingest.other_frameworks import refuse_foreign
+from planner.ingest.trainers.accelerate_answer import refuse_unread
+from planner.ingest.trainers.accelerate_megatron import by_plugin, of_plugin
+from planner.ingest.trainers.filled_in import trainer_remarks
+from planner.ingest.trainers.mindspeed import adapters_of_mindspeed, is_mindspeed, of_mindspeed
+from planner.ingest.trainers.nanotron import gpus_of_nanotron, is_nanotron, judge_nanotron
+from planner.ingest.trainers.policies import adapters_of_policy, gpus_of_policy, names_of_policy, of_policy, program_of
+from planner.ingest.trainers.sharded_policies import sharded_program_of
+from planner.ingest.trainers.slime import gpus_of_actor, is_slime, of_slime
+from planner.ingest.trainers.swift import gpus_of_swift, is_swift, names_of_swift, of_swift, refuse_unnamed
 from planner.request import Framework
 from planner.rules.proposal import facts_of
 from planner.rules.table import CORE, Found, rules_of_alone

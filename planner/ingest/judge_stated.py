@@ -11,12 +11,11 @@ from costmodels.precision import precision
 from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
 from planner.choices import Loss
-from planner.ingest import deepspeed, galvatron, torchtitan, torchtitan_switches
-from planner.ingest.accelerate import Accelerated, Engine, accelerated, refused, with_accelerate
-from planner.ingest.accelerate_answer import by_accelerate, with_groups
+from planner.ingest import galvatron
 from planner.ingest.adapters import ADAPTER_OPTIONS, Adapters, of_trainer
 from planner.ingest.beside_faults import supposed_degrees, unknown_model
-from planner.ingest.deepspeed_sections import MOST_STAGE, copies_gradients, data_notes, faults_of_version, overlaps
+from planner.ingest.deepspeed import configuration
+from planner.ingest.deepspeed.sections import MOST_STAGE, copies_gradients, data_notes, faults_of_version, overlaps
 from planner.ingest.judged import (
     ACCELERATE,
     SOURCES,
@@ -29,21 +28,31 @@ from planner.ingest.judged import (
     with_violations,
 )
 from planner.ingest.launch_text import LaunchText, without_unresolved
+from planner.ingest.megatron.software_flags import StatedSoftware
 from planner.ingest.named_sizes import other_model_notes
-from planner.ingest.neox import is_neox, neox_faults, of_neox
 from planner.ingest.open_ends import DECIDING_IN_TITAN, refuse_gaps
-from planner.ingest.openrlhf import of_openrlhf, openrlhf_faults
 from planner.ingest.options import Fault, rest_stands
 from planner.ingest.plain_layout import StatedLayout, UnpricedError
-from planner.ingest.sharded_policies import of_sharded_policy, policy_faults
-from planner.ingest.shell_values import BLANK
-from planner.ingest.software_flags import StatedSoftware
-from planner.ingest.torchtitan_models import entry_of, model_of_config
-from planner.ingest.torchtitan_numbers import numbers_of, unjudged_names, unpriced_notes
-from planner.ingest.trainer_limits import trainer_limits
-from planner.ingest.trainer_options import trainer_options
-from planner.ingest.trainer_sharding import not_read, tied_over_tensors, with_own_sharding
-from planner.ingest.trainers import MODEL_OPTIONS, model_named, named_config, optimizer_bytes, told_to, with_fills
+from planner.ingest.scripts.values import BLANK
+from planner.ingest.torchtitan import command_line, switches
+from planner.ingest.torchtitan.models import entry_of, model_of_config
+from planner.ingest.torchtitan.numbers import numbers_of, unjudged_names, unpriced_notes
+from planner.ingest.trainers.accelerate import Accelerated, Engine, accelerated, refused, with_accelerate
+from planner.ingest.trainers.accelerate_answer import by_accelerate, with_groups
+from planner.ingest.trainers.filled_in import (
+    MODEL_OPTIONS,
+    model_named,
+    named_config,
+    optimizer_bytes,
+    told_to,
+    with_fills,
+)
+from planner.ingest.trainers.limits import trainer_limits
+from planner.ingest.trainers.neox import is_neox, neox_faults, of_neox
+from planner.ingest.trainers.openrlhf import of_openrlhf, openrlhf_faults
+from planner.ingest.trainers.options import trainer_options
+from planner.ingest.trainers.sharded_policies import of_sharded_policy, policy_faults
+from planner.ingest.trainers.sharding import not_read, tied_over_tensors, with_own_sharding
 from planner.request import Framework
 from planner.rules.proposal import ModelFacts, Proposal, facts_of
 from planner.rules.table import NEWEST, Found
@@ -83,7 +92,7 @@ def any_value(name: str) -> bool:
 def judge_torchtitan(given: LaunchInput) -> JudgedLaunch:
     """Read and judge a launch of torchtitan; see :func:`planner.ingest.judge.judge_launch`."""
     refuse_gaps(given.text, DECIDING_IN_TITAN)
-    launch = torchtitan.read_torchtitan(without_unresolved(given.text, any_value), world=given.world)
+    launch = command_line.read_torchtitan(without_unresolved(given.text, any_value), world=given.world)
     version = _OLD_VERSION if launch.old and given.version == NEWEST[Framework.TORCHTITAN] else given.version
     config = launch.arguments.text("--config")
     entry = entry_of(config)
@@ -93,8 +102,8 @@ def judge_torchtitan(given: LaunchInput) -> JudgedLaunch:
     plain = replace(launch, checkpoint=checkpoint if checkpoint in ("full", "none") else "selective")
     reading = _Reading(
         faults=launch.arguments.faults,
-        layout=lambda facts: torchtitan.stated_layout(plain, facts),
-        degrees=lambda facts: torchtitan.degrees_of(launch, facts),
+        layout=lambda facts: command_line.stated_layout(plain, facts),
+        degrees=lambda facts: command_line.degrees_of(launch, facts),
     )
     if model is None:
         told = f"the model of configuration {config!r} is not known" if config else "the launch names no model"
@@ -105,16 +114,16 @@ def judge_torchtitan(given: LaunchInput) -> JudgedLaunch:
         notes.append(f"what configuration {config} sets is not known: torchtitan's own defaults are taken")
     if checkpoint not in ("full", "none", "selective"):
         notes.append(f"activation checkpointing {checkpoint} is priced as selective")
-    if not torchtitan_switches.compiles(launch):
-        notes.append(f"the model is not compiled, and priced so; {torchtitan_switches.COMPILED} compiles it")
+    if not switches.compiles(launch):
+        notes.append(f"the model is not compiled, and priced so; {switches.COMPILED} compiles it")
     facts = facts_of(model)
     given = replace(given, version=version)
     judged = _stated(given, model, facts, reading)
     numbers = numbers_of(launch, experts=facts.experts > 0)
-    judged = with_violations(judged, torchtitan_switches.switch_violations(plain, launch.checkpoint, facts))
+    judged = with_violations(judged, switches.switch_violations(plain, launch.checkpoint, facts))
     judged = with_violations(judged, fault_violations(numbers.faults, SOURCES[Framework.TORCHTITAN]))
     if launch.layers_apart:
-        notes.append(f"one layer in {launch.layers_apart} runs again in full ({torchtitan.LAYERS_APART})")
+        notes.append(f"one layer in {launch.layers_apart} runs again in full ({command_line.LAYERS_APART})")
     notes += (*numbers.notes, *unpriced_notes(launch))
     return replace(
         judged,
@@ -124,7 +133,7 @@ def judge_torchtitan(given: LaunchInput) -> JudgedLaunch:
         state_offload=launch.arguments.has("--training.enable_cpu_offload"),
         loss=Loss.CHUNKED if launch.loss_chunks > 1 else Loss.WHOLE,
         loss_chunks=launch.loss_chunks,
-        software=torchtitan_switches.priced_as(launch),
+        software=switches.priced_as(launch),
         stated=StatedSoftware(fields=dict(numbers.software)),
         unjudged=unjudged_names(launch),
         notes=(*notes, *judged.notes),
@@ -156,16 +165,16 @@ def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
         given = replace(given, framework=Framework.NONE, version="")
     _refuse_without_config(given.text)
     refuse_gaps(given.text)
-    launch = deepspeed.parse_deepspeed(
-        given.text.config, without_unresolved(given.text, deepspeed.takes_value), world=given.world
+    launch = configuration.parse_deepspeed(
+        given.text.config, without_unresolved(given.text, configuration.takes_value), world=given.world
     )
-    built = given.model or deepspeed.model_of(launch)
+    built = given.model or configuration.model_of(launch)
     model = built or model_named(given.text)
     own = (*refused(plugin, launch.arguments.faults), *faults_of_version(launch.config, given.version))
     reading = _Reading(
         faults=(*trainers, *own),
-        layout=lambda facts: with_groups(deepspeed.stated_layout(launch, facts), sharded),
-        degrees=lambda facts: deepspeed.degrees_of(launch, facts),
+        layout=lambda facts: with_groups(configuration.stated_layout(launch, facts), sharded),
+        degrees=lambda facts: configuration.degrees_of(launch, facts),
         runs=ACCELERATE if sharded else "",
     )
     if model is None:
@@ -177,7 +186,7 @@ def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
     how = "seq_length" if is_neox(options.text) else "--seq-length"
     length = _sequence_note(judged, how, stated=launch.arguments.has("--seq-length"))
     ignored = [f"DeepSpeed ignores the key {name} without a word" for name in launch.unread]
-    optimizer, states = deepspeed.in_host(launch)
+    optimizer, states = configuration.in_host(launch)
     adapters = of_trainer(given.text.arguments, separate=True)
     told = (adapters.note,) if adapters else ()
     length = (*length, *_taken(model, given, own=built is not None))
@@ -186,27 +195,27 @@ def judge_deepspeed(given: LaunchInput) -> JudgedLaunch:
     judged = replace(
         judged,
         title=f"DeepSpeed {given.version}",
-        precision=next((half for half in _HALVES if deepspeed.enabled(launch, half)), "fp32"),
-        gradient_bytes=deepspeed.gradient_bytes(launch, given.version),
+        precision=next((half for half in _HALVES if configuration.enabled(launch, half)), "fp32"),
+        gradient_bytes=configuration.gradient_bytes(launch, given.version),
         optimizer_bytes=optimizer_bytes(given.text.arguments),
         optimizer_offload=optimizer,
         state_offload=states,
-        optimizer_offload_share=deepspeed.share_in_host(launch),
-        inputs_offload=deepspeed.inputs_in_host(launch),
+        optimizer_offload_share=configuration.share_in_host(launch),
+        inputs_offload=configuration.inputs_in_host(launch),
         sayable=sayable,
-        loss=deepspeed.loss_of(launch),
+        loss=configuration.loss_of(launch),
         adapters=adapters,
         stated=StatedSoftware({**_overlap(launch.config, judged.proposal), **_casts(launch, given.version)}),
         unknown=unknown,
         unjudged=_not_read(launch, unknown, given.text, adapters),
-        notes=(*given.text.notes, *length, *judged.notes, *told, *deepspeed.assumptions(launch), *ignored),
+        notes=(*given.text.notes, *length, *judged.notes, *told, *configuration.assumptions(launch), *ignored),
     )
     judged = replace(judged, notes=(*judged.notes, *data_notes(launch.config), *_late(judged)))
     return judged if plugin is None else by_accelerate(judged, plugin)
 
 
 def _not_read(
-    launch: deepspeed.DeepSpeedLaunch, unknown: Collection[str], text: LaunchText, adapters: Adapters | None
+    launch: configuration.DeepSpeedLaunch, unknown: Collection[str], text: LaunchText, adapters: Adapters | None
 ) -> tuple[str, ...]:
     """Options that say nothing here; remarks say those of adapters, and the path that the model is known by."""
     told = (*(ADAPTER_OPTIONS if adapters else ()), *(MODEL_OPTIONS if model_named(text) else ()))
@@ -228,9 +237,9 @@ def _taken(model: ModelSpec, given: LaunchInput, *, own: bool) -> list[str]:
     return [*by_path, *other_model_notes(given.model, model_named(given.text))]
 
 
-def _casts(launch: deepspeed.DeepSpeedLaunch, version: str) -> dict[str, bool]:
+def _casts(launch: configuration.DeepSpeedLaunch, version: str) -> dict[str, bool]:
     """Gradients that are copied in fp32 to be summed (``BF16_Optimizer``)."""
-    copied = deepspeed.enabled(launch, "bf16") and copies_gradients(launch.config, version)
+    copied = configuration.enabled(launch, "bf16") and copies_gradients(launch.config, version)
     return {"cast_gradients": True} if copied else {}
 
 

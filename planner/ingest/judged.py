@@ -11,8 +11,8 @@ from costmodels.workload.model import ModelSpec
 from planner.choices import Loss
 from planner.ingest.adapters import Adapters
 from planner.ingest.launch_text import LaunchText
+from planner.ingest.megatron.software_flags import StatedSoftware
 from planner.ingest.options import Fault
-from planner.ingest.software_flags import StatedSoftware
 from planner.request import Framework
 from planner.rules.proposal import Proposal
 from planner.rules.split import Layers

@@ -9,15 +9,15 @@ from typing import Any, Final
 
 from hardware.errors import InputError
 from hardware.text_file import is_file, read_text_file
-from planner.ingest.accelerate_settings import TRL_OPTION, is_accelerate, named_settings
-from planner.ingest.factory_v1 import of_factory_v1
-from planner.ingest.layers_file import PATH, TEXT
+from planner.ingest.megatron.layers_file import PATH, TEXT
 from planner.ingest.option_words import option_of, without
+from planner.ingest.scripts.script import MOST_SCRIPT_BYTES, ShellCommand
+from planner.ingest.scripts.training_command import TITAN_FILE, TrainingCommand
+from planner.ingest.scripts.values import BLANK
 from planner.ingest.settings_files import load_yaml, plain_value, toml_options, without_restated, yaml_overrides
-from planner.ingest.shell_script import MOST_SCRIPT_BYTES, ShellCommand
-from planner.ingest.shell_values import BLANK
-from planner.ingest.trainer_words import as_options, is_settings
-from planner.ingest.training_command import TITAN_FILE, TrainingCommand
+from planner.ingest.trainers.accelerate_settings import TRL_OPTION, is_accelerate, named_settings
+from planner.ingest.trainers.factory_v1 import of_factory_v1
+from planner.ingest.trainers.words import as_options, is_settings
 
 MOST_FOLDERS: Final = 4
 """Folders above a launch from which the files that it names may be told: it is started at the top of a checkout."""

@@ -13,8 +13,6 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from hardware.errors import InputError
-from planner.ingest.accelerate_settings import AccelerateSettings, is_accelerate, launcher_words, settings_of
-from planner.ingest.factory_v1 import of_factory_v1
 from planner.ingest.launch_files import (
     JSON_BEGINS,
     TRAINERS_CONFIG,
@@ -34,13 +32,15 @@ from planner.ingest.launch_files import (
 )
 from planner.ingest.launch_world import world_of
 from planner.ingest.option_words import option_of
-from planner.ingest.script_files import written_files
-from planner.ingest.script_pieces import whole_script
+from planner.ingest.scripts.pieces import whole_script
+from planner.ingest.scripts.script import ShellScript, read_script
+from planner.ingest.scripts.training_command import SWIFT, TITAN_FILE, one_command, training_command
+from planner.ingest.scripts.values import BLANK
+from planner.ingest.scripts.written_files import written_files
 from planner.ingest.settings_files import load_yaml, toml_options, without_restated, written_out
-from planner.ingest.shell_script import ShellScript, read_script
-from planner.ingest.shell_values import BLANK
-from planner.ingest.trainer_words import as_options, is_settings
-from planner.ingest.training_command import SWIFT, TITAN_FILE, one_command, training_command
+from planner.ingest.trainers.accelerate_settings import AccelerateSettings, is_accelerate, launcher_words, settings_of
+from planner.ingest.trainers.factory_v1 import of_factory_v1
+from planner.ingest.trainers.words import as_options, is_settings
 from planner.ingest.yaml_defaults import with_defaults
 
 MOST_TESTS_TOLD: Final = 4

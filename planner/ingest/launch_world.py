@@ -4,8 +4,8 @@ import re
 from typing import Final
 
 from planner.ingest.option_words import option_of
-from planner.ingest.shell_script import ShellCommand, ShellScript
-from planner.ingest.training_command import titan_script
+from planner.ingest.scripts.script import ShellCommand, ShellScript
+from planner.ingest.scripts.training_command import titan_script
 
 _PER_NODE: Final = ("--nproc_per_node", "--nproc-per-node", "--num_gpus", "--num-gpus")
 _NODES: Final = ("--nnodes", "--num_nodes", "--num-nodes", "-N")

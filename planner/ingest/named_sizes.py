@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from costmodels.workload.model import ModelSpec
-from planner.ingest.megatron import Launch
+from planner.ingest.megatron.arguments import Launch
 from planner.ingest.options import whole
 from planner.rules.proposal import ModelFacts, facts_of
 

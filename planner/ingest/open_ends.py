@@ -10,11 +10,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from hardware.errors import InputError
-from planner.ingest.bridge import OverrideKey
+from planner.ingest.bridge.overrides import OverrideKey
 from planner.ingest.judged import LaunchInput
 from planner.ingest.launch_text import LaunchText, unresolved_options
 from planner.ingest.options import Fault, close_name, megatron_options, without_unknown
-from planner.ingest.shell_values import BLANK
+from planner.ingest.scripts.values import BLANK
 
 _DECIDING: Final = frozenset(
     f"--{name}"

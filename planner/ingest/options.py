@@ -140,8 +140,8 @@ def megatron_options(version: str) -> Mapping[str, Option]:
     mapping of str to Option
         By name.
     """
-    table = package_table("planner.ingest", "megatron_options.toml")
-    choices = package_table("planner.ingest", "megatron_choices.toml")
+    table = package_table("planner.ingest.megatron", "options.toml")
+    choices = package_table("planner.ingest.megatron", "choices.toml")
     editions = table["editions"]
     edition = [one for one in editions if version_key(one) <= version_key(version)[:2]][-1:] or editions[:1]
     allowed = {name: told for of, names in choices.items() if edition[0] in of.split() for name, told in names.items()}
@@ -284,7 +284,7 @@ def near_key(key: str, known: Iterable[str]) -> str:
 
 def _editions_with(name: str) -> tuple[str, ...]:
     """Core versions that know an option, in their order."""
-    table = package_table("planner.ingest", "megatron_options.toml")
+    table = package_table("planner.ingest.megatron", "options.toml")
     having = [group["versions"] for group in table["options"] if name in group["names"].split()]
     return tuple(edition for edition in table["editions"] if any(edition in versions for versions in having))
 

@@ -6,19 +6,19 @@ from typing import Any, Final
 
 from hardware.errors import InputError
 from hardware.package_table import package_table
-from planner.ingest.accelerate_megatron import by_plugin
-from planner.ingest.bridge import override_keys
-from planner.ingest.bridge_programs import is_bridge_program
-from planner.ingest.bridge_recipes import recipe_names
+from planner.ingest.bridge.overrides import override_keys
+from planner.ingest.bridge.programs import is_bridge_program
+from planner.ingest.bridge.recipes import recipe_names
 from planner.ingest.judged import LaunchInput
 from planner.ingest.launch_text import LaunchText
-from planner.ingest.nanotron import is_nanotron
 from planner.ingest.options import Fault
-from planner.ingest.policies import program_of
-from planner.ingest.sharded_policies import sharded_program_of
-from planner.ingest.swift import is_swift
-from planner.ingest.trainer_words import told_options, trainer_sign, trainer_table
-from planner.ingest.training_command import NEMO, TITAN
+from planner.ingest.scripts.training_command import NEMO, TITAN
+from planner.ingest.trainers.accelerate_megatron import by_plugin
+from planner.ingest.trainers.nanotron import is_nanotron
+from planner.ingest.trainers.policies import program_of
+from planner.ingest.trainers.sharded_policies import sharded_program_of
+from planner.ingest.trainers.swift import is_swift
+from planner.ingest.trainers.words import told_options, trainer_sign, trainer_table
 from planner.request import Framework
 
 _SIGNS: Final = MappingProxyType(

@@ -21,7 +21,7 @@ from hardware.text_file import is_file
 from planner.adapters import with_adapters
 from planner.advice.remedies import Remedy, remedies
 from planner.ingest.beside_faults import UnknownModelError, with_others
-from planner.ingest.bridge_programs import gpus_in_name, with_recipe_chosen
+from planner.ingest.bridge.programs import gpus_in_name, with_recipe_chosen
 from planner.ingest.judge import judge_launch, stated_world
 from planner.ingest.judged import JudgedLaunch, LaunchInput, no_layout_rule
 from planner.ingest.launch_text import LaunchText, read_launch_text

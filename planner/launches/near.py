@@ -4,13 +4,14 @@ from dataclasses import replace
 from typing import Final
 
 from hardware.errors import InputError
-from planner.ingest import deepspeed, torchtitan, torchtitan_switches
+from planner.ingest.deepspeed import configuration
 from planner.ingest.judge import judge_launch
 from planner.ingest.judge_stated import deepspeed_text
 from planner.ingest.judged import JudgedLaunch, LaunchInput, no_layout_rule
 from planner.ingest.options import megatron_options, without_unknown
-from planner.ingest.torchtitan_words import before_checkpoint
-from planner.ingest.trainer_words import without_options
+from planner.ingest.torchtitan import command_line, switches
+from planner.ingest.torchtitan.words import before_checkpoint
+from planner.ingest.trainers.words import without_options
 from planner.launches.restated import restated
 from planner.request import Framework
 from planner.rules.nearest import Neighbour, nearest_legal
@@ -57,8 +58,8 @@ def near_launch(judged: JudgedLaunch, given: LaunchInput) -> tuple[Neighbour, ..
     if {judged.framework, given.framework} != {Framework.TORCHTITAN}:  # FSDP by accelerate is judged as torchtitan's
         return _legal_as_written(judged, given)
     near = nearest_legal(proposal, judged.framework, version=judged.version, count=_TRIED)
-    mends = tuple((switch, torchtitan_switches.MENDING[switch], 0, 1) for switch in _switches_needed(judged))
-    read = torchtitan.read_torchtitan(given.text.arguments, world=given.world)
+    mends = tuple((switch, switches.MENDING[switch], 0, 1) for switch in _switches_needed(judged))
+    read = command_line.read_torchtitan(given.text.arguments, world=given.world)
     candidates = [proposal, _filled(proposal), *(one.proposal for one in near)]
     written = dict.fromkeys((*_written(candidate, read), *mends) for candidate in candidates)
     found: list[Neighbour] = []
@@ -93,18 +94,18 @@ def _legal_as_written(judged: JudgedLaunch, given: LaunchInput) -> tuple[Neighbo
 def _mended_batches(proposal: Proposal, given: LaunchInput) -> tuple[Neighbour, ...]:
     """The launch of DeepSpeed with one of the numbers of its batch changed so that the three multiply out."""
     text = deepspeed_text(given)
-    launch = deepspeed.parse_deepspeed(text.config, text.arguments, world=given.world)
+    launch = configuration.parse_deepspeed(text.config, text.arguments, world=given.world)
     dp = replicas_of(given.world, proposal.tp, proposal.cp, proposal.pp)
     return tuple(
         Neighbour(proposal=proposal, changes=(change,), layers_per_stage=(), split=False)
-        for change in deepspeed.mended_batches(launch, dp)
+        for change in configuration.mended_batches(launch, dp)
     )
 
 
 def _switches_needed(judged: JudgedLaunch) -> tuple[str, ...]:
     """Switches that mend what no degree does."""
     needed = {violation.values.get("argument") for violation in judged.violations}
-    return tuple(dict.fromkeys(switch for switch in torchtitan_switches.MENDING if switch in needed))
+    return tuple(dict.fromkeys(switch for switch in switches.MENDING if switch in needed))
 
 
 def _filled(proposal: Proposal) -> Proposal:
@@ -113,7 +114,7 @@ def _filled(proposal: Proposal) -> Proposal:
     return replace(proposal, dp=0, global_batch=dp * proposal.micro_batch * proposal.pp)
 
 
-def _written(wanted: Proposal, read: torchtitan.TitanLaunch) -> Written:
+def _written(wanted: Proposal, read: command_line.TitanLaunch) -> Written:
     """Options that differ from those of the launch; none where its options cannot say it."""
     grid = max(1, wanted.tp * wanted.cp * wanted.pp)
     dp, number = wanted.world // grid, read.arguments.number
@@ -143,7 +144,7 @@ def _judged_again(changes: Written, given: LaunchInput) -> JudgedLaunch | None:
     words = [
         word
         for option, _, _, new in changes
-        for word in ((option,) if option in torchtitan_switches.MENDING else (option, str(new)))
+        for word in ((option,) if option in switches.MENDING else (option, str(new)))
     ]
     arguments = before_checkpoint(given.text.arguments, words)
     return _judged(replace(given, text=replace(given.text, arguments=arguments)))

@@ -7,11 +7,11 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from hardware.errors import InputError
-from planner.ingest.bridge import LAYOUT, STAGES, VIRTUAL, override_keys
-from planner.ingest.deepspeed_text import read_config
+from planner.ingest.bridge.overrides import LAYOUT, STAGES, VIRTUAL, override_keys
+from planner.ingest.deepspeed.text import read_config
 from planner.ingest.judge_stated import deepspeed_text
 from planner.ingest.judged import LaunchInput
-from planner.ingest.trainer_words import told_options, trains
+from planner.ingest.trainers.words import told_options, trains
 from planner.request import Framework
 from planner.rules.layout_string import layout_string
 from planner.rules.nearest import Neighbour

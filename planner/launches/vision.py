@@ -21,9 +21,9 @@ from costmodels.workload.model import Tower
 from planner.images import images_note, images_of, refuse_images, stated_images, uncounted_notes, usual_images
 from planner.ingest.judged import ASSUMED_SEQ, JudgedLaunch
 from planner.ingest.launch_text import LaunchText
-from planner.ingest.swift import is_swift
-from planner.ingest.trainer_words import told_options
-from planner.ingest.trainers import trainer_of
+from planner.ingest.trainers.filled_in import trainer_of
+from planner.ingest.trainers.swift import is_swift
+from planner.ingest.trainers.words import told_options
 
 _FREEZE: Final = (  # part, options that freeze it, options that train it
     (

@@ -1,0 +1,1 @@
+"""Overrides, recipes and programs of Megatron-Bridge and NeMo 2."""

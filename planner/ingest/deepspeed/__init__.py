@@ -1,0 +1,1 @@
+"""DeepSpeed's configuration read into the layout that it launches."""

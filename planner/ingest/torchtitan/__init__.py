@@ -1,0 +1,1 @@
+"""torchtitan's command line and configurations of its registry."""
