@@ -212,6 +212,14 @@ def test_weights_gathered_module_by_module_take_as_many_starts(at_once: float, m
     assert found.weights_forward_s == pytest.approx(messages * gather_s, rel=1e-4)
 
 
+def test_a_strategy_gathers_in_as_many_messages_whatever_else_is_priced_with_it() -> None:
+    strategies = [Strategy(tp=1, dp=16, zero=3), Strategy(tp=8, dp=2, zero=3)]
+    together = priced(DENSE, table_of(strategies, pp=[1, 1], micro_batch=[1, 1]), gather_parameters=2e7)
+    for row, strategy in enumerate(strategies):
+        alone = priced(DENSE, table_of([strategy], pp=[1], micro_batch=[1]), gather_parameters=2e7)
+        assert together.weights_forward_s[row] == alone.weights_forward_s[0] > 0.0
+
+
 def test_fully_sharded_weights_are_gathered_twice_and_gradients_scattered_with_every_micro_batch() -> None:
     table = one(dp=16, zero=3)
     found = priced(DENSE, table)

@@ -72,12 +72,12 @@ def weight_exchange(parameters: LocalParameters, job: TrainingJob, placed: Place
     return placed.add_up(calls)
 
 
-def _pieces(parameters: Floats, job: TrainingJob, products: int) -> float:
-    """Messages in which the weights of a part are gathered; of the largest share of all strategies."""
+def _pieces(parameters: Floats, job: TrainingJob, products: int) -> Floats:
+    """Messages in which each strategy gathers the weights of a part."""
     at_once = job.software.gather_parameters
     if not at_once or products < 1:
-        return 1.0
-    return float(np.clip(np.max(parameters, initial=0.0) / at_once, 1.0, products))
+        return np.ones_like(parameters)
+    return np.clip(parameters / at_once, 1.0, products)
 
 
 def state_exchange(
