@@ -12,6 +12,7 @@ from costmodels.results import LayoutCost, Verdict
 from costmodels.workload.model import ModelSpec
 from hardware.cluster import Cluster
 from planner.layouts.build import uniform_layout
+from planner.layouts.expand import lone_ends
 from planner.plan_report import RankedLayout
 from planner.question import Question, request_of
 from planner.request import Framework, PlanRequest
@@ -132,11 +133,12 @@ def layouts_of(
     """
     pp, size, number = shape
     layers, schedule = request.model.layers, request.schedule
+    may_be_alone = schedule is None and lone_ends(request) > 0
     degrees = (1, 2) if pp > 1 and number % pp == 0 else (1,)
     if schedule is not None:
         degrees = tuple(vpp for vpp in (1, 2) if runs(schedule, pp, vpp, number))
     for vpp in degrees:
-        for flat in compositions(layers, pp * vpp, ends_may_be_empty=vpp > 1 and schedule is None):
+        for flat in compositions(layers, pp * vpp, ends_may_be_empty=vpp > 1 and may_be_alone):
             chunks = tuple(flat[stage::pp] for stage in range(pp))
             if schedule is not None and schedule.is_v:
                 chunks = tuple((flat[stage], flat[2 * pp - 1 - stage]) for stage in range(pp))
