@@ -64,26 +64,6 @@ def test_options_behind_the_subcommand_of_checkpointing_are_not_torchtitans(word
 
 
 @pytest.mark.parametrize(
-    ("pp", "first", "last", "refused"),
-    [
-        (20, (1, 1), (1, 0), set()),
-        (21, (0, 1), (1, 0), set()),
-        (22, None, None, {"torchtitan-positions", "torchtitan-empty-position", "torchtitan-launch"}),
-    ],
-)
-def test_the_ends_of_a_torchtitan_pipeline_may_hold_embedding_and_head_alone(pp, first, last, refused):
-    """Layers as torchtitan 0.3.0 builds them of Qwen3-14B's 40: 42 positions at most."""
-    words = ("--parallelism.pipeline_parallel_degree", str(pp), "--training.local_batch_size", str(pp))
-    looped = ("--parallelism.pipeline_parallel_schedule", "Interleaved1F1B")
-    judged = titan("qwen3_14b", UNCAPTURED, *words, *looped, module="qwen3", world=pp)
-    assert broken(judged) == refused
-    if first:
-        assert judged.layout is not None
-        stages = judged.layout.stages
-        assert (stages[0].layers_per_chunk, stages[-1].layers_per_chunk) == (first, last)
-
-
-@pytest.mark.parametrize(
     ("words", "rule", "mended"),
     [
         (("--parallelism.pipeline_parallel_degree", "2"), "torchtitan-cuda-graphs", "disable_cuda_graphs 0 -> 1"),

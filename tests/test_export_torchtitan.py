@@ -190,13 +190,6 @@ def test_the_users_words_come_before_the_subcommand():
     assert script.rstrip().endswith("activation-checkpoint:full")
 
 
-def test_ends_alone_on_their_positions_are_written_by_their_modules():
-    layout = plan(Strategy(dp=2, zero=3), ((0, 16), (16, 0)), schedule=Schedule.INTERLEAVED)
-    arguments = export(DENSE, layout).arguments
-    first = arguments.index("--parallelism.module_fqns_per_model_part") + 1
-    assert (arguments[first], arguments[first + 3]) == ("tok_embeddings", "norm,lm_head")
-
-
 @pytest.mark.parametrize(
     ("name", "layout", "part"),
     [

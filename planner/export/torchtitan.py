@@ -251,17 +251,16 @@ def module_names(layout: Layout) -> list[str]:
     Raises
     ------
     InputError
-        A position between the first and the last, which hold embedding and head, has no layer.
+        A position has no layer.
     """
     places = positions(layout.schedule, layout.pp, layout.vpp)
     counts = [0] * (layout.pp * layout.vpp)
     for stage, chunks in enumerate(layout.layers_per_stage):
         for chunk, count in enumerate(chunks):
             counts[int(places[stage, chunk])] = count
-    if not all(counts[1:-1]):
+    if not all(counts):
         raise InputError(
-            f"pipeline position {counts.index(0, 1)} holds no layer",
-            allowed="in torchtitan a layer on every position but the first and the last",
+            f"pipeline position {counts.index(0)} holds no layer", allowed="a layer on every position in torchtitan"
         )
     bounds = [0]
     for count in counts:

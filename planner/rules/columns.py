@@ -121,7 +121,6 @@ def with_derived(given: Mapping[str, Ints]) -> Columns:
     columns["rounds"] = np.maximum(one, columns["microbatches"] // np.maximum(one, columns["pp"]))
     columns["positions"] = columns["pp"] * columns["vpp"]
     columns["layers_and_ends"] = columns["layers"] + 2 * columns["ends_alone"]
-    columns["layers_and_empty"] = columns["layers"] + columns["empty_ends"]
     columns |= _sequence(columns)
     columns["tp_heads"] = columns["heads"] // np.maximum(one, columns["tp"])
     columns["tp_kv_heads"] = np.maximum(one, columns["kv_heads"] // np.maximum(one, columns["tp"]))

@@ -121,7 +121,6 @@ class Switches:
     microbatch_group: int = 0  # 0: the pipeline degree, unless it is given
     microbatch_group_given: bool = False
     ends_alone: bool = False  # embedding and head have stages of their own, which hold no layer
-    empty_ends: int = 0  # of the first and the last pipeline position, those that hold no layer
     recompute_full: bool = False
     recompute_selective: bool = False
     recompute_per_op: bool = False  # outputs on torchtitan's list are kept
@@ -319,17 +318,9 @@ def _order_switches(layout: Layout) -> dict[str, Any]:
     return {
         "microbatch_group": layout.microbatch_group,
         "ends_alone": layout.pp > 2 and layout.stages[0].layers == layout.stages[-1].layers == 0,
-        "empty_ends": _empty_ends(layout),
         "pp_before_dp": layout.rank_order is RankOrder.PP_INSIDE,
         **schedule_switches(layout.schedule if layout.pp > 1 else None),
     }
-
-
-def _empty_ends(layout: Layout) -> int:
-    if layout.pp == 1:
-        return 0
-    last = layout.stages[0 if layout.schedule.is_v else -1].layers_per_chunk[-1]
-    return [layout.stages[0].layers_per_chunk[0], last].count(0)
 
 
 def schedule_switches(schedule: Schedule | None) -> dict[str, Any]:

@@ -179,9 +179,8 @@ def _explicit_problems(proposal: Proposal) -> Problems:
         problems["layers-negative"] = {}
     chunks = max((len(stage) for stage in explicit), default=0)
     in_order = [stage[chunk] for chunk in range(chunks) for stage in explicit if chunk < len(stage)]
-    empty = [position for position, layers in enumerate(in_order) if not layers]
-    if len(empty) > proposal.switches.empty_ends:
-        problems["empty-position"] = {"position": next((at for at in empty if at), 0)}
+    if 0 in in_order:
+        problems["empty-position"] = {"position": in_order.index(0)}
     if proposal.model.state_heads and len(set(in_order)) > 1:
         problems["hybrid-even"] = {"split": ",".join(map(str, in_order))}
     return problems
