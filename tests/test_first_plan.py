@@ -9,6 +9,8 @@ from typer.testing import CliRunner
 
 from planner.cli import app
 
+pytestmark = pytest.mark.deep
+
 PAGE = (Path(__file__).parent.parent / "docs" / "first-plan.md").read_text(encoding="utf-8")
 FILES = {re.findall(r"# (\S+)", block)[0]: block for block in re.findall(r"```toml\n(.*?)```", PAGE, flags=re.DOTALL)}
 COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, flags=re.DOTALL) for line in block.splitlines()]

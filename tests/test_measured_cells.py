@@ -22,6 +22,8 @@ from planner.evidence.validate import predict, validate
 from planner.profile import MachineProfile, MemoryErrors, profile_text, read_profile
 from planner.report.validation import predictions_to_json
 
+pytestmark = pytest.mark.deep
+
 
 def table(tmp_path, **changes):
     """Write five good runs, the first changed."""

@@ -18,6 +18,8 @@ from planner.report.launch import launch_of
 from planner.report.porting_text import recipe_in
 from planner.report.target import Target
 
+pytestmark = pytest.mark.deep
+
 RUN = CliRunner()
 FEW = ("--fix", "pp=1", "--fix", "cp=1", "--fix", "micro_batch=2", "--top", "1")
 """A search among few layouts, where what is found does not matter."""

@@ -29,6 +29,8 @@ from planner.search.refine import best_of_grid
 from planner.search.spans import RANKS_CUT, SPLITS_CUT, cut_in_words, spans
 from planner.search.uniform import Aim, UniformSearch
 
+pytestmark = pytest.mark.deep
+
 SLOW = (DeviceState(node=1, gpu=0, speed=0.6), DeviceState(node=0, gpu=5, speed=0.9))
 
 
