@@ -86,7 +86,7 @@ def write(table: Path, editions: dict[str, dict[str, Option]]) -> None:
                 line = f"{name} = {json.dumps(list(choices))}"
                 body = textwrap.fill(json.dumps(list(choices))[1:-1], 116, initial_indent="  ", subsequent_indent="  ")
                 text.append(f"{line}\n" if len(line) <= 120 else f"{name} = [\n{body},\n]\n")
-    table.with_name("megatron_choices.toml").write_text("".join(text), encoding="utf-8")
+    table.with_name("choices.toml").write_text("".join(text), encoding="utf-8")
 
 
 def main() -> int:
@@ -106,7 +106,7 @@ def main() -> int:
         print(json.dumps(real, indent=1, sort_keys=True))
         return 0
     table = tomllib.loads(options.check.read_text(encoding="utf-8"))
-    choices = tomllib.loads(options.check.with_name("megatron_choices.toml").read_text(encoding="utf-8"))
+    choices = tomllib.loads(options.check.with_name("choices.toml").read_text(encoding="utf-8"))
     newest = str(table["editions"][-1])
     allowed = {name: told for key, names in choices.items() if newest in key.split() for name, told in names.items()}
     listed = {
