@@ -28,7 +28,7 @@ HEAD = """\
 """
 CHOICES_HEAD = """\
 # Values that options of Megatron-LM's argument parser allow, where it names them, by the core versions that do. Read
-# and written as megatron_options.toml.
+# and written as megatron/options.toml.
 """
 
 
