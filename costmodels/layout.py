@@ -55,6 +55,11 @@ FULL_RECOMPUTE = Recompute(granularity=Granularity.FULL)
 TITAN_SELECTIVE = Recompute(granularity=Granularity.SELECTIVE, modules=(PER_OP,))
 """torchtitan's selective recompute per op."""
 
+REDUCING_ZERO = 2
+"""The least ZeRO stage that reduces gradients with every micro-batch."""
+GATHERING_ZERO = 3
+"""The ZeRO stage that gathers weights with every micro-batch."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Strategy:

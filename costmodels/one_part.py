@@ -19,7 +19,7 @@ from costmodels.compute.machine import machine_of
 from costmodels.compute.traffic import traffic_s
 from costmodels.exchange import LayerExchange, PlacedTable, layer_exchange, tensor_calls
 from costmodels.host_waits import BESIDE, IN_TURN, MEETING, host_wait_s
-from costmodels.layout import Granularity, Recompute
+from costmodels.layout import GATHERING_ZERO, REDUCING_ZERO, Granularity, Recompute
 from costmodels.memory.offloaded import away_bytes
 from costmodels.memory.states import LocalParameters, local_parameters
 from costmodels.mesh import Axis
@@ -36,8 +36,6 @@ from hardware.cluster import FabricShape
 CAST_KERNELS: Final = 2.0
 """Kernels that add the gradients of one tensor to their fp32 sum: the cast and the addition (DeepSpeed,
 ``bf16_optimizer.py``, ``update_hp_grads``)."""
-_HOOKED_ZERO: Final = 2  # the least stage whose hooks gather and reduce around modules
-_GATHERED_ZERO: Final = 3  # the stage that gathers weights with every micro-batch
 
 
 class Part:
@@ -62,7 +60,7 @@ class Part:
 
         Where FSDP's or ZeRO's hooks stand around the modules, and of experts, nothing else is known than the whole.
         """
-        share = np.where(self.table.zero >= _HOOKED_ZERO, 1.0, self.pricing.job.software.host_share)
+        share = np.where(self.table.zero >= REDUCING_ZERO, 1.0, self.pricing.job.software.host_share)
         return np.stack([np.ones_like(share) if op.split in ROUTED else share for op in self.ops])
 
     @cached_property
@@ -347,7 +345,7 @@ class Part:
         order in which one communicator got them: a pass that waits for its gathers waits for reductions too.
         """
         overlap, software = self.pricing.constants.overlap, self.pricing.job.software
-        reduces_beside = software.grad_overlap & (software.param_overlap | (self.table.zero < _GATHERED_ZERO))
+        reduces_beside = software.grad_overlap & (software.param_overlap | (self.table.zero < GATHERING_ZERO))
         beside_s = software.param_overlap * gathers_s + reduces_beside * reductions_s
         window_s = works[list(DEVICE_WORKS)].sum(axis=0)
         shown_s = exposed_s(beside_s, window_s, overlap.window_share, contention=overlap.contention)

@@ -7,7 +7,7 @@ from typing import Final
 from costmodels.job import TrainingJob
 from costmodels.workload.adapters import TARGETS, adapter_parameters, target_modules
 from costmodels.workload.counts import parameter_count
-from costmodels.workload.model import LayerKind, ModelSpec, MoeFfn
+from costmodels.workload.model import ModelSpec
 from hardware.errors import InputError
 from planner.choices import Framework
 
@@ -85,8 +85,7 @@ def beside_experts(model: ModelSpec, targets: Sequence[str]) -> bool:
     targets : sequence of str
         As of :func:`targets_of`.
     """
-    mixture = any(isinstance(kind, LayerKind) and isinstance(kind.ffn, MoeFfn) for kind in model.kinds())
-    return _OF_EXPERTS in targets and mixture
+    return _OF_EXPERTS in targets and model.has_experts
 
 
 def with_adapters(

@@ -6,12 +6,11 @@ from costmodels.compute.machine import machine_of
 from costmodels.compute.traffic import traffic_s
 from costmodels.efficiency import Efficiency
 from costmodels.job import ShardCopies, TrainingJob
+from costmodels.layout import GATHERING_ZERO, REDUCING_ZERO
 from costmodels.memory.states import LocalParameters, reduced_bytes, reduced_once
 from costmodels.table import Floats, StrategyTable
 from hardware.cluster import Accelerator
 
-_REDUCED: Final = 2  # the least ZeRO stage that reduces gradients with every micro-batch
-_GATHERED: Final = 3  # the stage that gathers weights with every micro-batch
 _PASSES: Final = 2.0  # of a copy, and of a sum or a division in place: one tensor read, one written
 
 
@@ -51,8 +50,8 @@ def shard_copies_s(
     machine = machine_of(accelerator, efficiency)
     dense, expert = table.zero_group > 1, table.expert_zero_group > 1
     sharded = parameters.dense * dense + parameters.expert * expert
-    forward = _gathered_bytes(job) * sharded * (table.zero >= _GATHERED)
-    reduced = _reduced_bytes(job) * sharded * ((table.zero >= _REDUCED) & ~reduced_once(job, table))
+    forward = _gathered_bytes(job) * sharded * (table.zero >= GATHERING_ZERO)
+    reduced = _reduced_bytes(job) * sharded * ((table.zero >= REDUCING_ZERO) & ~reduced_once(job, table))
     return traffic_s(forward, machine, kernels=0.0), traffic_s(forward + reduced, machine, kernels=0.0)
 
 

@@ -354,6 +354,11 @@ class ModelSpec:
         """Details that the model states itself, or those of its preset."""
         return self.details or details_of_preset(self.name, self.family)
 
+    @property
+    def has_experts(self) -> bool:
+        """Whether any layer has a mixture of experts."""
+        return any(isinstance(kind, LayerKind) and isinstance(kind.ffn, MoeFfn) for kind in self.kinds())
+
     def kinds(self) -> tuple[LayerKind | OpaqueLayer, ...]:
         """Return the distinct kinds in order of first use."""
         return tuple(dict.fromkeys(run.kind for run in self.runs))

@@ -2,14 +2,13 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
 
 import numpy as np
 
 from costmodels.compute.local import Grid, grid_of
 from costmodels.host_waits import IN_TURN, MEETING, host_of_wait_s, pass_s
 from costmodels.layer_costs import PartCosts, part_weights, price_parts, repeated_s
-from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Granularity, Recompute
+from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, REDUCING_ZERO, Granularity, Recompute
 from costmodels.part_ops import part_names
 from costmodels.power import accelerator as power
 from costmodels.pricing import Pricing
@@ -18,9 +17,6 @@ from costmodels.works import DEVICE_WORKS, EXCHANGE_WORKS, Work
 from planner.bounds.step_time import ENDS, part_work
 from planner.bounds.step_time import Work as ModelWork
 from planner.layouts.grids import Grids
-
-SHARDED: Final = 2
-"""ZeRO stage from which every micro-batch exchanges gradients or weights, which the bounds do not price."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -99,7 +95,7 @@ class OptionTimes:
     @cached_property
     def _columns(self) -> Ints:
         distinct = len(self._kernels.first)
-        return np.asarray(self._kernels.inverse + distinct * (self.grids.table.zero >= SHARDED))
+        return np.asarray(self._kernels.inverse + distinct * (self.grids.table.zero >= REDUCING_ZERO))
 
     @cached_property
     def _parts(self) -> tuple[_Parts, ...]:

@@ -7,11 +7,11 @@ from typing import Final
 import numpy as np
 
 from costmodels.layer_costs import price_parts
-from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, Recompute
+from costmodels.layout import FULL_RECOMPUTE, NO_RECOMPUTE, REDUCING_ZERO, Recompute
 from costmodels.pricing import Pricing
 from costmodels.results import Verdict
 from costmodels.table import Floats, Ints
-from planner.bounds.option_times import SHARDED, OptionTimes
+from planner.bounds.option_times import OptionTimes
 from planner.bounds.priced import PricedBounds
 from planner.bounds.splits import SplitBounds, Works, one_chunk_only
 from planner.bounds.step_time import pipeline_bound_s, with_jitter_s
@@ -83,7 +83,7 @@ class OptionBounds:
             Bounds above it stay as they are [s].
         """
         out = known_s.copy()
-        near = np.flatnonzero((grids.table.zero >= SHARDED) & (known_s.min(axis=1, initial=np.inf) <= limit_s))
+        near = np.flatnonzero((grids.table.zero >= REDUCING_ZERO) & (known_s.min(axis=1, initial=np.inf) <= limit_s))
         mixes = self.request.framework not in WITH_ONE_RECOMPUTE
         for first in range(0, len(near), PRICED_AT_ONCE):
             rows = near[first : first + PRICED_AT_ONCE]

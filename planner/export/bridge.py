@@ -25,7 +25,7 @@ from planner.export.launch import Export, Planned, Program
 from planner.export.megatron import export_megatron, known_words
 from planner.export.megatron_hybrid import has_state_blocks, in_parts, is_hybrid, pattern_arguments
 from planner.export.megatron_model import model_arguments
-from planner.export.plan_checks import check_rules, check_sizes, has_experts
+from planner.export.plan_checks import check_rules, check_sizes
 from planner.ingest.adapters import of_overrides
 from planner.ingest.bridge.mixed_precision import recipe_override
 from planner.ingest.bridge.override_words import in_overrides
@@ -215,7 +215,7 @@ def override_words(plan: Planned, framework: Framework) -> tuple[str, ...]:
         model_words = (*model_words, *stack_arguments(model, layout, framework))
     words = overrides_of_arguments(core.arguments, model_words, job.precision.name, framework)
     read = layout_of_overrides(words, model_words, world=layout.gpus, framework=framework)
-    if not same_launch(read, layout, experts=has_experts(model)):
+    if not same_launch(read, layout, experts=model.has_experts):
         raise InputError("the overrides do not read back as the plan", allowed="report this as an error")
     return words
 

@@ -24,7 +24,6 @@ from planner.export.launch import Export, Planned, Program
 from planner.export.plan_checks import (
     check_rules,
     check_sizes,
-    has_experts,
     one_grid,
     placed_environment,
     refuse_adapters,
@@ -42,7 +41,6 @@ from planner.rules.table import resolve_version
 CONFIG: Final = "ds_config.json"
 _HALF: Final = ("bf16", "fp16")
 _HALF_BYTES: Final = 2.0
-_WHOLLY: Final = 3  # stage that shards weights too
 _PROGRAM: Final = Program(
     target=f'"$TRAIN_SCRIPT" --deepspeed --deepspeed_config "$here/{CONFIG}"',
     script="/path/to/Megatron-DeepSpeed/pretrain_gpt.py",
@@ -85,7 +83,7 @@ def export_deepspeed(plan: Planned) -> Export:
         *_batch_arguments(job, layout, full=full),
     )
     read = layout_of(parse_deepspeed(config, arguments, world=layout.gpus), facts_of(model))
-    if not same_launch(read, layout, experts=has_experts(model)):
+    if not same_launch(read, layout, experts=model.has_experts):
         raise InputError("the files do not read back as the plan", allowed="report this as an error of the exporter")
     return Export(
         framework=Framework.DEEPSPEED,
@@ -122,11 +120,11 @@ def ds_config(job: TrainingJob, layout: Layout, grid: Strategy, *, full: bool) -
     sharding: dict[str, Any] = {"stage": grid.zero, "contiguous_gradients": True}
     if grid.zero:
         # of stage 3 the option says whether gathers run ahead: reductions take turns with them either way
-        beside = job.software.param_overlap if grid.zero == _WHOLLY else job.software.grad_overlap
+        beside = job.software.param_overlap if grid.zero == MOST_STAGE else job.software.grad_overlap
         sharding |= {"overlap_comm": beside, "reduce_scatter": True}
     if grid.zero and (job.software.optimizer_offload or job.software.state_offload):
         sharding["offload_optimizer"] = {"device": "cpu", "pin_memory": True, **_ratio(job, grid)}
-    if grid.zero == _WHOLLY and job.software.state_offload:
+    if grid.zero == MOST_STAGE and job.software.state_offload:
         sharding["offload_param"] = {"device": "cpu", "pin_memory": True}
     config: dict[str, Any] = {
         "train_batch_size": job.global_batch,
@@ -197,7 +195,7 @@ def _degree_arguments(model: ModelSpec, layout: Layout, grid: Strategy) -> list[
     arguments += ["--no-pipeline-parallel"] if layout.pp == 1 else []
     arguments += ["--ds-sequence-parallel-size", str(grid.cp)] if grid.cp > 1 else []
     arguments += ["--sequence-parallel"] if grid.sequence_parallel and grid.tp > 1 else []
-    if has_experts(model):
+    if model.has_experts:
         arguments += ["--moe-expert-parallel-size", str(grid.ep)]
         if grid.etp not in (1, grid.tp):
             raise InputError(f"etp {grid.etp} with tp {grid.tp}", allowed=f"1 or {grid.tp} in DeepSpeed")
@@ -238,6 +236,6 @@ def _notes(model: ModelSpec, layout: Layout) -> tuple[str, ...]:
         notes.append(
             "the partition counts layers whose class has 'transformer' in its name, as Megatron-DeepSpeed's have"
         )
-    if layout.pp > 1 and has_experts(model):
+    if layout.pp > 1 and model.has_experts:
         notes.append("Megatron-DeepSpeed's own pipelined model has no experts: your PipelineModule must hold them")
     return tuple(notes)

@@ -24,7 +24,6 @@ from planner.export.launch import Export, Planned, Program
 from planner.export.plan_checks import (
     check_rules,
     check_sizes,
-    has_experts,
     other_mixers,
     placed_environment,
     refuse_adapters,
@@ -82,7 +81,7 @@ def export_galvatron(plan: Planned) -> Export:
     facts = facts_of(model)
     arguments = _overrides(model, job, layout)
     read = layout_of(parse_galvatron(config, arguments, world=layout.gpus), facts)
-    if not same_launch(read, layout, experts=has_experts(model)):
+    if not same_launch(read, layout, experts=model.has_experts):
         raise InputError("the files do not read back as the plan", allowed="report this as an error of the exporter")
     grids = {run.strategy for stage in layout.stages for run in stage.strategies}
     notes = ["data, tokenizer, learning rate and the rest of the model are those of the YAML that CONFIG_YAML names"]
@@ -109,7 +108,7 @@ def galvatron_config(model: ModelSpec, job: TrainingJob, layout: Layout) -> dict
         Recompute of parts of a layer, or ZeRO stages that do not go together.
     """
     layers = [run.strategy for stage in layout.stages for run in stage.strategies for _ in range(run.count)]
-    default, sharded = _data_parallel(layers, experts=has_experts(model))
+    default, sharded = _data_parallel(layers, experts=model.has_experts)
     pipeline = _PIPELINES.get(layout.schedule)
     if pipeline is None:
         raise InputError(f"schedule {layout.schedule}", allowed="1f1b or gpipe in Galvatron")
@@ -132,7 +131,7 @@ def galvatron_config(model: ModelSpec, job: TrainingJob, layout: Layout) -> dict
         "vcp": first.cp,
         "vocab_sdp": sharded[0],
     }
-    if has_experts(model):
+    if model.has_experts:
         config["ep_sizes_enc"] = _joined([layer.ep for layer in layers])
         config["tp_of_ep_sizes_enc"] = _joined([layer.etp for layer in layers])
     return config
@@ -169,7 +168,7 @@ def _overrides(model: ModelSpec, job: TrainingJob, layout: Layout) -> tuple[str,
         raise InputError("sequence parallelism differs between layers", allowed="one switch for all in Galvatron")
     facts = facts_of(model)
     return (
-        f"runtime.model.is_moe_model={str(has_experts(model)).lower()}",
+        f"runtime.model.is_moe_model={str(model.has_experts).lower()}",
         f"runtime.model.num_layers={facts.layers}",
         *size_overrides(model),
         f"runtime.parallel.mixed_precision={name}",

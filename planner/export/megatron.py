@@ -26,7 +26,7 @@ from planner.export.megatron_hybrid import (
 )
 from planner.export.megatron_layers import LAYERS_FILE, LAYERS_PROGRAM, layers_text
 from planner.export.megatron_model import has_delta_rule, model_arguments, model_notes
-from planner.export.plan_checks import check_sizes, has_experts, one_grid, refuse_adapters, refuse_linear_loss
+from planner.export.plan_checks import check_sizes, one_grid, refuse_adapters, refuse_linear_loss
 from planner.ingest.megatron.arguments import judge, parse_megatron
 from planner.ingest.megatron.layers_file import PATH, TEXT
 from planner.ingest.megatron.software_flags import (
@@ -138,7 +138,7 @@ def run_arguments(
     InputError
         The layout needs what Megatron-LM cannot do.
     """
-    grid, is_moe = one_grid(layout, "Megatron-LM"), has_experts(model)
+    grid, is_moe = one_grid(layout, "Megatron-LM"), model.has_experts
     _check_schedule(layout)
     return (
         *_grid_arguments(grid, layout, is_moe),
@@ -298,7 +298,7 @@ def _loss_arguments(plan: Planned, version: str) -> tuple[str, ...]:
 
 def _fusion_arguments(model: ModelSpec) -> list[str]:
     """Fusions that are on by default and that grouped experts with biases refuse."""
-    biased = has_experts(model) and facts_of(model).linear_bias
+    biased = model.has_experts and facts_of(model).linear_bias
     return ["--no-bias-dropout-fusion"] if biased else []
 
 

@@ -119,7 +119,7 @@ def model_notes(model: ModelSpec) -> tuple[str, ...]:
         notes.append("the model norms the queries and keys of all heads at once, --qk-layernorm those of each head")
     if details.multipliers:
         notes.append("the model scales embeddings, residual branches or logits, for which Megatron-LM has no flag")
-    if any(isinstance(k, LayerKind) and isinstance(k.ffn, MoeFfn) for k in kinds):
+    if model.has_experts:
         notes.append("load balancing of experts is left to you: --moe-router-load-balancing-type, --moe-aux-loss-coeff")
     return tuple(notes)
 

@@ -13,7 +13,6 @@ from costmodels.workload.model import (
     Lightning,
     Mixer,
     ModelSpec,
-    MoeFfn,
     SelectiveScan,
     ShortConvolution,
     SideBySide,
@@ -148,11 +147,6 @@ def whole_or_no_recompute(layout: Layout, name: str) -> bool:
             allowed="the nearest that can: recompute full on every layer (less memory), or none (more memory)",
         )
     return kinds == {Granularity.FULL}
-
-
-def has_experts(model: ModelSpec) -> bool:
-    """Whether some layer is a mixture of experts."""
-    return any(isinstance(kind, LayerKind) and isinstance(kind.ffn, MoeFfn) for kind in model.kinds())
 
 
 CROSS: Final = "a decoder that attends to an encoder"

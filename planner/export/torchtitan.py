@@ -22,7 +22,6 @@ from planner.export.launch import Export, Planned, Program
 from planner.export.plan_checks import (
     check_rules,
     check_sizes,
-    has_experts,
     one_grid,
     placed_environment,
     refuse_adapters,
@@ -108,7 +107,7 @@ def export_torchtitan(plan: Planned) -> Export:
     )
     launch = parse_torchtitan(arguments, world=layout.gpus)
     read, loss = layout_of(launch, facts_of(model)), job.software.linear_loss
-    same = same_launch(read, layout, experts=has_experts(model))
+    same = same_launch(read, layout, experts=model.has_experts)
     if not same or launch.loss_chunks != (loss.chunks if loss else 1):
         raise InputError(
             "the arguments do not read back as the plan", allowed="report this as an error of the exporter"

@@ -9,7 +9,6 @@ from rich.text import Text
 
 from costmodels.job import Dispatcher
 from costmodels.results import Evidence
-from costmodels.workload.model import LayerKind, MoeFfn
 from hardware.errors import InputError
 from hardware.nouns import count
 from planner.plan_report import PlanReport, SearchProof
@@ -114,10 +113,9 @@ def _proof(report: PlanReport, not_launched: str = "") -> Sequence[RenderableTyp
 def _dispatcher_words(report: PlanReport) -> Sequence[str]:
     """Name the search over dispatchers, where experts could be spread and the plain one was all that was looked at."""
     request = report.request
-    spreadable = any(isinstance(kind, LayerKind) and isinstance(kind.ffn, MoeFfn) for kind in request.model.kinds())
     tried = any(name == "dispatcher" for variant in request.variants for name, _ in variant.choices)
     plain = request.job.software.dispatcher is Dispatcher.ALLTOALL
-    if not report.layouts or not spreadable or tried or not plain or request.framework not in _FLEXIBLE:
+    if not report.layouts or not request.model.has_experts or tried or not plain or request.framework not in _FLEXIBLE:
         return ()
     return ("exchanged by alltoall alone; --try dispatcher=alltoall,deepep ranks layouts of both",)
 

@@ -9,9 +9,9 @@ from typing import Final
 
 import numpy as np
 
+from costmodels.layout import REDUCING_ZERO
 from costmodels.table import Bools, Floats, Ints
 from planner.bounds.option_memory import OptionMemory
-from planner.bounds.option_times import SHARDED
 from planner.bounds.options import OptionBounds
 from planner.layouts.grids import Grids, joined
 from planner.search.effort import PARTS_S, REFINED_OPTION_S, REFINED_S, Until
@@ -220,6 +220,6 @@ class Frontier:
 
     def _with_exchanges_s(self, grids: Grids, known: Floats, limit_s: float) -> Floats:
         """Bounds of grids or groups with what their ZeRO stages exchange for every micro-batch."""
-        sharded = grids.table.zero >= SHARDED
+        sharded = grids.table.zero >= REDUCING_ZERO
         self.until.spend(PARTS_S * int((known[sharded] <= limit_s).sum()))
         return self.bounds.with_exchanges_s(grids, known, limit_s)
